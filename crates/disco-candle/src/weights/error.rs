@@ -33,11 +33,21 @@ pub enum WeightsError {
         /// The path that was opened.
         path: PathBuf,
     },
+    /// A file is something else than weights, as its first bytes show.
+    #[error("`{}` is {what}", path.display())]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+        /// What it is, and what to do.
+        what: &'static str,
+    },
     /// A folder has no weights.
-    #[error("the folder `{}` has no `.safetensors` or `.gguf` file", folder.display())]
+    #[error("the folder `{}` has no `.safetensors` or `.gguf` file{}", folder.display(), OtherWeights(other))]
     NoWeights {
         /// The folder.
         folder: PathBuf,
+        /// Files of other formats that it has.
+        other: Vec<String>,
     },
     /// A folder has more than one model.
     #[error("the folder `{}` has several models: {}; pass the path of one of them", folder.display(), found.join(", "))]
@@ -141,8 +151,25 @@ pub enum WeightsError {
         /// The shape that the program expects.
         expected: Vec<usize>,
     },
+    /// A tensor has a type that is not known, so that the tensors behind it can't be found.
+    #[error(
+        "`{}`: tensor `{tensor}` has the type {kind}, which is unsupported; the file is newer than this program, or damaged",
+        file.display()
+    )]
+    UnknownType {
+        /// The file.
+        file: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// The type as the file writes it.
+        kind: String,
+    },
     /// candle has no type for the elements of a tensor.
-    #[error("`{}`: tensor `{tensor}` has elements of {encoding}, which candle can't hold", file.display())]
+    #[error(
+        "`{}`: tensor `{tensor}` has elements of {encoding}, which candle can't hold; the file is not damaged, use the \
+         model in another type",
+        file.display()
+    )]
     Unsupported {
         /// The file.
         file: PathBuf,
@@ -267,6 +294,22 @@ pub enum WeightsError {
         /// The property in this session.
         wanted: String,
     },
+}
+
+/// The files of other formats in a folder without weights.
+struct OtherWeights<'a>(&'a [String]);
+
+impl fmt::Display for OtherWeights<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            [] => Ok(()),
+            other => write!(
+                f,
+                "; it has `{}`, which is not read: save the model as safetensors with transformers' `save_pretrained`",
+                other.join("`, `")
+            ),
+        }
+    }
 }
 
 /// The shards that a folder has instead of the missing one.

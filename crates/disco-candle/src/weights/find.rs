@@ -5,9 +5,9 @@ use std::path::{Component, Path, PathBuf};
 
 use serde::Deserialize;
 
-use crate::weights::WeightsError;
 use crate::weights::safetensors::malformed;
 use crate::weights::source::{Source, io_error};
+use crate::weights::{WeightsError, gguf};
 
 /// The end of the name of an index.
 const INDEX_SUFFIX: &str = ".safetensors.index.json";
@@ -31,13 +31,20 @@ pub(super) fn find(path: &Path) -> Result<Found, WeightsError> {
     if meta.is_dir() {
         return find_in(path);
     }
+    // A file in the storage of a program such as Ollama has no extension; its first bytes say what it is.
+    let start = Source::open(path)?.start::<9>()?;
     match path.extension().and_then(|end| end.to_str()) {
-        Some("safetensors") => Ok(Found::Safetensors(vec![path.to_owned()])),
+        _ if start.starts_with(&gguf::MAGIC) => Ok(Found::Gguf(path.to_owned())),
         Some("gguf") => Ok(Found::Gguf(path.to_owned())),
         Some("json") => Ok(Found::Index(path.to_owned())),
+        Some("safetensors") => Ok(Found::Safetensors(vec![path.to_owned()])),
+        _ if start[8] == b'{' => Ok(Found::Safetensors(vec![path.to_owned()])),
         _ => Err(WeightsError::UnknownFormat { path: path.to_owned() }),
     }
 }
+
+/// The ends of the names of weights in formats that are not read.
+const OTHER_FORMATS: [&str; 9] = [".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".onnx", ".npz", ".ggml"];
 
 /// An index is preferred to the files beside it.
 fn find_in(folder: &Path) -> Result<Found, WeightsError> {
@@ -50,7 +57,11 @@ fn find_in(folder: &Path) -> Result<Found, WeightsError> {
     };
     let no_dense = indices.is_empty() && dense.is_empty();
     match (indices.as_slice(), gguf.as_slice()) {
-        ([], []) if no_dense => Err(WeightsError::NoWeights { folder: folder.to_owned() }),
+        ([], []) if no_dense => {
+            let is_other = |name: &&String| OTHER_FORMATS.iter().any(|end| name.ends_with(end));
+            let other = names.iter().filter(is_other).cloned().collect();
+            Err(WeightsError::NoWeights { folder: folder.to_owned(), other })
+        }
         ([], []) => Ok(Found::Safetensors(dense.into_iter().map(|name| folder.join(name)).collect())),
         ([index], []) => Ok(Found::Index(folder.join(index))),
         ([], [first, ..]) if no_dense && are_one_model(&gguf) => Ok(Found::Gguf(folder.join(first))),

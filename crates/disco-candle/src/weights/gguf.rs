@@ -28,6 +28,10 @@ use crate::weights::{Encoding, TensorInfo, WeightsError};
 /// First bytes of a file.
 pub(super) const MAGIC: [u8; 4] = *b"GGUF";
 
+/// What a file is whose version has its bytes in the other order.
+const BIG_ENDIAN: &str =
+    "a big-endian GGUF file, which is not read; convert the original model on a little-endian machine";
+
 /// The longest header in bytes.
 const MAX_HEADER_BYTES: u64 = 1 << 28;
 
@@ -49,6 +53,22 @@ pub(super) struct Header {
     pub(super) bytes: u64,
 }
 
+/// A tensor as the header describes it.
+struct Entry {
+    shape: Vec<usize>,
+    ggml: GgmlType,
+    /// Position in the data.
+    offset: u64,
+}
+
+impl Entry {
+    /// The description that candle's [`Content`] has; `None` for a type that candle can't hold.
+    fn of_candle(self) -> Option<GgufInfo> {
+        let Encoding::Ggml(ggml_dtype) = self.ggml.encoding else { return None };
+        Some(GgufInfo { ggml_dtype, shape: Shape::from(self.shape), offset: self.offset })
+    }
+}
+
 /// Reads the header of a file of `len` bytes.
 pub(super) fn read_header(path: &Arc<Path>, input: impl Read, len: u64) -> Result<Header, WeightsError> {
     let mut reader = Reader { path, input, position: 0, len, wide: true, elements: 0 };
@@ -60,6 +80,9 @@ pub(super) fn read_header(path: &Arc<Path>, input: impl Read, len: u64) -> Resul
         1 => VersionedMagic::GgufV1,
         2 => VersionedMagic::GgufV2,
         3 => VersionedMagic::GgufV3,
+        version if (1..=3).contains(&version.swap_bytes()) => {
+            return Err(WeightsError::Foreign { path: path.to_path_buf(), what: BIG_ENDIAN });
+        }
         version => return Err(malformed(path, format!("it has version {version} of GGUF, and 1, 2 and 3 are known"))),
     };
     reader.wide = magic != VersionedMagic::GgufV1;
@@ -79,17 +102,18 @@ pub(super) fn read_header(path: &Arc<Path>, input: impl Read, len: u64) -> Resul
         }
     }
     let alignment = alignment(path, &metadata)?;
-    let mut tensor_infos = HashMap::new();
+    let mut entries = HashMap::new();
     for _ in 0..tensor_count {
-        let (name, info) = reader.tensor()?;
-        if tensor_infos.contains_key(&name) {
+        let (name, entry) = reader.tensor()?;
+        if entries.contains_key(&name) {
             return Err(malformed(path, format!("tensor `{name}` appears twice")));
         }
-        tensor_infos.insert(name, info);
+        entries.insert(name, entry);
     }
     let bytes = reader.position;
     let tensor_data_offset = bytes.next_multiple_of(alignment);
-    let tensors = check(path, &tensor_infos, tensor_data_offset, alignment, len)?;
+    let tensors = check(path, &entries, tensor_data_offset, alignment, len)?;
+    let tensor_infos = entries.into_iter().filter_map(|(name, entry)| Some((name, entry.of_candle()?))).collect();
     let content = Content { magic, metadata, tensor_infos, tensor_data_offset };
     Ok(Header { content, tensors, bytes })
 }
@@ -115,19 +139,18 @@ fn alignment(path: &Path, metadata: &HashMap<String, Value>) -> Result<u64, Weig
 /// Checks that the tensors are inside of the file and do not overlap.
 fn check(
     path: &Arc<Path>,
-    infos: &HashMap<String, GgufInfo>,
+    entries: &HashMap<String, Entry>,
     data: u64,
     alignment: u64,
     len: u64,
 ) -> Result<Vec<(String, TensorInfo)>, WeightsError> {
-    let mut sorted: Vec<_> = infos.iter().collect();
+    let mut sorted: Vec<_> = entries.iter().collect();
     sorted.sort_unstable_by(|(a, x), (b, y)| (x.offset, a).cmp(&(y.offset, b)));
     let mut end_of_last = 0;
     let mut tensors = Vec::with_capacity(sorted.len());
-    for (name, info) in sorted {
+    for (name, Entry { shape, ggml: GgmlType { encoding, block, bytes: bytes_of_block }, offset }) in sorted {
         let fault = |problem: &str| Err(malformed(path, format!("tensor `{name}` {problem}")));
-        let (shape, dtype) = (info.shape.dims(), info.ggml_dtype);
-        let block = dtype.block_size();
+        let (start, block) = (*offset, *block);
         if block > 1 && !shape.last().is_some_and(|dim| dim.is_multiple_of(block)) {
             return fault(&format!(
                 "has the shape {shape:?}, whose last dimension is not whole blocks of {block} elements"
@@ -137,8 +160,7 @@ fn check(
         let Some(elements) = bytes(shape, 64).map(|bytes| bytes / 8) else {
             return fault(&format!("has the shape {shape:?}, whose size in bytes is not a number of 63 bits"));
         };
-        let bytes = elements / block as u64 * dtype.type_size() as u64;
-        let start = info.offset;
+        let bytes = elements / block as u64 * *bytes_of_block as u64;
         if !start.is_multiple_of(alignment) {
             return fault(&format!("begins at {start}, which is not a multiple of the alignment {alignment}"));
         }
@@ -152,9 +174,8 @@ fn check(
             return Err(WeightsError::Truncated { file, part, needs, len });
         }
         end_of_last = end_of_last.max(start.saturating_add(bytes));
-        let encoding = Encoding::Ggml(dtype);
-        let info =
-            TensorInfo { shape: shape.to_vec(), encoding, file: path.clone(), source: 0, start: needs.start, bytes };
+        let (shape, encoding, file) = (shape.clone(), *encoding, path.clone());
+        let info = TensorInfo { shape, encoding, file, source: 0, start: needs.start, bytes };
         tensors.push((name.clone(), info));
     }
     Ok(tensors)
@@ -267,7 +288,7 @@ impl<R: Read> Reader<'_, R> {
         (0..len).map(|_| self.value(key, kind, depth + 1)).collect()
     }
 
-    fn tensor(&mut self) -> Result<(String, GgufInfo), WeightsError> {
+    fn tensor(&mut self) -> Result<(String, Entry), WeightsError> {
         let name = self.string()?;
         let dims = self.u32()?;
         if dims > MAX_DIMS {
@@ -282,11 +303,11 @@ impl<R: Read> Reader<'_, R> {
         }
         shape.reverse();
         let code = self.u32()?;
-        let Some(ggml_dtype) = ggml_dtype(code) else {
-            let problem = format!("tensor `{name}` has the unknown type {code}; candle reads no such quantisation");
-            return Err(self.fault(problem));
+        let Some(ggml) = ggml_type(code) else {
+            let (file, kind) = (self.path.to_owned(), format!("{code} of GGML"));
+            return Err(WeightsError::UnknownType { file, tensor: name, kind });
         };
-        Ok((name, GgufInfo { ggml_dtype, shape: Shape::from(shape), offset: self.u64()? }))
+        Ok((name, Entry { shape, ggml, offset: self.u64()? }))
     }
 
     fn fault(&self, problem: String) -> WeightsError {
@@ -294,8 +315,26 @@ impl<R: Read> Reader<'_, R> {
     }
 }
 
-/// Codes of `enum ggml_type`.
-fn ggml_dtype(code: u32) -> Option<GgmlDType> {
+/// A type of elements.
+struct GgmlType {
+    encoding: Encoding,
+    /// Elements per block.
+    block: usize,
+    /// Bytes per block.
+    bytes: usize,
+}
+
+/// A code of `enum ggml_type`.
+fn ggml_type(code: u32) -> Option<GgmlType> {
+    if let Some(dtype) = candle_dtype(code) {
+        return Some(GgmlType { encoding: Encoding::Ggml(dtype), block: dtype.block_size(), bytes: dtype.type_size() });
+    }
+    let (_, name, block, bytes) = *OTHER_TYPES.iter().find(|(known, ..)| *known == code)?;
+    Some(GgmlType { encoding: Encoding::Other(name), block, bytes })
+}
+
+/// Codes of the types that candle can hold.
+fn candle_dtype(code: u32) -> Option<GgmlDType> {
     Some(match code {
         0 => GgmlDType::F32,
         1 => GgmlDType::F16,
@@ -315,3 +354,31 @@ fn ggml_dtype(code: u32) -> Option<GgmlDType> {
         _ => return None,
     })
 }
+
+/// The types that candle can't hold: code, name, elements and bytes per block. Source: `GGML_QUANT_SIZES` of llama.cpp's
+/// package `gguf`; the four that are blocks of Q4_0 and IQ4_NL in another order are of older releases.
+const OTHER_TYPES: [(u32, &str, usize, usize); 23] = [
+    (16, "IQ2_XXS", 256, 66),
+    (17, "IQ2_XS", 256, 74),
+    (18, "IQ3_XXS", 256, 98),
+    (19, "IQ1_S", 256, 50),
+    (20, "IQ4_NL", 32, 18),
+    (21, "IQ3_S", 256, 110),
+    (22, "IQ2_S", 256, 82),
+    (23, "IQ4_XS", 256, 136),
+    (24, "I8", 1, 1),
+    (25, "I16", 1, 2),
+    (26, "I32", 1, 4),
+    (27, "I64", 1, 8),
+    (28, "F64", 1, 8),
+    (29, "IQ1_M", 256, 56),
+    (31, "Q4_0_4_4", 32, 18),
+    (32, "Q4_0_4_8", 32, 18),
+    (33, "Q4_0_8_8", 32, 18),
+    (34, "TQ1_0", 256, 54),
+    (35, "TQ2_0", 256, 66),
+    (36, "IQ4_NL_4_4", 32, 18),
+    (39, "MXFP4", 32, 17),
+    (40, "NVFP4", 64, 36),
+    (41, "Q1_0", 128, 18),
+];

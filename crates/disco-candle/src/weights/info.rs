@@ -15,7 +15,7 @@ pub enum Encoding {
     Dense(DType),
     /// Elements of GGUF; all but F32, F16 and BF16 are in quantisation blocks along the last dimension.
     Ggml(GgmlDType),
-    /// Elements that candle can't hold, with their name in safetensors. Such a tensor can't be read.
+    /// Elements that candle can't hold, with their name in safetensors or in GGML. Such a tensor can't be read.
     Other(&'static str),
 }
 

@@ -46,6 +46,7 @@
 mod error;
 mod files;
 mod find;
+mod foreign;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 mod gguf;
@@ -65,6 +66,7 @@ mod split;
 
 pub use error::WeightsError;
 pub use files::Weights;
+pub use foreign::foreign;
 pub use info::{Encoding, TensorInfo};
 pub use part::Part;
 pub use plan::Plan;

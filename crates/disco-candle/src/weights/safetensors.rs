@@ -87,7 +87,8 @@ fn check(
             return fault(&format!("{fault_of}: it begins at {start}, and the tensor before it ends at {end_of_last}"));
         }
         let Some((bits, encoding)) = encoding(&dtype) else {
-            return fault(&format!("has the unknown dtype `{dtype}`"));
+            let (file, kind) = (path.to_path_buf(), format!("`{dtype}`"));
+            return Err(WeightsError::UnknownType { file, tensor: name, kind });
         };
         let Some(bytes) = bytes(&shape, bits) else {
             return fault(&format!("has the shape {shape:?}, whose size in bytes is not a number of 63 bits"));
@@ -136,6 +137,7 @@ fn encoding(dtype: &str) -> Option<(u64, Encoding)> {
         "F8_E4M3" => dense(DType::F8E4M3),
         "F8_E8M0" => dense(DType::F8E8M0),
         "F4" => Some((4, Encoding::Other("F4"))),
+        "F4_E2M1" => Some((4, Encoding::Other("F4_E2M1"))),
         "F6_E2M3" => Some((6, Encoding::Other("F6_E2M3"))),
         "F6_E3M2" => Some((6, Encoding::Other("F6_E3M2"))),
         "F8_E5M2" => Some((8, Encoding::Other("F8_E5M2"))),

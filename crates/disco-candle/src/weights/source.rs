@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{self, Read};
 use std::mem::MaybeUninit;
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,6 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::io::Errno;
 
 use crate::weights::WeightsError;
+use crate::weights::foreign::{LOOK, foreign};
 use crate::weights::map::Map;
 
 /// An opened file of weights.
@@ -32,7 +34,18 @@ impl Source {
             return Err(WeightsError::UnknownFormat { path: path.to_owned() });
         }
         let file = File::open(path).map_err(|source| io_error(path, "opening the file", source))?;
-        Ok(Self { path: path.into(), len: meta.len(), file, map: Map::default(), read: AtomicU64::new(0) })
+        let source = Self { path: path.into(), len: meta.len(), file, map: Map::default(), read: AtomicU64::new(0) };
+        match foreign(&source.start::<LOOK>()?) {
+            Some(what) => Err(WeightsError::Foreign { path: path.to_owned(), what }),
+            None => Ok(source),
+        }
+    }
+
+    /// The first bytes of the file.
+    pub(super) fn start<const N: usize>(&self) -> Result<[u8; N], WeightsError> {
+        let mut start = [0; N];
+        self.file.read_at(&mut start, 0).map_err(|source| io_error(&self.path, "reading the file", source))?;
+        Ok(start)
     }
 
     /// Reads the header from the start of the file.

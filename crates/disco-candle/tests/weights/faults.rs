@@ -119,7 +119,6 @@ fn a_header_whose_tensors_do_not_fill_the_file_is_an_error() {
         "tensor `a` has the offsets 8..0, which end before they begin",
     );
     expect_malformed(&header(std::slice::from_ref(&a)), 13, "its last 5 bytes belong to no tensor");
-    expect_malformed(&header(&[row("a", "F12", "[2]", 0, 8)]), 8, "tensor `a` has the unknown dtype `F12`");
     let large = "[4294967296, 4294967296, 0]";
     expect_malformed(
         &header(&[row("a", "F32", large, 0, 0)]),
@@ -153,7 +152,49 @@ fn elements_that_candle_lacks_are_an_error_of_reading_and_not_of_opening() {
         raw_safetensors(folder.path(), r#"{"mask": {"dtype": "BOOL", "shape": [3], "data_offsets": [0, 3]}}"#, 3);
     let weights = Weights::open(&path).unwrap();
     let error = weights.read("mask", &Part::Whole, DType::U8, &Device::Cpu).unwrap_err().to_string();
-    assert_eq!(error, format!("`{}`: tensor `mask` has elements of BOOL, which candle can't hold", path.display()));
+    let expected = "tensor `mask` has elements of BOOL, which candle can't hold; the file is not damaged, use the model in \
+                    another type";
+    assert_eq!(error, format!("`{}`: {expected}", path.display()));
+}
+
+#[test]
+fn an_unknown_dtype_is_unsupported() {
+    let folder = folder();
+    let path = raw_safetensors(folder.path(), r#"{"a": {"dtype": "F12", "shape": [2], "data_offsets": [0, 8]}}"#, 8);
+    let expected =
+        "tensor `a` has the type `F12`, which is unsupported; the file is newer than this program, or damaged";
+    assert_eq!(open_error(&path), format!("`{}`: {expected}", path.display()));
+}
+
+#[test]
+fn files_that_are_something_else_are_called_what_they_are() {
+    let pointer = format!("version https://git-lfs.github.com/spec/v1\noid sha256:{}\nsize 9\n", "0".repeat(64));
+    let cases: [(&[u8], &str); 5] = [
+        (pointer.as_bytes(), "a pointer of Git LFS in place of the file; run `git lfs pull`, or download the file"),
+        (b"\n<!DOCTYPE html>\n<html>", "a web page (HTML), which a failed download leaves; download the file again"),
+        (b"tjgg\x03\0\0\0", "an old GGML file (ggml, ggmf or ggjt), from before GGUF"),
+        (b"PK\x03\x04data.pkl", "an archive as PyTorch writes it (`pytorch_model.bin`, `.pt`, `.pth`)"),
+        (b"\x1f\x8b\x08", "a gzip archive; unpack it"),
+    ];
+    let folder = folder();
+    for name in ["model.safetensors", "model.gguf", "model.safetensors.index.json", "model.bin"] {
+        let path = folder.path().join(name);
+        for (bytes, what) in cases {
+            std::fs::write(&path, bytes).unwrap();
+            let error = open_error(&path);
+            assert!(error.starts_with(&format!("`{}` is {what}", path.display())), "{error}");
+        }
+    }
+}
+
+#[test]
+fn a_file_without_an_extension_is_what_its_first_bytes_say() {
+    let folder = folder();
+    let path = folder.path().join("sha256-6e9f90f02bb3");
+    write_gguf(&path, &[], &[("t", quantized(&[2, 96], GgmlDType::Q4_1))]);
+    assert!(Weights::open(&path).unwrap().gguf().is_some());
+    write_safetensors(&path, &[("t", numbers(&[2], DType::F32))]);
+    assert!(Weights::open(&path).unwrap().contains("t"));
 }
 
 #[test]
@@ -238,8 +279,14 @@ fn a_path_that_names_no_weights_or_several_models_is_an_error() {
     let folder = folder();
     let path = folder.path();
     assert_eq!(open_error(path), format!("the folder `{}` has no `.safetensors` or `.gguf` file", path.display()));
-    let other = path.join("model.bin");
+    let other = path.join("pytorch_model.bin");
     std::fs::write(&other, "x").unwrap();
+    let expected = format!(
+        "the folder `{}` has no `.safetensors` or `.gguf` file; it has `pytorch_model.bin`, which is not read: save the \
+         model as safetensors with transformers' `save_pretrained`",
+        path.display()
+    );
+    assert_eq!(open_error(path), expected);
     let expected =
         "is no file of weights; pass a `.safetensors` or `.gguf` file, an index (`.json`) or a folder with them";
     assert_eq!(open_error(&other), format!("`{}` {expected}", other.display()));

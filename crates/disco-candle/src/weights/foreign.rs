@@ -1,0 +1,42 @@
+//! Files that are something else than their name says: a pointer, a web page, a file of another format.
+
+/// What a file is, and what to do, by its first bytes. Letters count as small letters.
+const KINDS: [(&[u8], &str); 14] = [
+    (b"version https://git-lfs", "a pointer of Git LFS in place of the file; run `git lfs pull`, or download the file"),
+    (b"<!doctype html", WEB_PAGE),
+    (b"<html", WEB_PAGE),
+    (b"<?xml", "an XML document, which a failed download leaves; download the file again"),
+    (b"tjgg", OLD_GGML),
+    (b"lmgg", OLD_GGML),
+    (b"fmgg", OLD_GGML),
+    (b"algg", "an old GGML adapter, from before GGUF; convert the adapter again with llama.cpp's scripts"),
+    (b"pk\x03\x04", PICKLE),
+    (b"\x80\x02", PICKLE),
+    (b"\x1f\x8b", "a gzip archive; unpack it"),
+    (b"\x28\xb5\x2f\xfd", "a Zstandard archive; unpack it"),
+    (b"\xfd7zxz\x00", "an xz archive; unpack it"),
+    (b"\x89hdf\r\n", "an HDF5 file, which is not read; save the model as safetensors"),
+];
+
+const WEB_PAGE: &str = "a web page (HTML), which a failed download leaves; download the file again";
+const OLD_GGML: &str = "an old GGML file (ggml, ggmf or ggjt), from before GGUF; download the model as GGUF, or convert \
+                        the original model with llama.cpp's `convert_hf_to_gguf.py`";
+const PICKLE: &str = "an archive as PyTorch writes it (`pytorch_model.bin`, `.pt`, `.pth`), which can run code when it is \
+                      loaded and is not read; save the model as safetensors with transformers' `save_pretrained`";
+
+/// The most bytes that [`foreign`] looks at.
+pub(super) const LOOK: usize = 64;
+
+/// What a file of weights, a configuration or a tokenizer is if `start`, the first 64 bytes of it, show that it is
+/// something else, and what to do: a pointer of Git LFS, a web page, an archive, a file of an older format.
+///
+/// ```
+/// use disco_candle::weights::foreign;
+///
+/// assert!(foreign(b"version https://git-lfs.github.com/spec/v1\noid").unwrap().starts_with("a pointer of Git LFS"));
+/// assert_eq!(foreign(b"{\"model_type\": \"llama\"}"), None);
+/// ```
+pub fn foreign(start: &[u8]) -> Option<&'static str> {
+    let text = start.get(..LOOK).unwrap_or(start).trim_ascii_start().to_ascii_lowercase();
+    KINDS.iter().find(|(begin, _)| text.starts_with(begin)).map(|(_, what)| *what)
+}
