@@ -1,13 +1,12 @@
 //! The hyperparameters of a model, from GGUF metadata or from `config.json`.
 
-use std::fs;
 use std::path::Path;
 
 use candle_core::quantized::gguf_file::{Content, Value};
 use serde_json::Value as Json;
 
-use super::LlamaError;
 use super::names::DIVISORS;
+use super::{LlamaError, json};
 use crate::weights::Weights;
 
 /// Hyperparameters of a llama model.
@@ -82,7 +81,7 @@ pub enum Scaling {
 
 impl Config {
     /// Reads the configuration that belongs to opened weights: the metadata of a GGUF file, else `config.json` in the
-    /// folder of the weights.
+    /// folder of the weights. Texts end with the tokens of `config.json` and of `generation_config.json`.
     ///
     /// # Errors
     /// The model has another architecture or uses an unsupported feature; the configuration is missing or incomplete.
@@ -92,12 +91,15 @@ impl Config {
         }
         let path = weights.path();
         let folder = if path.is_dir() { path } else { path.parent().unwrap_or(Path::new(".")) };
-        let file = folder.join("config.json");
-        let error = |why: String| LlamaError::File { path: file.clone(), why };
-        let text = fs::read_to_string(&file).map_err(|why| error(why.to_string()))?;
-        let json: Json = serde_json::from_str(&text).map_err(|why| error(why.to_string()))?;
-        let mut config = Self::from_json(&json)?;
+        let mut config = Self::from_json(&json::read(&folder.join("config.json"))?)?;
         config.tied |= !weights.contains("lm_head.weight");
+        // transformers ends a text as this file says, if there is one; chats often end with another token than texts.
+        let generation = folder.join("generation_config.json");
+        if generation.exists() {
+            config.eos.extend(ends(&json::read(&generation)?)?);
+            config.eos.sort_unstable();
+            config.eos.dedup();
+        }
         Ok(config)
     }
 
@@ -137,7 +139,7 @@ impl Config {
             Some(head_dim) => head_dim,
             None => dim.checked_div(heads).unwrap_or(0),
         };
-        let eos = ["tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id"].map(|key| keys.number(key));
+        let eos = ["eos", "eot", "eom"].map(|end| keys.number(&format!("tokenizer.ggml.{end}_token_id")));
         let eos = eos.into_iter().filter_map(Result::transpose).collect::<Result<Vec<_>, _>>()?;
         Self {
             dim,
@@ -171,7 +173,7 @@ impl Config {
             return Err(LlamaError::Architecture { found: architecture.into() });
         }
         for key in ["attention_bias", "mlp_bias"] {
-            if json[key] == Json::Bool(true) {
+            if json::flag(json, key)? == Some(true) {
                 return Err(LlamaError::Feature { feature: format!("a bias of linear layers ({key})") });
             }
         }
@@ -180,33 +182,29 @@ impl Config {
             let method = &quantization["quant_method"];
             return Err(LlamaError::Feature { feature: format!("quantised weights (quantization_config, {method})") });
         }
-        match json["hidden_act"].as_str() {
+        match json::text(json, "hidden_act")? {
             None | Some("silu") => (),
             Some(other) => return Err(LlamaError::Feature { feature: format!("the activation {other:?}") }),
         }
         let (rope_base, scaling) = rope_from_json(json)?;
-        let number = |key: &str| json[key].as_u64().map(|number| number as usize);
-        let required = |key: &str| number(key).ok_or_else(|| missing(key));
+        let number = |key: &str| json::number(json, key);
+        let required = |key: &str| number(key)?.ok_or_else(|| missing(key));
         let (dim, heads) = (required("hidden_size")?, required("num_attention_heads")?);
-        let eos = match &json["eos_token_id"] {
-            Json::Array(tokens) => tokens.iter().filter_map(Json::as_u64).collect(),
-            token => token.as_u64().into_iter().collect::<Vec<_>>(),
-        };
         Self {
             dim,
             layers: required("num_hidden_layers")?,
             heads,
-            kv_heads: number("num_key_value_heads").unwrap_or(heads),
-            head_dim: number("head_dim").unwrap_or(dim.checked_div(heads).unwrap_or(0)),
+            kv_heads: number("num_key_value_heads")?.unwrap_or(heads),
+            head_dim: number("head_dim")?.unwrap_or(dim.checked_div(heads).unwrap_or(0)),
             ffn: required("intermediate_size")?,
             vocabulary: required("vocab_size")?,
-            context: number("max_position_embeddings").unwrap_or(2048),
-            eps: json["rms_norm_eps"].as_f64().ok_or_else(|| missing("rms_norm_eps"))?,
+            context: number("max_position_embeddings")?.unwrap_or(2048),
+            eps: json::float(json, "rms_norm_eps")?.ok_or_else(|| missing("rms_norm_eps"))?,
             rope_base,
             scaling,
             pairs: Pairs::Halves,
-            tied: json["tie_word_embeddings"].as_bool().unwrap_or(false),
-            eos: eos.into_iter().map(|token| token as u32).collect(),
+            tied: json::flag(json, "tie_word_embeddings")?.unwrap_or(false),
+            eos: ends(json)?,
         }
         .checked(None)
     }
@@ -238,9 +236,9 @@ impl Config {
 /// Base and scaling of the frequencies, from `rope_parameters` (transformers 5) or from `rope_theta` and `rope_scaling`.
 fn rope_from_json(json: &Json) -> Result<(f32, Scaling), LlamaError> {
     let parameters = &json["rope_parameters"];
-    let base = |json: &Json| json["rope_theta"].as_f64().unwrap_or(10_000.0) as f32;
+    let base = |json: &Json| Ok::<_, LlamaError>(json::float(json, "rope_theta")?.unwrap_or(10_000.0) as f32);
     if parameters.is_null() {
-        return Ok((base(json), Scaling::from_json("rope_scaling", &json["rope_scaling"])?));
+        return Ok((base(json)?, Scaling::from_json("rope_scaling", &json["rope_scaling"])?));
     }
     if parameters.as_object().is_none_or(|values| values.values().any(Json::is_object)) {
         return Err(LlamaError::Feature { feature: "rope_parameters that differ between layers".into() });
@@ -249,8 +247,8 @@ fn rope_from_json(json: &Json) -> Result<(f32, Scaling), LlamaError> {
     if let Some(key) = both {
         return Err(LlamaError::Inconsistent(format!("both rope_parameters and {key} are set; remove {key}")));
     }
-    match parameters["partial_rotary_factor"].as_f64() {
-        None | Some(1.0) => Ok((base(parameters), Scaling::from_json("rope_parameters", parameters)?)),
+    match json::float(parameters, "partial_rotary_factor")? {
+        None | Some(1.0) => Ok((base(parameters)?, Scaling::from_json("rope_parameters", parameters)?)),
         Some(factor) => Err(LlamaError::Feature { feature: format!("partial_rotary_factor {factor}") }),
     }
 }
@@ -261,7 +259,7 @@ impl Scaling {
         if json.is_null() {
             return Ok(Self::None);
         }
-        let number = |key: &str| json[key].as_f64().ok_or_else(|| missing(&format!("{parent}.{key}")));
+        let number = |key: &str| json::float(json, key)?.ok_or_else(|| missing(&format!("{parent}.{key}")));
         match json["rope_type"].as_str().or(json["type"].as_str()) {
             Some("default") => Ok(Self::None),
             Some("linear") => Ok(Self::Linear { factor: number("factor")? as f32 }),
@@ -276,6 +274,18 @@ impl Scaling {
             }
         }
     }
+}
+
+/// The tokens of the key `eos_token_id`: none, one, or a list.
+fn ends(json: &Json) -> Result<Vec<u32>, LlamaError> {
+    let key = "eos_token_id";
+    let token = |token: &Json| token.as_u64().and_then(|token| u32::try_from(token).ok());
+    let tokens = match &json[key] {
+        Json::Null => Some(Vec::new()),
+        Json::Array(tokens) => tokens.iter().map(token).collect(),
+        one => token(one).map(|token| vec![token]),
+    };
+    tokens.ok_or_else(|| json::wrong(key, "a token or a list of tokens", &json[key]))
 }
 
 fn missing(key: &str) -> LlamaError {

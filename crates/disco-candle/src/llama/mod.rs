@@ -20,6 +20,7 @@ mod cache;
 mod config;
 mod error;
 mod generation;
+mod json;
 mod mask;
 mod mlp;
 mod model;

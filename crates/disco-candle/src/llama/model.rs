@@ -75,15 +75,16 @@ impl Llama {
         let parts = Parts { shards, names, precision, bytes: Cell::new(0) };
         let heads = HeadPlan::new(config.heads, config.kv_heads, comm.size())?;
         let norm = |name: &str| Ok::<_, LlamaError>(RmsNorm::new(parts.tensor(name)?, config.eps));
-        let embedding = parts.tensor(names.embedding())?;
+        let embedding_name = names.embedding_in(shards.weights(), config.tied);
+        let embedding = parts.tensor(embedding_name)?;
         let device = embedding.device().clone();
         let rows: Vec<_> = even_ranges(config.vocabulary, comm.size()).collect();
         let logits = if !config.tied {
             parts.matrix(names.logits())?
-        } else if !parts.is_quantized(names.embedding())? {
+        } else if !parts.is_quantized(embedding_name)? {
             Matrix::dense(embedding.clone())
         } else {
-            parts.matrix(names.embedding())?
+            parts.matrix(embedding_name)?
         };
         let layers = (0..config.layers).map(|layer| {
             let name = |role| names.layer(layer, role);

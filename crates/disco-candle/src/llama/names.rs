@@ -40,6 +40,13 @@ impl Names {
         self.of_both("token_embd.weight", "model.embed_tokens.weight")
     }
 
+    /// The embedding matrix in `weights`, which may have one matrix for both ends of a model with `tied` ends, by either
+    /// name.
+    pub(super) fn embedding_in(self, weights: &Weights, tied: bool) -> &'static str {
+        let has_only_logits = !weights.contains(self.embedding()) && weights.contains(self.logits());
+        if tied && has_only_logits { self.logits() } else { self.embedding() }
+    }
+
     /// The matrix of the logits, unless it is the embedding matrix.
     pub(super) fn logits(self) -> &'static str {
         self.of_both("output.weight", "lm_head.weight")

@@ -18,7 +18,7 @@ struct Used {
 /// shape, or if there are more layers; [`LlamaError::Feature`] if a tensor is not used.
 pub(super) fn check(config: &Config, weights: &Weights) -> Result<(), LlamaError> {
     let names = Names::of(weights);
-    let used = used(config, names);
+    let used = used(config, names, names.embedding_in(weights, config.tied));
     // A quantised model has scales in place of matrices, so unused tensors are looked at before missing ones.
     let unused = weights.names().filter(|name| !used.iter().any(|used| used.name == *name));
     for name in unused {
@@ -35,10 +35,10 @@ pub(super) fn check(config: &Config, weights: &Weights) -> Result<(), LlamaError
     Ok(())
 }
 
-fn used(config: &Config, names: Names) -> Vec<Used> {
+fn used(config: &Config, names: Names, embedding: &str) -> Vec<Used> {
     let &Config { dim, heads, kv_heads, head_dim, ffn, vocabulary, .. } = config;
     let tensor = |name: &str, shape: &[usize]| Used { name: name.into(), shape: shape.into() };
-    let mut used = vec![tensor(names.embedding(), &[vocabulary, dim]), tensor(names.norm(), &[dim])];
+    let mut used = vec![tensor(embedding, &[vocabulary, dim]), tensor(names.norm(), &[dim])];
     if !config.tied {
         used.push(tensor(names.logits(), &[vocabulary, dim]));
     }

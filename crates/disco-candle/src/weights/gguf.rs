@@ -152,6 +152,10 @@ fn check(
         let fault = |problem: &str| Err(malformed(path, format!("tensor `{name}` {problem}")));
         let (start, block) = (*offset, *block);
         if block > 1 && !shape.last().is_some_and(|dim| dim.is_multiple_of(block)) {
+            if let Encoding::Other(_) = encoding {
+                let (file, tensor) = (path.to_path_buf(), name.clone());
+                return Err(WeightsError::Unsupported { file, tensor, encoding: *encoding });
+            }
             return fault(&format!(
                 "has the shape {shape:?}, whose last dimension is not whole blocks of {block} elements"
             ));

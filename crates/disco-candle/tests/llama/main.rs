@@ -19,7 +19,7 @@ mod random;
 mod reference;
 mod refused;
 mod steps;
-#[path = "../../examples/generate/text.rs"]
+#[path = "../../examples/generate/text/mod.rs"]
 mod text;
 #[path = "text.rs"]
 mod text_tests;
