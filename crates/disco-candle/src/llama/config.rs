@@ -79,6 +79,20 @@ pub enum Scaling {
     InFile,
 }
 
+/// Tokens that end a text or a turn whatever the metadata of a GGUF file says, as in llama.cpp: many files name only one
+/// of several ends.
+const ENDS: [&str; 9] = [
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|im_end|>",
+    "<|end|>",
+    "<|return|>",
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "<end_of_turn>",
+    "<EOT>",
+];
+
 impl Config {
     /// Reads the configuration that belongs to opened weights: the metadata of a GGUF file, else `config.json` in the
     /// folder of the weights. Texts end with the tokens of `config.json` and of `generation_config.json`.
@@ -103,7 +117,8 @@ impl Config {
         Ok(config)
     }
 
-    /// Reads the metadata of a GGUF file.
+    /// Reads the metadata of a GGUF file. Texts end with the tokens of its keys and with tokens that are ends by their
+    /// names (`<|eot_id|>`, `<|im_end|>`, …).
     ///
     /// # Errors
     /// The model has another architecture or uses an unsupported feature; a key is missing or has the wrong type.
@@ -140,7 +155,13 @@ impl Config {
             None => dim.checked_div(heads).unwrap_or(0),
         };
         let eos = ["eos", "eot", "eom"].map(|end| keys.number(&format!("tokenizer.ggml.{end}_token_id")));
-        let eos = eos.into_iter().filter_map(Result::transpose).collect::<Result<Vec<_>, _>>()?;
+        let mut eos = eos.into_iter().filter_map(Result::transpose).collect::<Result<Vec<_>, _>>()?;
+        if let Some(Value::Array(tokens)) = content.metadata.get("tokenizer.ggml.tokens") {
+            let is_end = |token: &Value| matches!(token, Value::String(text) if ENDS.contains(&text.as_str()));
+            eos.extend((0..).zip(tokens).filter(|(_, token)| is_end(token)).map(|(number, _)| number));
+        }
+        eos.sort_unstable();
+        eos.dedup();
         Self {
             dim,
             layers: keys.required("llama.block_count")?,

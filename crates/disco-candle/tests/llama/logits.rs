@@ -57,6 +57,21 @@ fn logits_of(workers: usize, model: &Path, dtype: Dtype, prompt: &[u32], tokens:
     })
 }
 
+#[test]
+fn a_matrix_of_both_ends_has_either_name() {
+    let model = Model::safetensors(NINE_HEADS, 11, serde_json::Value::Null);
+    let prompt = [1, 2, 3, 99];
+    let expected = logits_of(2, &model.path(), Dtype::F32, &prompt, &[5, 6]);
+    let mut tensors = candle_core::safetensors::load(model.path(), &Device::Cpu).unwrap();
+    let embedding = tensors.remove("model.embed_tokens.weight").unwrap();
+    tensors.insert("lm_head.weight".into(), embedding);
+    candle_core::safetensors::save(&tensors, model.path()).unwrap();
+    for workers in 1..=3 {
+        let found = logits_of(workers, &model.path(), Dtype::F32, &prompt, &[5, 6]);
+        assert!(difference(&found, &expected) < 1e-4, "{workers} workers: {}", difference(&found, &expected));
+    }
+}
+
 /// The largest difference.
 fn difference(found: &[f32], expected: &[f32]) -> f32 {
     assert_eq!(found.len(), expected.len());

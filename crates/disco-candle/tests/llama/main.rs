@@ -6,6 +6,7 @@
 #[allow(dead_code, reason = "as the test needs")]
 #[path = "../../examples/generate/args.rs"]
 mod args;
+mod configuration;
 #[path = "../../examples/compare/dequantise.rs"]
 mod dequantise;
 #[allow(dead_code, reason = "as the test needs")]

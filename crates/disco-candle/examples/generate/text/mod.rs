@@ -1,5 +1,6 @@
 //! From text to tokens and back.
 
+mod literal;
 mod pre;
 mod template;
 mod vocabulary;
@@ -11,6 +12,7 @@ use std::path::Path;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use candle_core::quantized::gguf_file::{Content, Value};
 use disco_candle::weights::{Weights, foreign};
+use literal::Literals;
 use serde_json::Value as Json;
 use template::ChatTemplate;
 use tokenizers::Tokenizer;
@@ -49,21 +51,30 @@ impl Text {
     }
 
     /// The tokens of a prompt: of a chat with one message, or of the text itself if it is `raw` or the model has no
-    /// template.
+    /// template. Special tokens in a message are text; in a raw prompt they are special.
     ///
     /// # Errors
     /// The template does not accept the messages; the text has no tokens.
     pub(crate) fn tokens(&self, prompt: &str, system: Option<&str>, raw: bool) -> Result<Vec<u32>> {
-        let template = self.template.as_ref().filter(|_| !raw);
-        let text = match template {
-            Some(template) => template.render(system, prompt)?,
-            None => prompt.to_owned(),
+        let tokens = match self.template.as_ref().filter(|_| !raw) {
+            // A template writes the special tokens itself.
+            Some(template) => match Literals::new(&self.tokenizer, &[prompt, system.unwrap_or_default()]) {
+                None => self.encode(&template.render(system, prompt)?, false),
+                Some(literals) => {
+                    let system = system.map(|system| literals.mark(system));
+                    literals.tokens(&self.tokenizer, &template.render(system.as_deref(), &literals.mark(prompt))?)
+                }
+            },
+            None => self.encode(prompt, true),
         };
-        // A template writes the special tokens itself.
-        let encoding = self.tokenizer.encode(text, template.is_none());
-        let tokens = encoding.map_err(|error| anyhow!("the prompt {prompt:?} can't be tokenised: {error}"))?;
+        let tokens = tokens.with_context(|| format!("the prompt {prompt:?} can't be tokenised"))?;
         ensure!(!tokens.is_empty(), "the prompt {prompt:?} has no tokens");
-        Ok(tokens.get_ids().to_vec())
+        Ok(tokens)
+    }
+
+    fn encode(&self, text: &str, adds_specials: bool) -> Result<Vec<u32>> {
+        let encoding = self.tokenizer.encode(text, adds_specials).map_err(|error| anyhow!("{error}"))?;
+        Ok(encoding.get_ids().to_vec())
     }
 
     fn decode(&self, tokens: &[u32]) -> Result<String> {
