@@ -88,6 +88,6 @@ pub(crate) fn sum(comm: &Comm, partial: Tensor) -> Result<Tensor> {
     Ok(partial)
 }
 
-fn add(y: Tensor, bias: &Option<Tensor>) -> Result<Tensor> {
+pub(crate) fn add(y: Tensor, bias: &Option<Tensor>) -> Result<Tensor> {
     bias.iter().try_fold(y, |y, bias| y.broadcast_add(bias))
 }

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use candle_core::{DType, Module as _, Tensor};
+use candle_nn::RmsNorm;
 
 use super::cache::{Layer, Slots};
 use super::names::Role;
@@ -17,10 +18,15 @@ use crate::linear::RowParallelLinear;
 #[derive(Debug)]
 pub(super) struct Attention {
     projections: Stack,
+    /// Norms of each head of query and key.
+    norms: Option<[RmsNorm; 2]>,
     output: RowParallelLinear,
     /// For each kv head of this rank, the query heads that share it; both are numbered from the rank's first head.
     groups: Vec<Range<usize>>,
     head_dim: usize,
+    /// Factor of the products of query and key.
+    factor: f64,
+    is_rotated: bool,
 }
 
 /// State that the tokens of one forward pass share.
@@ -47,11 +53,18 @@ impl Attention {
             all.start.max(query.start) - query.start..all.end.min(query.end) - query.start
         });
         let name = |role| parts.names.layer(layer, role);
+        let features = &config.features;
+        let norm = |role| Ok::<_, LlamaError>(RmsNorm::new(parts.tensor(&name(role))?, config.eps));
+        let norms = || Ok::<_, LlamaError>([norm(Role::QueryNorm)?, norm(Role::KeyNorm)?]);
+        let output_bias = parts.bias(layer, Role::Output)?;
         Ok(Self {
-            projections: parts.stack(&[Role::Query, Role::Key, Role::Value].map(name))?,
-            output: RowParallelLinear::new(parts.matrix(&name(Role::Output))?, None, comm.clone()),
+            projections: parts.stack(layer, &[Role::Query, Role::Key, Role::Value])?,
+            norms: features.head_norms.then(norms).transpose()?,
+            output: RowParallelLinear::new(parts.matrix(&name(Role::Output))?, output_bias, comm.clone()),
             groups: groups.collect(),
             head_dim: config.head_dim,
+            factor: features.attention_factor.unwrap_or((config.head_dim as f64).powf(-0.5)),
+            is_rotated: !features.unrotated.contains(&layer),
         })
     }
 
@@ -66,8 +79,12 @@ impl Attention {
         let projected = self.projections.forward(x)?;
         let by_head =
             |index| projected.at(index)?.reshape((sequences, tokens, (), self.head_dim))?.transpose(1, 2)?.contiguous();
-        let query = (pass.rotation.apply(&by_head(0)?)? * (self.head_dim as f64).powf(-0.5))?;
-        let key = pass.rotation.apply(&by_head(1)?)?;
+        let turned = |index| {
+            let x = by_head(index)?;
+            let x = self.norms.as_ref().map_or(Ok(x.clone()), |norms| norms[index].forward(&x))?;
+            if self.is_rotated { pass.rotation.apply(&x) } else { Ok(x) }
+        };
+        let (query, key) = ((turned(0)? * self.factor)?, turned(1)?);
         let [keys, values] = cache.append(&pass.slots, [&key, &by_head(2)?])?;
         let y = self.attend(&query, &keys, &values, pass.mask.as_ref())?;
         self.output.forward(&y.transpose(1, 2)?.reshape((sequences, tokens, ()))?)

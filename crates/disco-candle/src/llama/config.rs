@@ -6,7 +6,7 @@ use candle_core::quantized::gguf_file::{Content, Value};
 use serde_json::Value as Json;
 
 use super::names::DIVISORS;
-use super::{LlamaError, json};
+use super::{Features, LlamaError, json};
 use crate::weights::Weights;
 
 /// Hyperparameters of a llama model.
@@ -41,6 +41,8 @@ pub struct Config {
     pub tied: bool,
     /// Tokens that end a text.
     pub eos: Vec<u32>,
+    /// What the family of the model adds to llama.
+    pub features: Features,
 }
 
 /// The elements of a head that rotary embeddings rotate together.
@@ -74,6 +76,22 @@ pub enum Scaling {
         high: f32,
         /// The original context.
         context: usize,
+    },
+    /// YaRN: high frequencies are kept, low ones are divided by a factor, those between are interpolated, and the rotated
+    /// elements are scaled. Source: <https://arxiv.org/abs/2309.00071>.
+    Yarn {
+        /// The factor of low frequencies.
+        factor: f32,
+        /// Number of rotations in the original context above which a frequency is high.
+        fast: f32,
+        /// Number of rotations in the original context below which a frequency is low.
+        slow: f32,
+        /// The original context.
+        context: usize,
+        /// The factor of the rotated elements.
+        attention: f32,
+        /// Whether the borders between the frequencies are whole elements.
+        truncates: bool,
     },
     /// The divisor of each frequency is in the tensor `rope_freqs.weight` of a GGUF file.
     InFile,
@@ -180,6 +198,12 @@ impl Config {
             pairs: Pairs::Interleaved,
             tied: !has("output.weight"),
             eos: eos.into_iter().map(|token| token as u32).collect(),
+            features: Features {
+                input_bias: has("blk.0.attn_q.bias"),
+                output_bias: has("blk.0.attn_output.bias"),
+                ffn_bias: has("blk.0.ffn_down.bias"),
+                ..Features::default()
+            },
         }
         .checked(keys.number("llama.rope.dimension_count")?)
     }
@@ -189,15 +213,8 @@ impl Config {
     /// # Errors
     /// The model has another architecture or uses an unsupported feature; a key is missing or has the wrong type.
     pub fn from_json(json: &Json) -> Result<Self, LlamaError> {
-        let architecture = json["model_type"].as_str().or(json["architectures"][0].as_str()).unwrap_or("(none)");
-        if !["llama", "LlamaForCausalLM"].contains(&architecture) {
-            return Err(LlamaError::Architecture { found: architecture.into() });
-        }
-        for key in ["attention_bias", "mlp_bias"] {
-            if json::flag(json, key)? == Some(true) {
-                return Err(LlamaError::Feature { feature: format!("a bias of linear layers ({key})") });
-            }
-        }
+        let layers = json::number(json, "num_hidden_layers")?;
+        let features = Features::from_json(json, layers.unwrap_or(0))?;
         let quantization = &json["quantization_config"];
         if !quantization.is_null() {
             let method = &quantization["quant_method"];
@@ -213,7 +230,7 @@ impl Config {
         let (dim, heads) = (required("hidden_size")?, required("num_attention_heads")?);
         Self {
             dim,
-            layers: required("num_hidden_layers")?,
+            layers: layers.ok_or_else(|| missing("num_hidden_layers"))?,
             heads,
             kv_heads: number("num_key_value_heads")?.unwrap_or(heads),
             head_dim: number("head_dim")?.unwrap_or(dim.checked_div(heads).unwrap_or(0)),
@@ -226,6 +243,7 @@ impl Config {
             pairs: Pairs::Halves,
             tied: json::flag(json, "tie_word_embeddings")?.unwrap_or(false),
             eos: ends(json)?,
+            features,
         }
         .checked(None)
     }
@@ -257,9 +275,10 @@ impl Config {
 /// Base and scaling of the frequencies, from `rope_parameters` (transformers 5) or from `rope_theta` and `rope_scaling`.
 fn rope_from_json(json: &Json) -> Result<(f32, Scaling), LlamaError> {
     let parameters = &json["rope_parameters"];
+    let context = json::number(json, "max_position_embeddings")?;
     let base = |json: &Json| Ok::<_, LlamaError>(json::float(json, "rope_theta")?.unwrap_or(10_000.0) as f32);
     if parameters.is_null() {
-        return Ok((base(json)?, Scaling::from_json("rope_scaling", &json["rope_scaling"])?));
+        return Ok((base(json)?, Scaling::from_json("rope_scaling", &json["rope_scaling"], context)?));
     }
     if parameters.as_object().is_none_or(|values| values.values().any(Json::is_object)) {
         return Err(LlamaError::Feature { feature: "rope_parameters that differ between layers".into() });
@@ -269,14 +288,14 @@ fn rope_from_json(json: &Json) -> Result<(f32, Scaling), LlamaError> {
         return Err(LlamaError::Inconsistent(format!("both rope_parameters and {key} are set; remove {key}")));
     }
     match json::float(parameters, "partial_rotary_factor")? {
-        None | Some(1.0) => Ok((base(parameters)?, Scaling::from_json("rope_parameters", parameters)?)),
+        None | Some(1.0) => Ok((base(parameters)?, Scaling::from_json("rope_parameters", parameters, context)?)),
         Some(factor) => Err(LlamaError::Feature { feature: format!("partial_rotary_factor {factor}") }),
     }
 }
 
 impl Scaling {
-    /// Reads the value `json` of the key `parent`.
-    fn from_json(parent: &str, json: &Json) -> Result<Self, LlamaError> {
+    /// Reads the value `json` of the key `parent`. `context` is that of the whole model.
+    fn from_json(parent: &str, json: &Json, context: Option<usize>) -> Result<Self, LlamaError> {
         if json.is_null() {
             return Ok(Self::None);
         }
@@ -290,6 +309,7 @@ impl Scaling {
                 high: number("high_freq_factor")? as f32,
                 context: number("original_max_position_embeddings")? as usize,
             }),
+            Some("yarn") => Self::yarn_from_json(parent, json, context),
             other => {
                 Err(LlamaError::Feature { feature: format!("rope scaling {:?}", other.unwrap_or("without a type")) })
             }
@@ -307,6 +327,29 @@ fn ends(json: &Json) -> Result<Vec<u32>, LlamaError> {
         one => token(one).map(|token| vec![token]),
     };
     tokens.ok_or_else(|| json::wrong(key, "a token or a list of tokens", &json[key]))
+}
+
+impl Scaling {
+    fn yarn_from_json(parent: &str, json: &Json, context: Option<usize>) -> Result<Self, LlamaError> {
+        let number = |key: &str| json::float(json, key);
+        let factor = number("factor")?.ok_or_else(|| missing(&format!("{parent}.factor")))?;
+        let original = json::number(json, "original_max_position_embeddings")?.or(context);
+        // The factor of the elements as transformers computes it: given, from two scales, or from the factor.
+        let scale = |of: f64| if factor <= 1.0 { 1.0 } else { 0.1 * of * factor.ln() + 1.0 };
+        let attention = match (number("attention_factor")?, number("mscale")?, number("mscale_all_dim")?) {
+            (Some(attention), ..) => attention,
+            (None, Some(of), Some(all)) if of != 0.0 && all != 0.0 => scale(of) / scale(all),
+            _ => scale(1.0),
+        };
+        Ok(Self::Yarn {
+            factor: factor as f32,
+            fast: number("beta_fast")?.unwrap_or(32.0) as f32,
+            slow: number("beta_slow")?.unwrap_or(1.0) as f32,
+            context: original.ok_or_else(|| missing(&format!("{parent}.original_max_position_embeddings")))?,
+            attention: attention as f32,
+            truncates: json::flag(json, "truncate")?.unwrap_or(true),
+        })
+    }
 }
 
 fn missing(key: &str) -> LlamaError {
@@ -388,8 +431,8 @@ mod tests {
 
     #[test]
     fn an_unknown_rope_scaling_is_refused_by_name() {
-        let error = llama("rope_scaling", serde_json::json!({"rope_type": "yarn"})).unwrap_err().to_string();
-        assert!(error.contains("rope scaling \"yarn\" is not supported"), "{error}");
+        let error = llama("rope_scaling", serde_json::json!({"rope_type": "su"})).unwrap_err().to_string();
+        assert!(error.contains("rope scaling \"su\" is not supported"), "{error}");
     }
 
     #[test]

@@ -17,10 +17,10 @@ pub(super) struct Mlp {
 
 impl Mlp {
     pub(super) fn load(parts: &Parts<'_>, layer: usize, comm: &Comm) -> Result<Self, LlamaError> {
-        let name = |role| parts.names.layer(layer, role);
+        let matrix = parts.matrix(&parts.names.layer(layer, Role::Down))?;
         Ok(Self {
-            gate_and_up: parts.stack(&[Role::Gate, Role::Up].map(name))?,
-            down: RowParallelLinear::new(parts.matrix(&name(Role::Down))?, None, comm.clone()),
+            gate_and_up: parts.stack(layer, &[Role::Gate, Role::Up])?,
+            down: RowParallelLinear::new(matrix, parts.bias(layer, Role::Down)?, comm.clone()),
         })
     }
 

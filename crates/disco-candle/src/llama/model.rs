@@ -72,7 +72,7 @@ impl Llama {
             cuda::require_memory(device, shards.memory_bytes(precision == Precision::File))
                 .map_err(crate::to_candle)?;
         }
-        let parts = Parts { shards, names, precision, bytes: Cell::new(0) };
+        let parts = Parts { shards, names, features: &config.features, precision, bytes: Cell::new(0) };
         let heads = HeadPlan::new(config.heads, config.kv_heads, comm.size())?;
         let norm = |name: &str| Ok::<_, LlamaError>(RmsNorm::new(parts.tensor(name)?, config.eps));
         let embedding_name = names.embedding_in(shards.weights(), config.tied);
@@ -229,9 +229,12 @@ impl Llama {
             return Err(LlamaError::Call(text));
         }
         let cursor = cache.cursor()?;
-        let mask = cursor.open(width)?;
+        let window = self.config.features.window;
+        let mask = cursor.open(width, window)?;
         // A token attends to all slots, unless prompts have padding, or slots are not used yet.
-        let is_open = width == cache.used + 1 && cache.starts.iter().all(|start| *start == 0);
+        let is_open = width == cache.used + 1
+            && window.is_none_or(|window| width <= window)
+            && cache.starts.iter().all(|start| *start == 0);
         let shape = self.layers.first().map_or([sequences, 0, 1, 0], |block| block.attention.shape(sequences));
         let pass = Pass {
             rotation: self.rope.rotation_at(&cursor.positions)?,
@@ -247,7 +250,8 @@ impl Llama {
     /// # Errors
     /// A collective fails.
     pub fn logits(&self, hidden: &Tensor) -> Result<Tensor, LlamaError> {
-        Ok(self.logits.forward(hidden)?.to_dtype(DType::F32)?)
+        let logits = self.logits.forward(hidden)?.to_dtype(DType::F32)?;
+        Ok(scaled(logits, 1.0 / self.config.features.logits_divisor)?)
     }
 
     /// The most probable token of each sequence for hidden states, `[sequences, dim]`. All ranks get the same tokens, which
@@ -268,10 +272,11 @@ impl Llama {
     fn prefill(&self, cache: &mut Cache, tokens: &Tensor) -> Result<Tensor, LlamaError> {
         let (_, count) = tokens.dims2()?;
         let slots = cache.used + count;
+        let window = self.config.features.window;
         self.check_room(slots)?;
         let pass = Pass {
             rotation: self.rope.rotation(&cache.starts, cache.used, count)?,
-            mask: mask(&cache.starts, cache.used, count, self.dtype, &self.device)?,
+            mask: mask(&cache.starts, cache.used, count, window, (self.dtype, &self.device))?,
             slots: Slots::From(cache.used),
         };
         let hidden = self.forward(cache, tokens, &pass)?;
@@ -292,12 +297,19 @@ impl Llama {
     /// Processes tokens `[sequences, count]`. Returns the hidden states of the last ones.
     fn forward(&self, cache: &mut Cache, tokens: &Tensor, pass: &Pass) -> Result<Tensor, LlamaError> {
         let (_, count) = tokens.dims2()?;
-        let mut x = self.embedding.forward(tokens)?;
+        let features = &self.config.features;
+        let mut x = scaled(self.embedding.forward(tokens)?, features.embedding_factor)?;
         for (block, layer) in self.layers.iter().zip(&mut cache.layers) {
-            x = (&x + block.attention.forward(&block.attention_norm.forward(&x)?, pass, layer)?)?;
-            x = (&x + block.mlp.forward(&block.ffn_norm.forward(&x)?)?)?;
+            let y = block.attention.forward(&block.attention_norm.forward(&x)?, pass, layer)?;
+            x = (x + scaled(y, features.residual_factor)?)?;
+            let y = block.mlp.forward(&block.ffn_norm.forward(&x)?)?;
+            x = (x + scaled(y, features.residual_factor)?)?;
         }
         let last = x.narrow(1, count - 1, 1)?.squeeze(1)?.contiguous()?;
         Ok(self.norm.forward(&last)?)
     }
+}
+
+fn scaled(x: Tensor, factor: f64) -> candle_core::Result<Tensor> {
+    if factor == 1.0 { Ok(x) } else { x * factor }
 }

@@ -1,5 +1,6 @@
 //! Names of the tensors in GGUF files and in files of Hugging Face.
 
+use super::Features;
 use crate::weights::Weights;
 
 /// The divisors of the frequencies of rotary embeddings, in GGUF files.
@@ -19,6 +20,8 @@ pub(super) enum Role {
     Query,
     Key,
     Value,
+    QueryNorm,
+    KeyNorm,
     Output,
     FfnNorm,
     Gate,
@@ -69,6 +72,8 @@ impl Names {
             Role::Query => ("attn_q", "self_attn.q_proj"),
             Role::Key => ("attn_k", "self_attn.k_proj"),
             Role::Value => ("attn_v", "self_attn.v_proj"),
+            Role::QueryNorm => ("attn_q_norm", "self_attn.q_norm"),
+            Role::KeyNorm => ("attn_k_norm", "self_attn.k_norm"),
             Role::Output => ("attn_output", "self_attn.o_proj"),
             Role::FfnNorm => ("ffn_norm", "post_attention_layernorm"),
             Role::Gate => ("ffn_gate", "mlp.gate_proj"),
@@ -76,6 +81,11 @@ impl Names {
             Role::Down => ("ffn_down", "mlp.down_proj"),
         };
         format!("{}{layer}.{}.weight", self.layers(), self.of_both(gguf, hugging_face))
+    }
+
+    /// The bias beside a matrix of a layer.
+    pub(super) fn bias(self, layer: impl std::fmt::Display, role: Role) -> String {
+        self.layer(layer, role).replace(".weight", ".bias")
     }
 
     /// The name of a tensor in this scheme.
@@ -88,15 +98,22 @@ impl Names {
 }
 
 impl Role {
-    pub(super) const ALL: [Self; 9] = [
-        Self::AttentionNorm,
-        Self::Query,
-        Self::Key,
-        Self::Value,
-        Self::Output,
-        Self::FfnNorm,
-        Self::Gate,
-        Self::Up,
-        Self::Down,
-    ];
+    /// The tensors of a layer of a model with `features`.
+    pub(super) fn all(features: &Features) -> impl Iterator<Item = Self> {
+        let norms = [Self::QueryNorm, Self::KeyNorm].into_iter().filter(|_| features.head_norms);
+        [Self::AttentionNorm, Self::Query, Self::Key, Self::Value, Self::Output, Self::FfnNorm]
+            .into_iter()
+            .chain([Self::Gate, Self::Up, Self::Down])
+            .chain(norms)
+    }
+
+    /// Whether the matrix has a bias in a model with `features`.
+    pub(super) fn has_bias(self, features: &Features) -> bool {
+        match self {
+            Self::Query | Self::Key | Self::Value => features.input_bias,
+            Self::Output => features.output_bias,
+            Self::Gate | Self::Up | Self::Down => features.ffn_bias,
+            Self::AttentionNorm | Self::FfnNorm | Self::QueryNorm | Self::KeyNorm => false,
+        }
+    }
 }

@@ -5,8 +5,9 @@ use std::cell::Cell;
 use candle_core::quantized::GgmlDType;
 use candle_core::{D, DType, Module as _, Tensor};
 
-use super::LlamaError;
-use super::names::Names;
+use super::names::{Names, Role};
+use super::{Features, LlamaError};
+use crate::linear::add;
 use crate::matrix::Matrix;
 use crate::weights::{Encoding, Shards, WeightsError};
 
@@ -35,6 +36,7 @@ impl Precision {
 pub(super) struct Parts<'a> {
     pub(super) shards: &'a Shards,
     pub(super) names: Names,
+    pub(super) features: &'a Features,
     pub(super) precision: Precision,
     pub(super) bytes: Cell<usize>,
 }
@@ -42,8 +44,8 @@ pub(super) struct Parts<'a> {
 /// Matrices with the same input. Dense matrices are stacked, so that one multiplication computes all outputs.
 #[derive(Debug)]
 pub(super) enum Stack {
-    Stacked { matrix: Matrix, widths: Vec<usize> },
-    Separate(Vec<Matrix>),
+    Stacked { matrix: Matrix, bias: Option<Tensor>, widths: Vec<usize> },
+    Separate(Vec<(Matrix, Option<Tensor>)>),
 }
 
 /// The outputs of a [`Stack`].
@@ -77,17 +79,26 @@ impl Parts<'_> {
         }
     }
 
-    /// This rank's parts of matrices with the same input.
-    pub(super) fn stack(&self, names: &[String]) -> Result<Stack, LlamaError> {
-        for name in names {
+    /// This rank's part of the bias beside a matrix of a layer, if the model has one.
+    pub(super) fn bias(&self, layer: usize, role: Role) -> Result<Option<Tensor>, LlamaError> {
+        role.has_bias(self.features).then(|| self.tensor(&self.names.bias(layer, role))).transpose()
+    }
+
+    /// This rank's parts of matrices of a layer with the same input, and of their biases. All of them have a bias, or none.
+    pub(super) fn stack(&self, layer: usize, roles: &[Role]) -> Result<Stack, LlamaError> {
+        let names: Vec<_> = roles.iter().map(|role| self.names.layer(layer, *role)).collect();
+        let biases = roles.iter().map(|role| self.bias(layer, *role)).collect::<Result<Vec<_>, _>>()?;
+        for name in &names {
             if self.is_quantized(name)? {
-                let matrices = names.iter().map(|name| self.matrix(name)).collect::<Result<_, _>>()?;
-                return Ok(Stack::Separate(matrices));
+                let matrices = names.iter().map(|name| self.matrix(name)).collect::<Result<Vec<_>, _>>()?;
+                return Ok(Stack::Separate(matrices.into_iter().zip(biases).collect()));
             }
         }
         let tensors = names.iter().map(|name| self.tensor(name)).collect::<Result<Vec<_>, _>>()?;
         let widths = tensors.iter().map(|tensor| tensor.dim(0)).collect::<Result<_, _>>()?;
-        Ok(Stack::Stacked { matrix: Matrix::dense(Tensor::cat(&tensors, 0)?), widths })
+        let biases: Option<Vec<_>> = biases.into_iter().collect();
+        let bias = biases.map(|biases| Tensor::cat(&biases, 0)).transpose()?;
+        Ok(Stack::Stacked { matrix: Matrix::dense(Tensor::cat(&tensors, 0)?), bias, widths })
     }
 
     /// Whether a matrix is used as quantised blocks.
@@ -114,9 +125,10 @@ impl Stack {
     /// The outputs of all matrices.
     pub(super) fn forward(&self, x: &Tensor) -> candle_core::Result<Outputs<'_>> {
         Ok(match self {
-            Self::Stacked { matrix, widths } => Outputs::Stacked { all: matrix.forward(x)?, widths },
+            Self::Stacked { matrix, bias, widths } => Outputs::Stacked { all: add(matrix.forward(x)?, bias)?, widths },
             Self::Separate(matrices) => {
-                Outputs::Separate(matrices.iter().map(|matrix| matrix.forward(x)).collect::<Result<_, _>>()?)
+                let outputs = matrices.iter().map(|(matrix, bias)| add(matrix.forward(x)?, bias));
+                Outputs::Separate(outputs.collect::<Result<_, _>>()?)
             }
         })
     }

@@ -36,6 +36,7 @@ pub fn plan(config: &Config, weights: &Weights, ranks: usize) -> Result<Plan, Ll
         )));
     }
     let all = |role| names.layer("*", role);
+    let bias = |role| names.bias("*", role);
     Ok(Plan::new()
         .with(&all(Role::Query), Split::ranges(0, (0..ranks).map(query)))
         .with(&all(Role::Key), Split::ranges(0, (0..ranks).map(kv)))
@@ -44,6 +45,11 @@ pub fn plan(config: &Config, weights: &Weights, ranks: usize) -> Result<Plan, Ll
         .with(&all(Role::Gate), Split::even(0, unit))
         .with(&all(Role::Up), Split::even(0, unit))
         .with(&all(Role::Down), Split::even(1, unit))
+        .with(&bias(Role::Query), Split::ranges(0, (0..ranks).map(query)))
+        .with(&bias(Role::Key), Split::ranges(0, (0..ranks).map(kv)))
+        .with(&bias(Role::Value), Split::ranges(0, (0..ranks).map(kv)))
+        .with(&bias(Role::Gate), Split::even(0, unit))
+        .with(&bias(Role::Up), Split::even(0, unit))
         .with(names.embedding(), Split::even(0, 1))
         .with(names.logits(), Split::even(0, 1))
         .with("*", Split::Whole))

@@ -24,9 +24,10 @@ impl Rope {
     /// `divisors`: the divisor of each frequency, for [`Scaling::InFile`].
     pub(super) fn new(config: &Config, divisors: Option<&Tensor>, dtype: DType, device: &Device) -> Result<Self> {
         let half = config.head_dim / 2;
-        let frequencies = (0..half)
-            .map(|i| config.rope_base.powf(-((2 * i) as f32) / config.head_dim as f32))
-            .map(|frequency| scaled(frequency, config.scaling));
+        let frequencies = (0..half).map(|i| {
+            let frequency = config.rope_base.powf(-((2 * i) as f32) / config.head_dim as f32);
+            scaled(i, frequency, config)
+        });
         let mut frequencies = Tensor::from_iter(frequencies, device)?;
         if let Some(divisors) = divisors {
             frequencies = (frequencies / divisors.to_dtype(DType::F32)?.flatten_all()?)?;
@@ -34,7 +35,12 @@ impl Rope {
         let frequencies = frequencies.unsqueeze(0)?;
         let positions = Tensor::arange(0, config.context as u32, device)?.to_dtype(DType::F32)?;
         let angles = positions.reshape((config.context, 1))?.broadcast_mul(&frequencies)?;
-        let (cos, sin) = (angles.cos()?.to_dtype(dtype)?, angles.sin()?.to_dtype(dtype)?);
+        let factor = match config.scaling {
+            Scaling::Yarn { attention, .. } => f64::from(attention),
+            _ => 1.0,
+        };
+        let cos = (angles.cos()? * factor)?.to_dtype(dtype)?;
+        let sin = (angles.sin()? * factor)?.to_dtype(dtype)?;
         Ok(Self { cos, sin, pairs: config.pairs })
     }
 
@@ -74,8 +80,9 @@ impl Rotation {
     }
 }
 
-fn scaled(frequency: f32, scaling: Scaling) -> f32 {
-    match scaling {
+/// The frequency with the number `index`.
+fn scaled(index: usize, frequency: f32, config: &Config) -> f32 {
+    match config.scaling {
         Scaling::None | Scaling::InFile => frequency,
         Scaling::Linear { factor } => frequency / factor,
         Scaling::Llama3 { factor, low, high, context } => {
@@ -83,6 +90,20 @@ fn scaled(frequency: f32, scaling: Scaling) -> f32 {
             // 0 for low frequencies, 1 for high ones.
             let kept = ((rotations - low) / (high - low)).clamp(0.0, 1.0);
             frequency * (kept + (1.0 - kept) / factor)
+        }
+        Scaling::Yarn { factor, fast, slow, context, truncates, .. } => {
+            let last = config.head_dim as f32 - 1.0;
+            // The element whose frequency rotates so often in the original context.
+            let element = |rotations: f32| {
+                let rotation = context as f32 / (rotations * std::f32::consts::TAU);
+                config.head_dim as f32 * rotation.ln() / (2.0 * config.rope_base.ln())
+            };
+            let (low, high) =
+                if truncates { (element(fast).floor(), element(slow).ceil()) } else { (element(fast), element(slow)) };
+            let (low, high) = (low.max(0.0), high.min(last));
+            let high = if low == high { high + 0.001 } else { high };
+            let divided = ((index as f32 - low) / (high - low)).clamp(0.0, 1.0);
+            frequency * ((1.0 - divided) + divided / factor)
         }
     }
 }

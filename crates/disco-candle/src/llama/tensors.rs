@@ -46,17 +46,21 @@ fn used(config: &Config, names: Names, embedding: &str) -> Vec<Used> {
         used.push(tensor(DIVISORS, &[head_dim / 2]));
     }
     for layer in 0..config.layers {
-        used.extend(Role::ALL.map(|role| {
+        for role in Role::all(&config.features) {
             let shape = match role {
                 Role::AttentionNorm | Role::FfnNorm => vec![dim],
+                Role::QueryNorm | Role::KeyNorm => vec![head_dim],
                 Role::Query => vec![heads * head_dim, dim],
                 Role::Key | Role::Value => vec![kv_heads * head_dim, dim],
                 Role::Output => vec![dim, heads * head_dim],
                 Role::Gate | Role::Up => vec![ffn, dim],
                 Role::Down => vec![dim, ffn],
             };
-            Used { name: names.layer(layer, role), shape }
-        }));
+            if role.has_bias(&config.features) {
+                used.push(tensor(&names.bias(layer, role), &shape[..1]));
+            }
+            used.push(Used { name: names.layer(layer, role), shape });
+        }
     }
     used
 }

@@ -44,7 +44,7 @@ fn logits(
 disco::register_function!("tests.logits", logits);
 
 /// The logits of workers after a prompt and after each of further tokens.
-fn logits_of(workers: usize, model: &Path, dtype: Dtype, prompt: &[u32], tokens: &[u32]) -> Vec<f32> {
+pub(crate) fn logits_of(workers: usize, model: &Path, dtype: Dtype, prompt: &[u32], tokens: &[u32]) -> Vec<f32> {
     let session = Builder::threads(workers).start().unwrap();
     block_on(async {
         session.init_ccl("local", &[]).await.unwrap();

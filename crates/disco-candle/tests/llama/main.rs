@@ -9,6 +9,7 @@ mod args;
 mod configuration;
 #[path = "../../examples/compare/dequantise.rs"]
 mod dequantise;
+mod families;
 #[allow(dead_code, reason = "as the test needs")]
 #[path = "../../examples/generate/generate.rs"]
 mod generate;

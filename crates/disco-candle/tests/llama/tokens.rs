@@ -22,7 +22,7 @@ pub(crate) fn batch(prompts: &[Vec<u32>]) -> Batch {
 }
 
 /// The tokens that workers of `local` generate for each prompt of a batch.
-fn tokens(kind: SessionKind, workers: usize, model: &Path, batch: &Batch, count: usize) -> Vec<Vec<u32>> {
+pub(crate) fn tokens(kind: SessionKind, workers: usize, model: &Path, batch: &Batch, count: usize) -> Vec<Vec<u32>> {
     tokens_over("local", kind, workers, model, batch, count)
 }
 
