@@ -63,6 +63,9 @@ pub(crate) struct Args {
     /// Continue the prompts as they are, without the chat template
     #[arg(long)]
     pub(crate) raw: bool,
+    /// A key of `config.json` that is not understood and does not change the results; can be given more than once
+    #[arg(long, value_name = "KEY")]
+    pub(crate) ignore_key: Vec<String>,
     /// How often the text continues after the loss of a worker, with a new worker in its place or, where that can't be, in a
     /// new session [default: 1; 0 for `mpi`, which can do neither]
     #[arg(long, value_name = "TIMES")]

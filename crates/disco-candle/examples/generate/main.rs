@@ -102,7 +102,7 @@ fn prepare(args: &Args) -> Result<Option<(Text, Vec<String>, Job)>> {
     let restarts = args.restarts()?;
     let path = model::find(args.model.as_deref(), &SMOLLM2)?;
     let weights = Weights::open(&path)?;
-    let config = Config::open(&weights)?;
+    let config = Config::open_ignoring(&weights, &args.ignore_key)?;
     // Also compares the tensors with the configuration, before a worker reads them.
     let plan = plan(&config, &weights, args.workers.into())?;
     if args.show_plan {
@@ -135,6 +135,7 @@ fn job(args: &Args, path: PathBuf, batch: Batch, most: usize, restarts: usize) -
         backend: args.backend.clone(),
         devices: args.devices.clone(),
         load: Load {
+            ignored_keys: args.ignore_key.clone(),
             threads: threads::per_worker(args),
             ignores_interrupts,
             measures_waits: args.measure_waits,

@@ -23,6 +23,8 @@ pub(crate) static PROGRESS: OnceLock<ProgressBar> = OnceLock::new();
 pub(crate) struct Load {
     pub(crate) model: PathBuf,
     pub(crate) dtype: Dtype,
+    /// Keys of `config.json` that may be unknown.
+    pub(crate) ignored_keys: Vec<String>,
     /// Threads of each worker.
     pub(crate) threads: usize,
     /// Whether worker processes ignore Ctrl-C, which reaches all processes of a terminal, so that the controller ends
@@ -42,6 +44,7 @@ impl Load {
         Self {
             model,
             dtype,
+            ignored_keys: Vec::new(),
             threads: 1,
             ignores_interrupts: false,
             measures_waits: false,
@@ -109,7 +112,7 @@ fn load(ctx: &mut WorkerContext, Json(load): Json<Load>, kept: Object) -> anyhow
     let comm = Comm::world(ctx)?;
     comm.measure_waits(load.measures_waits)?;
     let weights = Arc::new(Weights::open(&load.model)?);
-    let config = Config::open(&weights)?;
+    let config = Config::open_ignoring(&weights, &load.ignored_keys)?;
     let plan = plan(&config, &weights, comm.size())?;
     let precision: Precision = load.dtype.precision();
     let device = disco_candle::device(ctx, precision.dtype())?;

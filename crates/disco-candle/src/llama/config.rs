@@ -118,12 +118,20 @@ impl Config {
     /// # Errors
     /// The model has another architecture or uses an unsupported feature; the configuration is missing or incomplete.
     pub fn open(weights: &Weights) -> Result<Self, LlamaError> {
+        Self::open_ignoring(weights, &[])
+    }
+
+    /// As [`open`](Self::open), but goes on if `config.json` has keys of `ignored` that are not understood.
+    ///
+    /// # Errors
+    /// Errors of [`open`](Self::open).
+    pub fn open_ignoring(weights: &Weights, ignored: &[String]) -> Result<Self, LlamaError> {
         if let Some(content) = weights.gguf() {
             return Self::from_gguf(content);
         }
         let path = weights.path();
         let folder = if path.is_dir() { path } else { path.parent().unwrap_or(Path::new(".")) };
-        let mut config = Self::from_json(&json::read(&folder.join("config.json"))?)?;
+        let mut config = Self::from_json(&json::read(&folder.join("config.json"))?, ignored)?;
         config.tied |= !weights.contains("lm_head.weight");
         // transformers ends a text as this file says, if there is one; chats often end with another token than texts.
         let generation = folder.join("generation_config.json");
@@ -208,13 +216,14 @@ impl Config {
         .checked(keys.number("llama.rope.dimension_count")?)
     }
 
-    /// Reads the content of a `config.json`.
+    /// Reads the content of a `config.json`. Keys of `ignored` may be unknown.
     ///
     /// # Errors
-    /// The model has another architecture or uses an unsupported feature; a key is missing or has the wrong type.
-    pub fn from_json(json: &Json) -> Result<Self, LlamaError> {
+    /// The model has another architecture or uses an unsupported feature; a key is missing, has the wrong type, or is not
+    /// understood.
+    pub fn from_json(json: &Json, ignored: &[String]) -> Result<Self, LlamaError> {
         let layers = json::number(json, "num_hidden_layers")?;
-        let features = Features::from_json(json, layers.unwrap_or(0))?;
+        let features = Features::from_json(json, layers.unwrap_or(0), ignored)?;
         let quantization = &json["quantization_config"];
         if !quantization.is_null() {
             let method = &quantization["quant_method"];
@@ -233,7 +242,12 @@ impl Config {
             layers: layers.ok_or_else(|| missing("num_hidden_layers"))?,
             heads,
             kv_heads: number("num_key_value_heads")?.unwrap_or(heads),
-            head_dim: number("head_dim")?.unwrap_or(dim.checked_div(heads).unwrap_or(0)),
+            head_dim: match number("head_dim")? {
+                Some(head_dim) => head_dim,
+                // The default of transformers.
+                None if features.head_norms => 128,
+                None => dim.checked_div(heads).unwrap_or(0),
+            },
             ffn: required("intermediate_size")?,
             vocabulary: required("vocab_size")?,
             context: number("max_position_embeddings")?.unwrap_or(2048),
@@ -414,13 +428,28 @@ mod tests {
             "num_hidden_layers": 2, "intermediate_size": 64, "vocab_size": 40, "rms_norm_eps": 1e-5,
         });
         json[key] = value;
-        Config::from_json(&json)
+        Config::from_json(&json, &[])
     }
 
     #[test]
     fn other_architectures_are_refused_by_name() {
         let error = llama("model_type", "mamba".into()).unwrap_err().to_string();
         assert!(error.starts_with("the model has the architecture \"mamba\", which is not supported"), "{error}");
+    }
+
+    #[test]
+    fn a_key_that_is_not_understood_is_refused_unless_it_is_off_or_ignored() {
+        let error = llama("logit_scale", 0.5.into()).unwrap_err().to_string();
+        let expected = "has the key \"logit_scale\" (0.5), which may change the results and is not understood";
+        assert!(error.contains(expected) && error.ends_with("(`generate --ignore-key logit_scale`)"), "{error}");
+        llama("clip_qkv", Json::Null).unwrap();
+        llama("alibi", false.into()).unwrap();
+        llama("use_cache", true.into()).unwrap();
+        // A key of another family.
+        assert!(llama("residual_multiplier", 0.5.into()).is_err());
+        let json = serde_json::json!({"model_type": "llama", "logit_scale": 0.5});
+        let error = Config::from_json(&json, &["logit_scale".into()]).unwrap_err().to_string();
+        assert!(error.ends_with("hidden_size: the key is missing"), "{error}");
     }
 
     #[test]

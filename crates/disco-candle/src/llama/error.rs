@@ -10,7 +10,7 @@ use crate::weights::WeightsError;
 pub enum LlamaError {
     /// The model has another architecture.
     #[error(
-        "the model has the architecture {found:?}, which is not supported; `disco_candle::llama` computes models of the architecture \"llama\""
+        "the model has the architecture {found:?}, which is not supported; `disco_candle::llama` computes models of the families llama, mistral, qwen2, qwen3, smollm3 and granite, of llama also from GGUF files"
     )]
     Architecture {
         /// The name in the file.
@@ -21,6 +21,16 @@ pub enum LlamaError {
     Feature {
         /// The feature and its value.
         feature: String,
+    },
+    /// `config.json` has a key that may change the results and is not understood.
+    #[error(
+        "the configuration of the model has the key {key:?} ({value}), which may change the results and is not understood by `disco_candle::llama`; if it does not, remove it or ignore it (`generate --ignore-key {key}`)"
+    )]
+    UnknownKey {
+        /// The key.
+        key: String,
+        /// Its value as JSON.
+        value: String,
     },
     /// A value of the configuration is missing or has the wrong type.
     #[error("the configuration of the model is incomplete: {key}: {why}")]
