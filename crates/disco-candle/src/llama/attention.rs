@@ -27,15 +27,24 @@ pub(super) struct Attention {
     /// Factor of the products of query and key.
     factor: f64,
     is_rotated: bool,
+    is_windowed: bool,
+    score_cap: Option<f64>,
 }
 
 /// State that the tokens of one forward pass share.
 #[derive(Debug)]
 pub(super) struct Pass {
-    pub(super) rotation: Rotation,
-    pub(super) mask: Option<Tensor>,
+    /// For layers without and with a window; `None` if the model has no such layer.
+    pub(super) views: [Option<View>; 2],
     /// The slots of the tokens.
     pub(super) slots: Slots,
+}
+
+/// What tokens of a forward pass see in one kind of layers.
+#[derive(Debug)]
+pub(super) struct View {
+    pub(super) rotation: Rotation,
+    pub(super) mask: Option<Tensor>,
 }
 
 impl Attention {
@@ -54,7 +63,7 @@ impl Attention {
         });
         let name = |role| parts.names.layer(layer, role);
         let features = &config.features;
-        let norm = |role| Ok::<_, LlamaError>(RmsNorm::new(parts.tensor(&name(role))?, config.eps));
+        let norm = |role| parts.norm(&name(role), config.eps);
         let norms = || Ok::<_, LlamaError>([norm(Role::QueryNorm)?, norm(Role::KeyNorm)?]);
         let output_bias = parts.bias(layer, Role::Output)?;
         Ok(Self {
@@ -65,6 +74,8 @@ impl Attention {
             head_dim: config.head_dim,
             factor: features.attention_factor.unwrap_or((config.head_dim as f64).powf(-0.5)),
             is_rotated: !features.unrotated.contains(&layer),
+            is_windowed: features.is_windowed(layer),
+            score_cap: features.score_cap,
         })
     }
 
@@ -76,17 +87,19 @@ impl Attention {
     /// The attention of all ranks for `x`, `[sequences, tokens, dim]`.
     pub(super) fn forward(&self, x: &Tensor, pass: &Pass, cache: &mut Layer) -> candle_core::Result<Tensor> {
         let (sequences, tokens, _) = x.dims3()?;
+        let view = pass.views[usize::from(self.is_windowed)].as_ref();
+        let view = view.ok_or_else(|| candle_core::Error::Msg("a kind of layers has no view".into()))?;
         let projected = self.projections.forward(x)?;
         let by_head =
             |index| projected.at(index)?.reshape((sequences, tokens, (), self.head_dim))?.transpose(1, 2)?.contiguous();
         let turned = |index| {
             let x = by_head(index)?;
             let x = self.norms.as_ref().map_or(Ok(x.clone()), |norms| norms[index].forward(&x))?;
-            if self.is_rotated { pass.rotation.apply(&x) } else { Ok(x) }
+            if self.is_rotated { view.rotation.apply(&x) } else { Ok(x) }
         };
         let (query, key) = ((turned(0)? * self.factor)?, turned(1)?);
         let [keys, values] = cache.append(&pass.slots, [&key, &by_head(2)?])?;
-        let y = self.attend(&query, &keys, &values, pass.mask.as_ref())?;
+        let y = self.attend(&query, &keys, &values, view.mask.as_ref())?;
         self.output.forward(&y.transpose(1, 2)?.reshape((sequences, tokens, ()))?)
     }
 
@@ -100,33 +113,42 @@ impl Attention {
     ) -> candle_core::Result<Tensor> {
         let size = self.groups[0].len();
         if self.groups.iter().all(|group| group.len() == size) {
-            return attend_equally(query, keys, values, mask);
+            return self.attend_equally(query, keys, values, mask);
         }
         let groups = self.groups.iter().enumerate().map(|(kv, group)| {
             let query = query.narrow(1, group.start, group.len())?;
-            attend_equally(&query, &keys.narrow(1, kv, 1)?, &values.narrow(1, kv, 1)?, mask)
+            self.attend_equally(&query, &keys.narrow(1, kv, 1)?, &values.narrow(1, kv, 1)?, mask)
         });
         Tensor::cat(&groups.collect::<candle_core::Result<Vec<_>>>()?, 1)
     }
+
+    /// Attention where each kv head belongs to the same number of query heads.
+    fn attend_equally(
+        &self,
+        query: &Tensor,
+        keys: &Tensor,
+        values: &Tensor,
+        mask: Option<&Tensor>,
+    ) -> candle_core::Result<Tensor> {
+        let (sequences, heads, tokens, width) = query.dims4()?;
+        let (_, kv_heads, slots, _) = keys.dims4()?;
+        // The query heads of a kv head are rows of one matrix, so that keys and values are not repeated.
+        let query = query.reshape((sequences, kv_heads, (), width))?;
+        let mut scores = query.matmul(&keys.t()?)?.reshape((sequences, heads, tokens, slots))?;
+        if let Some(cap) = self.score_cap {
+            scores = capped(&scores, cap)?;
+        }
+        if let Some(mask) = mask {
+            scores = scores.broadcast_add(mask)?;
+        }
+        // Sums of exponentials need more than the precision of 16 bits.
+        let shares = candle_nn::ops::softmax_last_dim(&scores.to_dtype(DType::F32)?)?.to_dtype(query.dtype())?;
+        let shares = shares.reshape((sequences, kv_heads, (), slots))?;
+        shares.matmul(values)?.reshape((sequences, heads, tokens, width))
+    }
 }
 
-/// Attention where each kv head belongs to the same number of query heads.
-fn attend_equally(
-    query: &Tensor,
-    keys: &Tensor,
-    values: &Tensor,
-    mask: Option<&Tensor>,
-) -> candle_core::Result<Tensor> {
-    let (sequences, heads, tokens, width) = query.dims4()?;
-    let (_, kv_heads, slots, _) = keys.dims4()?;
-    // The query heads of a kv head are rows of one matrix, so that keys and values are not repeated.
-    let query = query.reshape((sequences, kv_heads, (), width))?;
-    let mut scores = query.matmul(&keys.t()?)?.reshape((sequences, heads, tokens, slots))?;
-    if let Some(mask) = mask {
-        scores = scores.broadcast_add(mask)?;
-    }
-    // Sums of exponentials need more than the precision of 16 bits.
-    let shares = candle_nn::ops::softmax_last_dim(&scores.to_dtype(DType::F32)?)?.to_dtype(query.dtype())?;
-    let shares = shares.reshape((sequences, kv_heads, (), slots))?;
-    shares.matmul(values)?.reshape((sequences, heads, tokens, width))
+/// `x` between `cap` and its negative.
+pub(super) fn capped(x: &Tensor, cap: f64) -> candle_core::Result<Tensor> {
+    (x / cap)?.tanh()? * cap
 }

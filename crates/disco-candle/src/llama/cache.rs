@@ -183,12 +183,15 @@ impl Cursor {
         })
     }
 
-    /// Opens the slot of the next token to all sequences. Returns the mask of the first `width` slots, of which the token
-    /// attends to the last `window` ones.
-    pub(super) fn open(&self, width: usize, window: Option<usize>) -> Result<Tensor> {
+    /// Opens the slot of the next token to all sequences. Returns the mask of the first `width` slots.
+    pub(super) fn open(&self, width: usize) -> Result<Tensor> {
         self.mask.scatter_set(&self.index(self.zeros.dims())?, &self.zeros, 3)?;
-        let mask = self.mask.narrow(3, 0, width)?;
-        let Some(window) = window.filter(|window| *window < width) else { return Ok(mask) };
+        self.mask.narrow(3, 0, width)
+    }
+
+    /// The mask of [`open`](Self::open) for a token that attends to the last `window` slots.
+    pub(super) fn windowed(&self, mask: &Tensor, window: usize) -> Result<Tensor> {
+        let width = mask.dim(3)?;
         let first = |all: &Tensor| all.narrow(0, 0, width);
         let is_past = first(&self.slots)?.broadcast_lt(&(&self.slot - (window as f64 - 1.0))?)?;
         mask.broadcast_add(&is_past.where_cond(&first(&self.closed)?, &first(&self.open)?)?)
@@ -272,7 +275,7 @@ mod tests {
         for used in 4..6 {
             assert_eq!(cache.make_room(DType::F32, &Device::Cpu).unwrap(), used > 4);
             let cursor = cache.cursor().unwrap();
-            let mask = cursor.open(8, None).unwrap().squeeze(1).unwrap().squeeze(1).unwrap().to_vec2::<f32>().unwrap();
+            let mask = cursor.open(8).unwrap().squeeze(1).unwrap().squeeze(1).unwrap().to_vec2::<f32>().unwrap();
             let open = |row: &[f32]| row.iter().map(|value| *value == 0.0).collect::<Vec<_>>();
             let expected = |start| (0..8).map(|slot| (start..=used).contains(&slot)).collect::<Vec<_>>();
             assert_eq!([open(&mask[0]), open(&mask[1])], [expected(0), expected(2)]);

@@ -229,10 +229,6 @@ impl Config {
             let method = &quantization["quant_method"];
             return Err(LlamaError::Feature { feature: format!("quantised weights (quantization_config, {method})") });
         }
-        match json::text(json, "hidden_act")? {
-            None | Some("silu") => (),
-            Some(other) => return Err(LlamaError::Feature { feature: format!("the activation {other:?}") }),
-        }
         let (rope_base, scaling) = rope_from_json(json)?;
         let number = |key: &str| json::number(json, key);
         let required = |key: &str| number(key)?.ok_or_else(|| missing(key));
@@ -244,7 +240,8 @@ impl Config {
             kv_heads: number("num_key_value_heads")?.unwrap_or(heads),
             head_dim: match number("head_dim")? {
                 Some(head_dim) => head_dim,
-                // The default of transformers.
+                // The defaults of transformers.
+                None if features.norm_offset > 0.0 => 256,
                 None if features.head_norms => 128,
                 None => dim.checked_div(heads).unwrap_or(0),
             },
@@ -290,6 +287,9 @@ impl Config {
 fn rope_from_json(json: &Json) -> Result<(f32, Scaling), LlamaError> {
     let parameters = &json["rope_parameters"];
     let context = json::number(json, "max_position_embeddings")?;
+    // Gemma 3: the parameters of layers with a window are among the features of the family.
+    let full = &parameters["full_attention"];
+    let parameters = if full.is_object() { full } else { parameters };
     let base = |json: &Json| Ok::<_, LlamaError>(json::float(json, "rope_theta")?.unwrap_or(10_000.0) as f32);
     if parameters.is_null() {
         return Ok((base(json)?, Scaling::from_json("rope_scaling", &json["rope_scaling"], context)?));
@@ -474,7 +474,7 @@ mod tests {
         assert_eq!(config.rope_base, 500_000.0);
         assert_eq!(config.scaling, Scaling::Llama3 { factor: 8.0, low: 1.0, high: 4.0, context: 64 });
 
-        let by_layer = serde_json::json!({"full_attention": {"rope_type": "default", "rope_theta": 10000.0}});
+        let by_layer = serde_json::json!({"some_attention": {"rope_type": "default", "rope_theta": 10000.0}});
         let error = llama("rope_parameters", by_layer).unwrap_err().to_string();
         assert!(error.contains("rope_parameters that differ between layers is not supported"), "{error}");
         let partial = serde_json::json!({"rope_type": "default", "partial_rotary_factor": 0.5});

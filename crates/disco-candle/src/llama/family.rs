@@ -16,8 +16,22 @@ pub struct Features {
     pub ffn_bias: bool,
     /// RMS norms of each head of query and key, before they are rotated.
     pub head_norms: bool,
-    /// A token attends to this many last tokens, itself among them; `None`: to all.
+    /// Norms after attention and feed-forward network, besides those before them.
+    pub post_norms: bool,
+    /// Added to the weights of all norms.
+    pub norm_offset: f64,
+    /// The activation of the feed-forward network's gate.
+    pub activation: Activation,
+    /// In layers with a window, a token attends to this many last tokens, itself among them.
     pub window: Option<usize>,
+    /// Layers without the window.
+    pub full_layers: Vec<usize>,
+    /// Base of the frequencies of rotary embeddings in layers with the window, without scaling; `None`: as in all layers.
+    pub window_rope_base: Option<f32>,
+    /// The products of query and key stay between this and its negative, by a hyperbolic tangent.
+    pub score_cap: Option<f64>,
+    /// The logits stay between this and its negative.
+    pub logits_cap: Option<f64>,
     /// Layers whose queries and keys are not rotated.
     pub unrotated: Vec<usize>,
     /// Factor of the embedded tokens.
@@ -30,6 +44,16 @@ pub struct Features {
     pub logits_divisor: f64,
 }
 
+/// An activation function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Activation {
+    /// x · σ(x).
+    Silu,
+    /// GELU by a hyperbolic tangent.
+    GeluTanh,
+}
+
 impl Default for Features {
     /// Those of llama.
     fn default() -> Self {
@@ -38,7 +62,14 @@ impl Default for Features {
             output_bias: false,
             ffn_bias: false,
             head_norms: false,
+            post_norms: false,
+            norm_offset: 0.0,
+            activation: Activation::Silu,
             window: None,
+            full_layers: Vec::new(),
+            window_rope_base: None,
+            score_cap: None,
+            logits_cap: None,
             unrotated: Vec::new(),
             embedding_factor: 1.0,
             attention_factor: None,
@@ -58,7 +89,7 @@ struct Family {
     keys: &'static [&'static str],
 }
 
-const FAMILIES: [Family; 6] = [
+const FAMILIES: [Family; 8] = [
     Family { name: "llama", architecture: "LlamaForCausalLM", keys: &["attention_bias", "mlp_bias"] },
     Family { name: "mistral", architecture: "MistralForCausalLM", keys: &["sliding_window"] },
     Family { name: "qwen2", architecture: "Qwen2ForCausalLM", keys: &[SLIDES, "sliding_window", "max_window_layers"] },
@@ -80,6 +111,8 @@ const FAMILIES: [Family; 6] = [
             "max_window_layers",
         ],
     },
+    Family { name: "gemma2", architecture: "Gemma2ForCausalLM", keys: &GEMMA },
+    Family { name: "gemma3_text", architecture: "Gemma3ForCausalLM", keys: &GEMMA },
     Family {
         name: "granite",
         architecture: "GraniteForCausalLM",
@@ -92,6 +125,20 @@ const FAMILIES: [Family; 6] = [
             "logits_scaling",
         ],
     },
+];
+
+/// The keys of Gemma 2 and 3.
+const GEMMA: [&str; 10] = [
+    "_sliding_window_pattern",
+    "attention_bias",
+    "attn_logit_softcapping",
+    "cache_implementation",
+    "final_logit_softcapping",
+    "hidden_activation",
+    "query_pre_attn_scalar",
+    "rope_local_base_freq",
+    "sliding_window",
+    "sliding_window_pattern",
 ];
 
 /// The key that turns the windows of some layers on; without it, the other keys of windows have no effect.
@@ -214,17 +261,72 @@ impl Features {
         if flag(SLIDES)? {
             return Err(LlamaError::Feature { feature: format!("a sliding window in some layers ({SLIDES})") });
         }
-        let expected = if features.window.is_some() { "sliding_attention" } else { "full_attention" };
-        let other = json["layer_types"].as_array().into_iter().flatten().find(|kind| *kind != expected);
-        if let Some(other) = other {
-            return Err(LlamaError::Feature { feature: format!("a layer of the type {other} (layer_types)") });
+        if ["gemma2", "gemma3_text"].contains(&family) {
+            features.read_gemma(json, layers)?;
         }
+        features.activation = activation(json)?;
+        features.read_layer_types(json, layers)?;
         match family {
             "smollm3" => features.unrotated = unrotated(json, layers)?,
             "granite" => features.read_factors(json)?,
             _ => (),
         }
         Ok(features)
+    }
+
+    /// The features of Gemma 2 and 3.
+    fn read_gemma(&mut self, json: &Json, layers: usize) -> Result<(), LlamaError> {
+        let is_third = json["model_type"] != "gemma2" && json["architectures"][0] != "Gemma2ForCausalLM";
+        let width = json::number(json, "hidden_size")?.unwrap_or(0);
+        let scale = json::float(json, "query_pre_attn_scalar")?.unwrap_or(256.0);
+        let cap = |key, default| match json.get(key) {
+            None => Ok(default),
+            Some(_) => json::float(json, key),
+        };
+        let (scores, logits) = if is_third { (None, None) } else { (Some(50.0), Some(30.0)) };
+        self.score_cap = cap("attn_logit_softcapping", scores)?;
+        self.logits_cap = cap("final_logit_softcapping", logits)?;
+        (self.head_norms, self.post_norms, self.norm_offset) = (is_third, true, 1.0);
+        self.embedding_factor = (width as f64).sqrt();
+        self.attention_factor = Some(scale.powf(-0.5));
+        self.window = Some(json::number(json, "sliding_window")?.unwrap_or(4096));
+        if is_third {
+            let parameters = &json["rope_parameters"]["sliding_attention"];
+            let base = json::float(parameters, "rope_theta")?.or(json::float(json, "rope_local_base_freq")?);
+            self.window_rope_base = Some(base.unwrap_or(10_000.0) as f32);
+            if parameters["rope_type"].as_str().is_some_and(|kind| kind != "default") {
+                let feature = format!("a scaling of layers with a window ({})", parameters["rope_type"]);
+                return Err(LlamaError::Feature { feature });
+            }
+        }
+        // Without `layer_types`, each second or sixth layer has no window.
+        let pattern = json::number(json, "sliding_window_pattern")?.or(json::number(json, "_sliding_window_pattern")?);
+        let pattern = pattern.unwrap_or(if is_third { 6 } else { 2 }).max(1);
+        self.full_layers = (0..layers).filter(|layer| (layer + 1).is_multiple_of(pattern)).collect();
+        Ok(())
+    }
+
+    /// Which layers have the window, if the key `layer_types` says so.
+    fn read_layer_types(&mut self, json: &Json, layers: usize) -> Result<(), LlamaError> {
+        let key = "layer_types";
+        if json[key].is_null() {
+            return Ok(());
+        }
+        let kinds = json[key].as_array().filter(|kinds| kinds.len() == layers);
+        let kinds = kinds.ok_or_else(|| json::wrong(key, &format!("{layers} types, one per layer"), &json[key]))?;
+        let is_known = |kind: &Json| kind == "full_attention" || kind == "sliding_attention" && self.window.is_some();
+        if let Some(other) = kinds.iter().find(|kind| !is_known(kind)) {
+            return Err(LlamaError::Feature { feature: format!("a layer of the type {other} ({key})") });
+        }
+        if self.window.is_some() {
+            self.full_layers = (0..layers).filter(|layer| kinds[*layer] == "full_attention").collect();
+        }
+        Ok(())
+    }
+
+    /// Whether a token of the layer attends to the window only.
+    pub(super) fn is_windowed(&self, layer: usize) -> bool {
+        self.window.is_some() && !self.full_layers.contains(&layer)
     }
 
     /// The factors of Granite.
@@ -238,6 +340,18 @@ impl Features {
             return Ok(());
         }
         Err(LlamaError::Inconsistent(format!("logits_scaling is {}, and must be positive", self.logits_divisor)))
+    }
+}
+
+/// The activation of the keys `hidden_activation` (Gemma), else `hidden_act`.
+fn activation(json: &Json) -> Result<Activation, LlamaError> {
+    let is_gemma = json["model_type"].as_str().is_some_and(|name| name.starts_with("gemma"));
+    let name = json::text(json, if is_gemma { "hidden_activation" } else { "hidden_act" })?;
+    match name {
+        None if is_gemma => Ok(Activation::GeluTanh),
+        Some("gelu_pytorch_tanh") => Ok(Activation::GeluTanh),
+        None | Some("silu") => Ok(Activation::Silu),
+        Some(other) => Err(LlamaError::Feature { feature: format!("the activation {other:?}") }),
     }
 }
 

@@ -2,9 +2,9 @@
 
 use candle_core::{Module as _, Tensor};
 
-use super::LlamaError;
 use super::names::Role;
 use super::parts::{Parts, Stack};
+use super::{Activation, LlamaError};
 use crate::comm::Comm;
 use crate::linear::RowParallelLinear;
 
@@ -13,6 +13,7 @@ use crate::linear::RowParallelLinear;
 pub(super) struct Mlp {
     gate_and_up: Stack,
     down: RowParallelLinear,
+    activation: Activation,
 }
 
 impl Mlp {
@@ -21,12 +22,17 @@ impl Mlp {
         Ok(Self {
             gate_and_up: parts.stack(layer, &[Role::Gate, Role::Up])?,
             down: RowParallelLinear::new(matrix, parts.bias(layer, Role::Down)?, comm.clone()),
+            activation: parts.features.activation,
         })
     }
 
     /// The output of all ranks' hidden units.
     pub(super) fn forward(&self, x: &Tensor) -> candle_core::Result<Tensor> {
         let y = self.gate_and_up.forward(x)?;
-        self.down.forward(&(y.at(0)?.silu()? * y.at(1)?)?)
+        let gate = match self.activation {
+            Activation::Silu => y.at(0)?.silu(),
+            Activation::GeluTanh => y.at(0)?.gelu(),
+        };
+        self.down.forward(&(gate? * y.at(1)?)?)
     }
 }

@@ -35,7 +35,7 @@ mod tensors;
 pub use cache::Cache;
 pub use config::{Config, Pairs, Scaling};
 pub use error::LlamaError;
-pub use family::Features;
+pub use family::{Activation, Features};
 pub use generation::{Generation, Steps};
 pub use model::Llama;
 pub use parts::Precision;

@@ -8,7 +8,7 @@ use candle_core::{DType, Device, Module as _, Tensor};
 use candle_nn::RmsNorm;
 use disco_core::WorkerContext;
 
-use super::attention::{Attention, Pass};
+use super::attention::{Attention, Pass, View, capped};
 use super::cache::Slots;
 use super::mask::mask;
 use super::mlp::Mlp;
@@ -39,6 +39,8 @@ pub struct Llama {
     norm: RmsNorm,
     logits: VocabParallelLogits,
     rope: Rope,
+    /// Of layers with a window, if they have another one.
+    window_rope: Option<Rope>,
     comm: Comm,
     /// Of the weights and their plan; equal on all ranks.
     fingerprint: u64,
@@ -53,8 +55,10 @@ pub struct Llama {
 struct Block {
     attention_norm: RmsNorm,
     attention: Attention,
+    attention_post_norm: Option<RmsNorm>,
     ffn_norm: RmsNorm,
     mlp: Mlp,
+    ffn_post_norm: Option<RmsNorm>,
 }
 
 impl Llama {
@@ -74,7 +78,8 @@ impl Llama {
         }
         let parts = Parts { shards, names, features: &config.features, precision, bytes: Cell::new(0) };
         let heads = HeadPlan::new(config.heads, config.kv_heads, comm.size())?;
-        let norm = |name: &str| Ok::<_, LlamaError>(RmsNorm::new(parts.tensor(name)?, config.eps));
+        let norm = |name: &str| parts.norm(name, config.eps);
+        let features = &config.features;
         let embedding_name = names.embedding_in(shards.weights(), config.tied);
         let embedding = parts.tensor(embedding_name)?;
         let device = embedding.device().clone();
@@ -87,12 +92,15 @@ impl Llama {
             parts.matrix(embedding_name)?
         };
         let layers = (0..config.layers).map(|layer| {
-            let name = |role| names.layer(layer, role);
+            let norm = |role| norm(&names.layer(layer, role));
+            let post_norm = |role| features.post_norms.then(|| norm(role)).transpose();
             Ok(Block {
-                attention_norm: norm(&name(Role::AttentionNorm))?,
+                attention_norm: norm(Role::AttentionNorm)?,
                 attention: Attention::load(&parts, &config, &heads, layer, &comm)?,
-                ffn_norm: norm(&name(Role::FfnNorm))?,
+                attention_post_norm: post_norm(Role::AttentionPostNorm)?,
+                ffn_norm: norm(Role::ffn_norm(features))?,
                 mlp: Mlp::load(&parts, layer, &comm)?,
+                ffn_post_norm: post_norm(Role::FfnPostNorm)?,
             })
         });
         let layers = layers.collect::<Result<Vec<_>, LlamaError>>()?;
@@ -101,9 +109,13 @@ impl Llama {
             _ => None,
         };
         let dtype = precision.dtype();
+        let base = features.window_rope_base;
+        let window_rope = base.map(|rope_base| Config { rope_base, scaling: Scaling::None, ..config.clone() });
+        let final_norm = norm(names.norm())?;
         let model = Self {
-            norm: norm(names.norm())?,
+            norm: final_norm,
             rope: Rope::new(&config, divisors.as_ref(), dtype, &device)?,
+            window_rope: window_rope.map(|config| Rope::new(&config, None, dtype, &device)).transpose()?,
             embedding: VocabParallelEmbedding::new(embedding, rows[comm.rank()].clone(), comm.clone())?,
             logits: VocabParallelLogits::new(logits, rows.iter().map(Range::len).collect(), comm.clone())?,
             layers,
@@ -229,18 +241,18 @@ impl Llama {
             return Err(LlamaError::Call(text));
         }
         let cursor = cache.cursor()?;
-        let window = self.config.features.window;
-        let mask = cursor.open(width, window)?;
+        let mask = cursor.open(width)?;
         // A token attends to all slots, unless prompts have padding, or slots are not used yet.
-        let is_open = width == cache.used + 1
-            && window.is_none_or(|window| width <= window)
-            && cache.starts.iter().all(|start| *start == 0);
+        let is_open = width == cache.used + 1 && cache.starts.iter().all(|start| *start == 0);
+        let views = self.views(|rope, window| {
+            let mask = match window.filter(|window| *window < width) {
+                Some(window) => Some(cursor.windowed(&mask, window)?),
+                None => (!is_open).then(|| mask.clone()),
+            };
+            Ok(View { rotation: rope.rotation_at(&cursor.positions)?, mask })
+        })?;
         let shape = self.layers.first().map_or([sequences, 0, 1, 0], |block| block.attention.shape(sequences));
-        let pass = Pass {
-            rotation: self.rope.rotation_at(&cursor.positions)?,
-            mask: (!is_open).then_some(mask),
-            slots: Slots::At { index: cursor.index(&shape)?, width },
-        };
+        let pass = Pass { views, slots: Slots::At { index: cursor.index(&shape)?, width } };
         cursor.advance()?;
         self.forward(cache, &tokens.unsqueeze(1)?, &pass)
     }
@@ -251,7 +263,9 @@ impl Llama {
     /// A collective fails.
     pub fn logits(&self, hidden: &Tensor) -> Result<Tensor, LlamaError> {
         let logits = self.logits.forward(hidden)?.to_dtype(DType::F32)?;
-        Ok(scaled(logits, 1.0 / self.config.features.logits_divisor)?)
+        let features = &self.config.features;
+        let logits = scaled(logits, 1.0 / features.logits_divisor)?;
+        Ok(features.logits_cap.map_or(Ok(logits.clone()), |cap| capped(&logits, cap))?)
     }
 
     /// The most probable token of each sequence for hidden states, `[sequences, dim]`. All ranks get the same tokens, which
@@ -272,16 +286,29 @@ impl Llama {
     fn prefill(&self, cache: &mut Cache, tokens: &Tensor) -> Result<Tensor, LlamaError> {
         let (_, count) = tokens.dims2()?;
         let slots = cache.used + count;
-        let window = self.config.features.window;
         self.check_room(slots)?;
-        let pass = Pass {
-            rotation: self.rope.rotation(&cache.starts, cache.used, count)?,
-            mask: mask(&cache.starts, cache.used, count, window, (self.dtype, &self.device))?,
-            slots: Slots::From(cache.used),
-        };
+        let (starts, used) = (&cache.starts, cache.used);
+        let views = self.views(|rope, window| {
+            let mask = mask(starts, used, count, window, (self.dtype, &self.device))?;
+            Ok(View { rotation: rope.rotation(starts, used, count)?, mask })
+        })?;
+        let pass = Pass { views, slots: Slots::From(used) };
         let hidden = self.forward(cache, tokens, &pass)?;
         cache.fill(slots);
         Ok(hidden)
+    }
+
+    /// What tokens see in layers without and with a window, as far as the model has such layers.
+    fn views(
+        &self,
+        view: impl Fn(&Rope, Option<usize>) -> candle_core::Result<View>,
+    ) -> candle_core::Result<[Option<View>; 2]> {
+        let features = &self.config.features;
+        let has = |windowed| (0..self.config.layers).any(|layer| features.is_windowed(layer) == windowed);
+        let full = has(false).then(|| view(&self.rope, None)).transpose()?;
+        let rope = self.window_rope.as_ref().unwrap_or(&self.rope);
+        let windowed = has(true).then(|| view(rope, features.window)).transpose()?;
+        Ok([full, windowed])
     }
 
     /// # Errors
@@ -301,13 +328,18 @@ impl Llama {
         let mut x = scaled(self.embedding.forward(tokens)?, features.embedding_factor)?;
         for (block, layer) in self.layers.iter().zip(&mut cache.layers) {
             let y = block.attention.forward(&block.attention_norm.forward(&x)?, pass, layer)?;
+            let y = normed(&block.attention_post_norm, y)?;
             x = (x + scaled(y, features.residual_factor)?)?;
-            let y = block.mlp.forward(&block.ffn_norm.forward(&x)?)?;
+            let y = normed(&block.ffn_post_norm, block.mlp.forward(&block.ffn_norm.forward(&x)?)?)?;
             x = (x + scaled(y, features.residual_factor)?)?;
         }
         let last = x.narrow(1, count - 1, 1)?.squeeze(1)?.contiguous()?;
         Ok(self.norm.forward(&last)?)
     }
+}
+
+fn normed(norm: &Option<RmsNorm>, x: Tensor) -> candle_core::Result<Tensor> {
+    norm.iter().try_fold(x, |x, norm| norm.forward(&x))
 }
 
 fn scaled(x: Tensor, factor: f64) -> candle_core::Result<Tensor> {

@@ -23,7 +23,11 @@ pub(super) enum Role {
     QueryNorm,
     KeyNorm,
     Output,
+    AttentionPostNorm,
     FfnNorm,
+    /// The norm before the feed-forward network where there is one after the attention, too.
+    PreFfnNorm,
+    FfnPostNorm,
     Gate,
     Up,
     Down,
@@ -75,7 +79,10 @@ impl Names {
             Role::QueryNorm => ("attn_q_norm", "self_attn.q_norm"),
             Role::KeyNorm => ("attn_k_norm", "self_attn.k_norm"),
             Role::Output => ("attn_output", "self_attn.o_proj"),
+            Role::AttentionPostNorm => ("post_attention_norm", "post_attention_layernorm"),
             Role::FfnNorm => ("ffn_norm", "post_attention_layernorm"),
+            Role::PreFfnNorm => ("ffn_norm", "pre_feedforward_layernorm"),
+            Role::FfnPostNorm => ("post_ffw_norm", "post_feedforward_layernorm"),
             Role::Gate => ("ffn_gate", "mlp.gate_proj"),
             Role::Up => ("ffn_up", "mlp.up_proj"),
             Role::Down => ("ffn_down", "mlp.down_proj"),
@@ -100,11 +107,18 @@ impl Names {
 impl Role {
     /// The tensors of a layer of a model with `features`.
     pub(super) fn all(features: &Features) -> impl Iterator<Item = Self> {
-        let norms = [Self::QueryNorm, Self::KeyNorm].into_iter().filter(|_| features.head_norms);
-        [Self::AttentionNorm, Self::Query, Self::Key, Self::Value, Self::Output, Self::FfnNorm]
+        let head_norms = [Self::QueryNorm, Self::KeyNorm].into_iter().filter(|_| features.head_norms);
+        let post_norms = [Self::AttentionPostNorm, Self::FfnPostNorm].into_iter().filter(|_| features.post_norms);
+        [Self::AttentionNorm, Self::Query, Self::Key, Self::Value, Self::Output, Self::ffn_norm(features)]
             .into_iter()
             .chain([Self::Gate, Self::Up, Self::Down])
-            .chain(norms)
+            .chain(head_norms)
+            .chain(post_norms)
+    }
+
+    /// The norm before the feed-forward network.
+    pub(super) fn ffn_norm(features: &Features) -> Self {
+        if features.post_norms { Self::PreFfnNorm } else { Self::FfnNorm }
     }
 
     /// Whether the matrix has a bias in a model with `features`.
@@ -113,7 +127,7 @@ impl Role {
             Self::Query | Self::Key | Self::Value => features.input_bias,
             Self::Output => features.output_bias,
             Self::Gate | Self::Up | Self::Down => features.ffn_bias,
-            Self::AttentionNorm | Self::FfnNorm | Self::QueryNorm | Self::KeyNorm => false,
+            _ => false,
         }
     }
 }

@@ -4,6 +4,7 @@ use std::cell::Cell;
 
 use candle_core::quantized::GgmlDType;
 use candle_core::{D, DType, Module as _, Tensor};
+use candle_nn::RmsNorm;
 
 use super::names::{Names, Role};
 use super::{Features, LlamaError};
@@ -77,6 +78,13 @@ impl Parts<'_> {
             Ok(_) | Err(WeightsError::CutBlock { .. }) => Ok(Matrix::dense(self.tensor(name)?)),
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// A norm of the model.
+    pub(super) fn norm(&self, name: &str, eps: f64) -> Result<RmsNorm, LlamaError> {
+        let weight = self.tensor(name)?;
+        let offset = self.features.norm_offset;
+        Ok(RmsNorm::new(if offset == 0.0 { weight } else { (weight + offset)? }, eps))
     }
 
     /// This rank's part of the bias beside a matrix of a layer, if the model has one.

@@ -48,7 +48,8 @@ fn used(config: &Config, names: Names, embedding: &str) -> Vec<Used> {
     for layer in 0..config.layers {
         for role in Role::all(&config.features) {
             let shape = match role {
-                Role::AttentionNorm | Role::FfnNorm => vec![dim],
+                Role::AttentionNorm | Role::AttentionPostNorm => vec![dim],
+                Role::FfnNorm | Role::PreFfnNorm | Role::FfnPostNorm => vec![dim],
                 Role::QueryNorm | Role::KeyNorm => vec![head_dim],
                 Role::Query => vec![heads * head_dim, dim],
                 Role::Key | Role::Value => vec![kv_heads * head_dim, dim],
