@@ -3,9 +3,9 @@
 use std::ops::Range;
 
 use candle_core::{DType, Module as _, Tensor};
-use candle_nn::RmsNorm;
 
 use super::cache::{Layer, Slots};
+use super::head_norms::HeadNorms;
 use super::names::Role;
 use super::parts::{Parts, Stack};
 use super::rope::Rotation;
@@ -18,8 +18,7 @@ use crate::linear::RowParallelLinear;
 #[derive(Debug)]
 pub(super) struct Attention {
     projections: Stack,
-    /// Norms of each head of query and key.
-    norms: Option<[RmsNorm; 2]>,
+    norms: Option<HeadNorms>,
     output: RowParallelLinear,
     /// For each kv head of this rank, the query heads that share it; both are numbered from the rank's first head.
     groups: Vec<Range<usize>>,
@@ -63,12 +62,10 @@ impl Attention {
         });
         let name = |role| parts.names.layer(layer, role);
         let features = &config.features;
-        let norm = |role| parts.norm(&name(role), config.eps);
-        let norms = || Ok::<_, LlamaError>([norm(Role::QueryNorm)?, norm(Role::KeyNorm)?]);
         let output_bias = parts.bias(layer, Role::Output)?;
         Ok(Self {
             projections: parts.stack(layer, &[Role::Query, Role::Key, Role::Value])?,
-            norms: features.head_norms.then(norms).transpose()?,
+            norms: HeadNorms::load(parts, config, heads, layer, comm)?,
             output: RowParallelLinear::new(parts.matrix(&name(Role::Output))?, output_bias, comm.clone()),
             groups: groups.collect(),
             head_dim: config.head_dim,
@@ -90,15 +87,15 @@ impl Attention {
         let view = pass.views[usize::from(self.is_windowed)].as_ref();
         let view = view.ok_or_else(|| candle_core::Error::Msg("a kind of layers has no view".into()))?;
         let projected = self.projections.forward(x)?;
-        let by_head =
-            |index| projected.at(index)?.reshape((sequences, tokens, (), self.head_dim))?.transpose(1, 2)?.contiguous();
-        let turned = |index| {
-            let x = by_head(index)?;
-            let x = self.norms.as_ref().map_or(Ok(x.clone()), |norms| norms[index].forward(&x))?;
+        let both = [projected.at(0)?, projected.at(1)?];
+        let [query, key] = self.norms.iter().try_fold(both, |both, norms| norms.forward(both, self.head_dim))?;
+        let by_head = |x: &Tensor| x.reshape((sequences, tokens, (), self.head_dim))?.transpose(1, 2)?.contiguous();
+        let turned = |x: &Tensor| {
+            let x = by_head(x)?;
             if self.is_rotated { view.rotation.apply(&x) } else { Ok(x) }
         };
-        let (query, key) = ((turned(0)? * self.factor)?, turned(1)?);
-        let [keys, values] = cache.append(&pass.slots, [&key, &by_head(2)?])?;
+        let (query, key) = ((turned(&query)? * self.factor)?, turned(&key)?);
+        let [keys, values] = cache.append(&pass.slots, [&key, &by_head(&projected.at(2)?)?])?;
         let y = self.attend(&query, &keys, &values, view.mask.as_ref())?;
         self.output.forward(&y.transpose(1, 2)?.reshape((sequences, tokens, ()))?)
     }

@@ -16,7 +16,11 @@ pub struct Features {
     pub ffn_bias: bool,
     /// RMS norms of each head of query and key, before they are rotated.
     pub head_norms: bool,
-    /// Norms after attention and feed-forward network, besides those before them.
+    /// RMS norms of query and key over all heads together, before they are rotated.
+    pub joint_head_norms: bool,
+    /// Norms before attention and feed-forward network.
+    pub pre_norms: bool,
+    /// Norms after attention and feed-forward network.
     pub post_norms: bool,
     /// Added to the weights of all norms.
     pub norm_offset: f64,
@@ -62,6 +66,8 @@ impl Default for Features {
             output_bias: false,
             ffn_bias: false,
             head_norms: false,
+            joint_head_norms: false,
+            pre_norms: true,
             post_norms: false,
             norm_offset: 0.0,
             activation: Activation::Silu,
@@ -89,7 +95,7 @@ struct Family {
     keys: &'static [&'static str],
 }
 
-const FAMILIES: [Family; 8] = [
+const FAMILIES: [Family; 9] = [
     Family { name: "llama", architecture: "LlamaForCausalLM", keys: &["attention_bias", "mlp_bias"] },
     Family { name: "mistral", architecture: "MistralForCausalLM", keys: &["sliding_window"] },
     Family { name: "qwen2", architecture: "Qwen2ForCausalLM", keys: &[SLIDES, "sliding_window", "max_window_layers"] },
@@ -111,6 +117,7 @@ const FAMILIES: [Family; 8] = [
             "max_window_layers",
         ],
     },
+    Family { name: "olmo2", architecture: "Olmo2ForCausalLM", keys: &["attention_bias"] },
     Family { name: "gemma2", architecture: "Gemma2ForCausalLM", keys: &GEMMA },
     Family { name: "gemma3_text", architecture: "Gemma3ForCausalLM", keys: &GEMMA },
     Family {
@@ -269,6 +276,7 @@ impl Features {
         match family {
             "smollm3" => features.unrotated = unrotated(json, layers)?,
             "granite" => features.read_factors(json)?,
+            "olmo2" => (features.pre_norms, features.post_norms, features.joint_head_norms) = (false, true, true),
             _ => (),
         }
         Ok(features)

@@ -21,6 +21,7 @@ mod config;
 mod error;
 mod family;
 mod generation;
+mod head_norms;
 mod json;
 mod mask;
 mod mlp;

@@ -53,10 +53,10 @@ pub struct Llama {
 
 #[derive(Debug)]
 struct Block {
-    attention_norm: RmsNorm,
+    attention_norm: Option<RmsNorm>,
     attention: Attention,
     attention_post_norm: Option<RmsNorm>,
-    ffn_norm: RmsNorm,
+    ffn_norm: Option<RmsNorm>,
     mlp: Mlp,
     ffn_post_norm: Option<RmsNorm>,
 }
@@ -93,12 +93,13 @@ impl Llama {
         };
         let layers = (0..config.layers).map(|layer| {
             let norm = |role| norm(&names.layer(layer, role));
+            let pre_norm = |role| features.pre_norms.then(|| norm(role)).transpose();
             let post_norm = |role| features.post_norms.then(|| norm(role)).transpose();
             Ok(Block {
-                attention_norm: norm(Role::AttentionNorm)?,
+                attention_norm: pre_norm(Role::AttentionNorm)?,
                 attention: Attention::load(&parts, &config, &heads, layer, &comm)?,
                 attention_post_norm: post_norm(Role::AttentionPostNorm)?,
-                ffn_norm: norm(Role::ffn_norm(features))?,
+                ffn_norm: pre_norm(Role::ffn_norm(features))?,
                 mlp: Mlp::load(&parts, layer, &comm)?,
                 ffn_post_norm: post_norm(Role::FfnPostNorm)?,
             })
@@ -327,10 +328,11 @@ impl Llama {
         let features = &self.config.features;
         let mut x = scaled(self.embedding.forward(tokens)?, features.embedding_factor)?;
         for (block, layer) in self.layers.iter().zip(&mut cache.layers) {
-            let y = block.attention.forward(&block.attention_norm.forward(&x)?, pass, layer)?;
+            let y = block.attention.forward(&normed(&block.attention_norm, x.clone())?, pass, layer)?;
             let y = normed(&block.attention_post_norm, y)?;
             x = (x + scaled(y, features.residual_factor)?)?;
-            let y = normed(&block.ffn_post_norm, block.mlp.forward(&block.ffn_norm.forward(&x)?)?)?;
+            let y = block.mlp.forward(&normed(&block.ffn_norm, x.clone())?)?;
+            let y = normed(&block.ffn_post_norm, y)?;
             x = (x + scaled(y, features.residual_factor)?)?;
         }
         let last = x.narrow(1, count - 1, 1)?.squeeze(1)?.contiguous()?;

@@ -107,11 +107,13 @@ impl Names {
 impl Role {
     /// The tensors of a layer of a model with `features`.
     pub(super) fn all(features: &Features) -> impl Iterator<Item = Self> {
-        let head_norms = [Self::QueryNorm, Self::KeyNorm].into_iter().filter(|_| features.head_norms);
+        let has_head_norms = features.head_norms || features.joint_head_norms;
+        let head_norms = [Self::QueryNorm, Self::KeyNorm].into_iter().filter(move |_| has_head_norms);
+        let pre_norms = [Self::AttentionNorm, Self::ffn_norm(features)].into_iter().filter(|_| features.pre_norms);
         let post_norms = [Self::AttentionPostNorm, Self::FfnPostNorm].into_iter().filter(|_| features.post_norms);
-        [Self::AttentionNorm, Self::Query, Self::Key, Self::Value, Self::Output, Self::ffn_norm(features)]
+        [Self::Query, Self::Key, Self::Value, Self::Output, Self::Gate, Self::Up, Self::Down]
             .into_iter()
-            .chain([Self::Gate, Self::Up, Self::Down])
+            .chain(pre_norms)
             .chain(head_norms)
             .chain(post_norms)
     }

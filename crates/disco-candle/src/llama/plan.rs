@@ -37,6 +37,12 @@ pub fn plan(config: &Config, weights: &Weights, ranks: usize) -> Result<Plan, Ll
     }
     let all = |role| names.layer("*", role);
     let bias = |role| names.bias("*", role);
+    let head_norms = if config.features.joint_head_norms {
+        [Split::ranges(0, (0..ranks).map(query)), Split::ranges(0, (0..ranks).map(kv))]
+    } else {
+        [Split::Whole, Split::Whole]
+    };
+    let [query_norm, key_norm] = head_norms;
     Ok(Plan::new()
         .with(&all(Role::Query), Split::ranges(0, (0..ranks).map(query)))
         .with(&all(Role::Key), Split::ranges(0, (0..ranks).map(kv)))
@@ -48,6 +54,8 @@ pub fn plan(config: &Config, weights: &Weights, ranks: usize) -> Result<Plan, Ll
         .with(&bias(Role::Query), Split::ranges(0, (0..ranks).map(query)))
         .with(&bias(Role::Key), Split::ranges(0, (0..ranks).map(kv)))
         .with(&bias(Role::Value), Split::ranges(0, (0..ranks).map(kv)))
+        .with(&all(Role::QueryNorm), query_norm)
+        .with(&all(Role::KeyNorm), key_norm)
         .with(&bias(Role::Gate), Split::even(0, unit))
         .with(&bias(Role::Up), Split::even(0, unit))
         .with(names.embedding(), Split::even(0, 1))

@@ -50,6 +50,8 @@ fn used(config: &Config, names: Names, embedding: &str) -> Vec<Used> {
             let shape = match role {
                 Role::AttentionNorm | Role::AttentionPostNorm => vec![dim],
                 Role::FfnNorm | Role::PreFfnNorm | Role::FfnPostNorm => vec![dim],
+                Role::QueryNorm if config.features.joint_head_norms => vec![heads * head_dim],
+                Role::KeyNorm if config.features.joint_head_norms => vec![kv_heads * head_dim],
                 Role::QueryNorm | Role::KeyNorm => vec![head_dim],
                 Role::Query => vec![heads * head_dim, dim],
                 Role::Key | Role::Value => vec![kv_heads * head_dim, dim],
