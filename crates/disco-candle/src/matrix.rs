@@ -37,6 +37,16 @@ impl Matrix {
         }
     }
 
+    /// Number of inputs.
+    pub(crate) fn inputs(&self) -> Result<usize> {
+        match &self.0 {
+            Kind::Dense(weight) | Kind::Quantized(QMatMul::Tensor(weight) | QMatMul::TensorF16(weight)) => {
+                weight.dim(1)
+            }
+            Kind::Quantized(QMatMul::QTensor(weight)) => Ok(weight.shape().dims2()?.1),
+        }
+    }
+
     /// Bytes of memory of the weights.
     pub fn bytes(&self) -> usize {
         match &self.0 {

@@ -56,15 +56,21 @@ impl Attention {
     ) -> Result<Self, LlamaError> {
         let (query, kv) = (heads.query(comm.rank()), heads.kv(comm.rank()));
         let shared = config.heads / config.kv_heads;
-        let groups = kv.map(|kv| {
+        let groups = kv.clone().map(|kv| {
             let all = kv * shared..(kv + 1) * shared;
             all.start.max(query.start) - query.start..all.end.min(query.end) - query.start
         });
+        let (queries, keys) = (query.len() * config.head_dim, kv.len() * config.head_dim);
+        let projections = if config.features.fused {
+            parts.fused(layer, Role::Qkv, vec![queries, keys, keys])
+        } else {
+            parts.stack(layer, &[Role::Query, Role::Key, Role::Value])
+        };
         let name = |role| parts.names.layer(layer, role);
         let features = &config.features;
         let output_bias = parts.bias(layer, Role::Output)?;
         Ok(Self {
-            projections: parts.stack(layer, &[Role::Query, Role::Key, Role::Value])?,
+            projections: projections?,
             norms: HeadNorms::load(parts, config, heads, layer, comm)?,
             output: RowParallelLinear::new(parts.matrix(&name(Role::Output))?, output_bias, comm.clone()),
             groups: groups.collect(),

@@ -8,6 +8,8 @@ use super::{LlamaError, json};
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Features {
+    /// One matrix for query, key and value, and one for gate and up.
+    pub fused: bool,
     /// Biases of query, key and value.
     pub input_bias: bool,
     /// A bias of the attention's output.
@@ -62,6 +64,7 @@ impl Default for Features {
     /// Those of llama.
     fn default() -> Self {
         Self {
+            fused: false,
             input_bias: false,
             output_bias: false,
             ffn_bias: false,
@@ -95,7 +98,7 @@ struct Family {
     keys: &'static [&'static str],
 }
 
-const FAMILIES: [Family; 9] = [
+const FAMILIES: [Family; 10] = [
     Family { name: "llama", architecture: "LlamaForCausalLM", keys: &["attention_bias", "mlp_bias"] },
     Family { name: "mistral", architecture: "MistralForCausalLM", keys: &["sliding_window"] },
     Family { name: "qwen2", architecture: "Qwen2ForCausalLM", keys: &[SLIDES, "sliding_window", "max_window_layers"] },
@@ -116,6 +119,12 @@ const FAMILIES: [Family; 9] = [
             "sliding_window",
             "max_window_layers",
         ],
+    },
+    // The original context is that of a scaling, which has the key, too.
+    Family {
+        name: "phi3",
+        architecture: "Phi3ForCausalLM",
+        keys: &["sliding_window", "original_max_position_embeddings"],
     },
     Family { name: "olmo2", architecture: "Olmo2ForCausalLM", keys: &["attention_bias"] },
     Family { name: "gemma2", architecture: "Gemma2ForCausalLM", keys: &GEMMA },
@@ -257,6 +266,7 @@ impl Features {
         let all = Self::default();
         let mut features = match family {
             "qwen2" => Self { input_bias: true, ..all },
+            "phi3" => Self { fused: true, window: json::number(json, "sliding_window")?, ..all },
             // The default of transformers.
             "mistral" if json.get("sliding_window").is_none() => Self { window: Some(4096), ..all },
             "mistral" => Self { window: json::number(json, "sliding_window")?, ..all },

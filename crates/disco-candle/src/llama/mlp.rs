@@ -19,8 +19,15 @@ pub(super) struct Mlp {
 impl Mlp {
     pub(super) fn load(parts: &Parts<'_>, layer: usize, comm: &Comm) -> Result<Self, LlamaError> {
         let matrix = parts.matrix(&parts.names.layer(layer, Role::Down))?;
+        let gate_and_up = if parts.features.fused {
+            // As many units as the other matrix has columns.
+            let units = matrix.inputs()?;
+            parts.fused(layer, Role::GateUp, vec![units, units])
+        } else {
+            parts.stack(layer, &[Role::Gate, Role::Up])
+        };
         Ok(Self {
-            gate_and_up: parts.stack(layer, &[Role::Gate, Role::Up])?,
+            gate_and_up: gate_and_up?,
             down: RowParallelLinear::new(matrix, parts.bias(layer, Role::Down)?, comm.clone()),
             activation: parts.features.activation,
         })

@@ -1,4 +1,4 @@
-//! Language models of the llama architecture, computed by any number of ranks.
+//! Language models of llama and of families that build on it ([`Features`]), computed by any number of ranks.
 //!
 //! ```text
 //! every rank   tokens ─▶ embedding (own rows of the vocabulary) ─▶ all_reduce
@@ -31,10 +31,11 @@ mod parts;
 mod plan;
 mod rope;
 mod sampler;
+mod scaling;
 mod tensors;
 
 pub use cache::Cache;
-pub use config::{Config, Pairs, Scaling};
+pub use config::{Config, Pairs};
 pub use error::LlamaError;
 pub use family::{Activation, Features};
 pub use generation::{Generation, Steps};
@@ -42,3 +43,4 @@ pub use model::Llama;
 pub use parts::Precision;
 pub use plan::plan;
 pub use sampler::Sampler;
+pub use scaling::Scaling;

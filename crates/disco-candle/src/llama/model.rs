@@ -61,6 +61,29 @@ struct Block {
     ffn_post_norm: Option<RmsNorm>,
 }
 
+impl Block {
+    fn load(
+        parts: &Parts<'_>,
+        config: &Config,
+        heads: &HeadPlan,
+        layer: usize,
+        comm: &Comm,
+    ) -> Result<Self, LlamaError> {
+        let features = &config.features;
+        let norm = |is_there: bool, role| {
+            is_there.then(|| parts.norm(&parts.names.layer(layer, role), config.eps)).transpose()
+        };
+        Ok(Self {
+            attention_norm: norm(features.pre_norms, Role::AttentionNorm)?,
+            attention: Attention::load(parts, config, heads, layer, comm)?,
+            attention_post_norm: norm(features.post_norms, Role::AttentionPostNorm)?,
+            ffn_norm: norm(features.pre_norms, Role::ffn_norm(features))?,
+            mlp: Mlp::load(parts, layer, comm)?,
+            ffn_post_norm: norm(features.post_norms, Role::FfnPostNorm)?,
+        })
+    }
+}
+
 impl Llama {
     /// Reads this rank's part of a model. `shards` is split as [`plan`](super::plan()) says, and has the element type of
     /// `precision`.
@@ -78,8 +101,6 @@ impl Llama {
         }
         let parts = Parts { shards, names, features: &config.features, precision, bytes: Cell::new(0) };
         let heads = HeadPlan::new(config.heads, config.kv_heads, comm.size())?;
-        let norm = |name: &str| parts.norm(name, config.eps);
-        let features = &config.features;
         let embedding_name = names.embedding_in(shards.weights(), config.tied);
         let embedding = parts.tensor(embedding_name)?;
         let device = embedding.device().clone();
@@ -91,30 +112,18 @@ impl Llama {
         } else {
             parts.matrix(embedding_name)?
         };
-        let layers = (0..config.layers).map(|layer| {
-            let norm = |role| norm(&names.layer(layer, role));
-            let pre_norm = |role| features.pre_norms.then(|| norm(role)).transpose();
-            let post_norm = |role| features.post_norms.then(|| norm(role)).transpose();
-            Ok(Block {
-                attention_norm: pre_norm(Role::AttentionNorm)?,
-                attention: Attention::load(&parts, &config, &heads, layer, &comm)?,
-                attention_post_norm: post_norm(Role::AttentionPostNorm)?,
-                ffn_norm: pre_norm(Role::ffn_norm(features))?,
-                mlp: Mlp::load(&parts, layer, &comm)?,
-                ffn_post_norm: post_norm(Role::FfnPostNorm)?,
-            })
-        });
+        let layers = (0..config.layers).map(|layer| Block::load(&parts, &config, &heads, layer, &comm));
         let layers = layers.collect::<Result<Vec<_>, LlamaError>>()?;
         let divisors = match config.scaling {
             Scaling::InFile => Some(parts.tensor(DIVISORS)?),
             _ => None,
         };
         let dtype = precision.dtype();
-        let base = features.window_rope_base;
+        let base = config.features.window_rope_base;
         let window_rope = base.map(|rope_base| Config { rope_base, scaling: Scaling::None, ..config.clone() });
-        let final_norm = norm(names.norm())?;
+        let norm = parts.norm(names.norm(), config.eps)?;
         let model = Self {
-            norm: final_norm,
+            norm,
             rope: Rope::new(&config, divisors.as_ref(), dtype, &device)?,
             window_rope: window_rope.map(|config| Rope::new(&config, None, dtype, &device)).transpose()?,
             embedding: VocabParallelEmbedding::new(embedding, rows[comm.rank()].clone(), comm.clone())?,

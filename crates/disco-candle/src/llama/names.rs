@@ -20,6 +20,8 @@ pub(super) enum Role {
     Query,
     Key,
     Value,
+    /// Query, key and value in one matrix.
+    Qkv,
     QueryNorm,
     KeyNorm,
     Output,
@@ -30,6 +32,8 @@ pub(super) enum Role {
     FfnPostNorm,
     Gate,
     Up,
+    /// Gate and up in one matrix.
+    GateUp,
     Down,
 }
 
@@ -83,6 +87,8 @@ impl Names {
             Role::FfnNorm => ("ffn_norm", "post_attention_layernorm"),
             Role::PreFfnNorm => ("ffn_norm", "pre_feedforward_layernorm"),
             Role::FfnPostNorm => ("post_ffw_norm", "post_feedforward_layernorm"),
+            Role::Qkv => ("attn_qkv", "self_attn.qkv_proj"),
+            Role::GateUp => ("ffn_up", "mlp.gate_up_proj"),
             Role::Gate => ("ffn_gate", "mlp.gate_proj"),
             Role::Up => ("ffn_up", "mlp.up_proj"),
             Role::Down => ("ffn_down", "mlp.down_proj"),
@@ -111,8 +117,14 @@ impl Role {
         let head_norms = [Self::QueryNorm, Self::KeyNorm].into_iter().filter(move |_| has_head_norms);
         let pre_norms = [Self::AttentionNorm, Self::ffn_norm(features)].into_iter().filter(|_| features.pre_norms);
         let post_norms = [Self::AttentionPostNorm, Self::FfnPostNorm].into_iter().filter(|_| features.post_norms);
-        [Self::Query, Self::Key, Self::Value, Self::Output, Self::Gate, Self::Up, Self::Down]
+        let inputs: &[Self] = if features.fused {
+            &[Self::Qkv, Self::GateUp]
+        } else {
+            &[Self::Query, Self::Key, Self::Value, Self::Gate, Self::Up]
+        };
+        [Self::Output, Self::Down]
             .into_iter()
+            .chain(inputs.iter().copied())
             .chain(pre_norms)
             .chain(head_norms)
             .chain(post_norms)

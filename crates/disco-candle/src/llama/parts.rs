@@ -109,6 +109,11 @@ impl Parts<'_> {
         Ok(Stack::Stacked { matrix: Matrix::dense(Tensor::cat(&tensors, 0)?), bias, widths })
     }
 
+    /// This rank's part of one matrix of a layer that has several ones with outputs of `widths`.
+    pub(super) fn fused(&self, layer: usize, role: Role, widths: Vec<usize>) -> Result<Stack, LlamaError> {
+        Ok(Stack::Stacked { matrix: self.matrix(&self.names.layer(layer, role))?, bias: None, widths })
+    }
+
     /// Whether a matrix is used as quantised blocks.
     pub(super) fn is_quantized(&self, name: &str) -> Result<bool, LlamaError> {
         let encoding = self.shards.weights().info(name)?.encoding();

@@ -4,7 +4,7 @@ use super::names::{Names, Role};
 use super::parts::unit;
 use super::{Config, LlamaError, tensors};
 use crate::heads::HeadPlan;
-use crate::weights::{Encoding, Plan, Split, Weights};
+use crate::weights::{Block, Cut, Encoding, Plan, Split, Weights};
 
 /// The plan of splits for `ranks` ranks: which part of each tensor a rank reads.
 ///
@@ -43,6 +43,9 @@ pub fn plan(config: &Config, weights: &Weights, ranks: usize) -> Result<Plan, Ll
         [Split::Whole, Split::Whole]
     };
     let [query_norm, key_norm] = head_norms;
+    let queries = Block::new(config.heads * width, Cut::Ranges((0..ranks).map(query).collect()));
+    let keys = Block::new(config.kv_heads * width, Cut::Ranges((0..ranks).map(kv).collect()));
+    let units = Block::even(config.ffn, unit);
     Ok(Plan::new()
         .with(&all(Role::Query), Split::ranges(0, (0..ranks).map(query)))
         .with(&all(Role::Key), Split::ranges(0, (0..ranks).map(kv)))
@@ -54,6 +57,8 @@ pub fn plan(config: &Config, weights: &Weights, ranks: usize) -> Result<Plan, Ll
         .with(&bias(Role::Query), Split::ranges(0, (0..ranks).map(query)))
         .with(&bias(Role::Key), Split::ranges(0, (0..ranks).map(kv)))
         .with(&bias(Role::Value), Split::ranges(0, (0..ranks).map(kv)))
+        .with(&all(Role::Qkv), Split::fused(0, [queries, keys.clone(), keys]))
+        .with(&all(Role::GateUp), Split::fused(0, [units.clone(), units]))
         .with(&all(Role::QueryNorm), query_norm)
         .with(&all(Role::KeyNorm), key_norm)
         .with(&bias(Role::Gate), Split::even(0, unit))

@@ -55,6 +55,8 @@ fn used(config: &Config, names: Names, embedding: &str) -> Vec<Used> {
                 Role::QueryNorm | Role::KeyNorm => vec![head_dim],
                 Role::Query => vec![heads * head_dim, dim],
                 Role::Key | Role::Value => vec![kv_heads * head_dim, dim],
+                Role::Qkv => vec![(heads + 2 * kv_heads) * head_dim, dim],
+                Role::GateUp => vec![2 * ffn, dim],
                 Role::Output => vec![dim, heads * head_dim],
                 Role::Gate | Role::Up => vec![ffn, dim],
                 Role::Down => vec![dim, ffn],

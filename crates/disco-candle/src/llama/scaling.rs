@@ -1,0 +1,117 @@
+//! Base and scaling of the frequencies of rotary embeddings.
+
+use serde_json::Value as Json;
+
+use super::config::missing;
+use super::{LlamaError, json};
+
+/// Scaling of the frequencies of rotary embeddings.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Scaling {
+    /// The frequencies are used as they are.
+    None,
+    /// All frequencies are divided by a factor.
+    Linear {
+        /// The factor.
+        factor: f32,
+    },
+    /// Low frequencies are divided by a factor, high ones are kept, and those between are interpolated.
+    Llama3 {
+        /// The factor of low frequencies.
+        factor: f32,
+        /// Number of rotations in the original context below which a frequency is low.
+        low: f32,
+        /// Number of rotations in the original context above which a frequency is high.
+        high: f32,
+        /// The original context.
+        context: usize,
+    },
+    /// YaRN: high frequencies are kept, low ones are divided by a factor, those between are interpolated, and the rotated
+    /// elements are scaled. Source: <https://arxiv.org/abs/2309.00071>.
+    Yarn {
+        /// The factor of low frequencies.
+        factor: f32,
+        /// Number of rotations in the original context above which a frequency is high.
+        fast: f32,
+        /// Number of rotations in the original context below which a frequency is low.
+        slow: f32,
+        /// The original context.
+        context: usize,
+        /// The factor of the rotated elements.
+        attention: f32,
+        /// Whether the borders between the frequencies are whole elements.
+        truncates: bool,
+    },
+    /// The divisor of each frequency is in the tensor `rope_freqs.weight` of a GGUF file.
+    InFile,
+}
+
+/// Base and scaling of the frequencies, from `rope_parameters` (transformers 5) or from `rope_theta` and `rope_scaling`.
+pub(super) fn rope_from_json(json: &Json) -> Result<(f32, Scaling), LlamaError> {
+    let parameters = &json["rope_parameters"];
+    let context = json::number(json, "max_position_embeddings")?;
+    // Gemma 3: the parameters of layers with a window are among the features of the family.
+    let full = &parameters["full_attention"];
+    let parameters = if full.is_object() { full } else { parameters };
+    let base = |json: &Json| Ok::<_, LlamaError>(json::float(json, "rope_theta")?.unwrap_or(10_000.0) as f32);
+    if parameters.is_null() {
+        return Ok((base(json)?, Scaling::from_json("rope_scaling", &json["rope_scaling"], context)?));
+    }
+    if parameters.as_object().is_none_or(|values| values.values().any(Json::is_object)) {
+        return Err(LlamaError::Feature { feature: "rope_parameters that differ between layers".into() });
+    }
+    let both = ["rope_theta", "rope_scaling"].into_iter().find(|key| !json[*key].is_null());
+    if let Some(key) = both {
+        return Err(LlamaError::Inconsistent(format!("both rope_parameters and {key} are set; remove {key}")));
+    }
+    match json::float(parameters, "partial_rotary_factor")? {
+        None | Some(1.0) => Ok((base(parameters)?, Scaling::from_json("rope_parameters", parameters, context)?)),
+        Some(factor) => Err(LlamaError::Feature { feature: format!("partial_rotary_factor {factor}") }),
+    }
+}
+
+impl Scaling {
+    /// Reads the value `json` of the key `parent`. `context` is that of the whole model.
+    fn from_json(parent: &str, json: &Json, context: Option<usize>) -> Result<Self, LlamaError> {
+        if json.is_null() {
+            return Ok(Self::None);
+        }
+        let number = |key: &str| json::float(json, key)?.ok_or_else(|| missing(&format!("{parent}.{key}")));
+        match json["rope_type"].as_str().or(json["type"].as_str()) {
+            Some("default") => Ok(Self::None),
+            Some("linear") => Ok(Self::Linear { factor: number("factor")? as f32 }),
+            Some("llama3") => Ok(Self::Llama3 {
+                factor: number("factor")? as f32,
+                low: number("low_freq_factor")? as f32,
+                high: number("high_freq_factor")? as f32,
+                context: number("original_max_position_embeddings")? as usize,
+            }),
+            Some("yarn") => Self::yarn_from_json(parent, json, context),
+            other => {
+                Err(LlamaError::Feature { feature: format!("rope scaling {:?}", other.unwrap_or("without a type")) })
+            }
+        }
+    }
+
+    fn yarn_from_json(parent: &str, json: &Json, context: Option<usize>) -> Result<Self, LlamaError> {
+        let number = |key: &str| json::float(json, key);
+        let factor = number("factor")?.ok_or_else(|| missing(&format!("{parent}.factor")))?;
+        let original = json::number(json, "original_max_position_embeddings")?.or(context);
+        // The factor of the elements as transformers computes it: given, from two scales, or from the factor.
+        let scale = |of: f64| if factor <= 1.0 { 1.0 } else { 0.1 * of * factor.ln() + 1.0 };
+        let attention = match (number("attention_factor")?, number("mscale")?, number("mscale_all_dim")?) {
+            (Some(attention), ..) => attention,
+            (None, Some(of), Some(all)) if of != 0.0 && all != 0.0 => scale(of) / scale(all),
+            _ => scale(1.0),
+        };
+        Ok(Self::Yarn {
+            factor: factor as f32,
+            fast: number("beta_fast")?.unwrap_or(32.0) as f32,
+            slow: number("beta_slow")?.unwrap_or(1.0) as f32,
+            context: original.ok_or_else(|| missing(&format!("{parent}.original_max_position_embeddings")))?,
+            attention: attention as f32,
+            truncates: json::flag(json, "truncate")?.unwrap_or(true),
+        })
+    }
+}
