@@ -370,7 +370,7 @@ mod tests {
         assert_eq!(config.rope_base, 500_000.0);
         assert_eq!(config.scaling, Scaling::Llama3 { factor: 8.0, low: 1.0, high: 4.0, context: 64 });
 
-        let by_layer = serde_json::json!({"some_attention": {"rope_type": "default", "rope_theta": 10000.0}});
+        let by_layer = serde_json::json!({"full_attention": {"rope_type": "default", "rope_theta": 10000.0}});
         let error = llama("rope_parameters", by_layer).unwrap_err().to_string();
         assert!(error.contains("rope_parameters that differ between layers is not supported"), "{error}");
         let partial = serde_json::json!({"rope_type": "default", "partial_rotary_factor": 0.5});

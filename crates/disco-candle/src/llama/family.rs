@@ -89,7 +89,7 @@ impl Default for Features {
 }
 
 /// A family that can be computed.
-struct Family {
+pub(super) struct Family {
     /// The key `model_type`.
     name: &'static str,
     /// The first of the key `architectures`.
@@ -229,10 +229,24 @@ const HARMLESS: [&str; 38] = [
 
 impl Family {
     /// The family of a `config.json`.
-    fn of(json: &Json) -> Result<&'static Self, LlamaError> {
+    pub(super) fn of(json: &Json) -> Result<&'static Self, LlamaError> {
         let name = json["model_type"].as_str().or(json["architectures"][0].as_str()).unwrap_or("(none)");
         let family = FAMILIES.iter().find(|family| [family.name, family.architecture].contains(&name));
         family.ok_or_else(|| LlamaError::Architecture { found: name.into() })
+    }
+
+    /// Whether layers with a window have frequencies of their own.
+    pub(super) fn has_window_rope(&self) -> bool {
+        self.name == "gemma3_text"
+    }
+
+    /// The base of the frequencies without the key `rope_theta`: the default of transformers.
+    pub(super) fn rope_base(&self) -> f64 {
+        match self.name {
+            "gemma3_text" => 1e6,
+            "smollm3" => 2e6,
+            _ => 1e4,
+        }
     }
 
     /// # Errors
@@ -294,7 +308,7 @@ impl Features {
 
     /// The features of Gemma 2 and 3.
     fn read_gemma(&mut self, json: &Json, layers: usize) -> Result<(), LlamaError> {
-        let is_third = json["model_type"] != "gemma2" && json["architectures"][0] != "Gemma2ForCausalLM";
+        let is_third = Family::of(json)?.has_window_rope();
         let width = json::number(json, "hidden_size")?.unwrap_or(0);
         let scale = json::float(json, "query_pre_attn_scalar")?.unwrap_or(256.0);
         let cap = |key, default| match json.get(key) {
@@ -363,7 +377,7 @@ impl Features {
 
 /// The activation of the keys `hidden_activation` (Gemma), else `hidden_act`.
 fn activation(json: &Json) -> Result<Activation, LlamaError> {
-    let is_gemma = json["model_type"].as_str().is_some_and(|name| name.starts_with("gemma"));
+    let is_gemma = Family::of(json)?.name.starts_with("gemma");
     let name = json::text(json, if is_gemma { "hidden_activation" } else { "hidden_act" })?;
     match name {
         None if is_gemma => Ok(Activation::GeluTanh),

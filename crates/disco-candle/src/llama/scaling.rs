@@ -3,6 +3,7 @@
 use serde_json::Value as Json;
 
 use super::config::missing;
+use super::family::Family;
 use super::{LlamaError, json};
 
 /// Scaling of the frequencies of rotary embeddings.
@@ -51,10 +52,12 @@ pub enum Scaling {
 pub(super) fn rope_from_json(json: &Json) -> Result<(f32, Scaling), LlamaError> {
     let parameters = &json["rope_parameters"];
     let context = json::number(json, "max_position_embeddings")?;
-    // Gemma 3: the parameters of layers with a window are among the features of the family.
+    let family = Family::of(json)?;
+    // The parameters of layers with a window are among the features of the family.
     let full = &parameters["full_attention"];
-    let parameters = if full.is_object() { full } else { parameters };
-    let base = |json: &Json| Ok::<_, LlamaError>(json::float(json, "rope_theta")?.unwrap_or(10_000.0) as f32);
+    let parameters = if family.has_window_rope() && full.is_object() { full } else { parameters };
+    let default = family.rope_base();
+    let base = |json: &Json| Ok::<_, LlamaError>(json::float(json, "rope_theta")?.unwrap_or(default) as f32);
     if parameters.is_null() {
         return Ok((base(json)?, Scaling::from_json("rope_scaling", &json["rope_scaling"], context)?));
     }
