@@ -10,7 +10,7 @@ use super::scaling::{Scaling, rope_from_json};
 use super::{Features, LlamaError, json};
 use crate::weights::Weights;
 
-/// Hyperparameters of a llama model.
+/// Hyperparameters of a model.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Config {
@@ -56,6 +56,9 @@ pub enum Pairs {
     Halves,
 }
 
+/// The largest width of a matrix that is taken for right, so that products of two have room.
+const MAX_WIDTH: usize = 1 << 24;
+
 /// Tokens that end a text or a turn whatever the metadata of a GGUF file says, as in llama.cpp: many files name only one
 /// of several ends.
 const ENDS: [&str; 9] = [
@@ -86,13 +89,16 @@ impl Config {
     /// Errors of [`open`](Self::open).
     pub fn open_ignoring(weights: &Weights, ignored: &[String]) -> Result<Self, LlamaError> {
         if let Some(content) = weights.gguf() {
-            return Self::from_gguf(content);
+            return Self::from_metadata(content, |tensor| weights.contains(tensor));
         }
         let path = weights.path();
         let folder = if path.is_dir() { path } else { path.parent().unwrap_or(Path::new(".")) };
-        let mut config = Self::from_json(&json::read(&folder.join("config.json"))?, ignored)?;
-        config.tied |= !weights.contains("lm_head.weight");
-        // transformers ends a text as this file says, if there is one; chats often end with another token than texts.
+        let json = json::read(&folder.join("config.json"))?;
+        let mut config = Self::from_json(&json, ignored)?;
+        config.tied |= json["tie_word_embeddings"].is_null() && !weights.contains("lm_head.weight");
+        // As transformers 5, which does not tie matrices if the files have both.
+        config.tied &= !["lm_head.weight", "model.embed_tokens.weight"].iter().all(|name| weights.contains(name));
+        // Chats often end with another token than texts, and only this file says so.
         let generation = folder.join("generation_config.json");
         if generation.exists() {
             config.eos.extend(ends(&json::read(&generation)?)?);
@@ -108,6 +114,11 @@ impl Config {
     /// # Errors
     /// The model has another architecture or uses an unsupported feature; a key is missing or has the wrong type.
     pub fn from_gguf(content: &Content) -> Result<Self, LlamaError> {
+        Self::from_metadata(content, |tensor| content.tensor_infos.contains_key(tensor))
+    }
+
+    /// `has`: whether there is a tensor, also one of a type that candle can't hold.
+    fn from_metadata(content: &Content, has: impl Fn(&str) -> bool) -> Result<Self, LlamaError> {
         let keys = Metadata(content);
         match keys.text("general.architecture")? {
             "llama" => (),
@@ -118,7 +129,6 @@ impl Config {
         }
         let dim = keys.required("llama.embedding_length")?;
         let heads = keys.required("llama.attention.head_count")?;
-        let has = |tensor: &str| content.tensor_infos.contains_key(tensor);
         let embedding = content.tensor_infos.get("token_embd.weight");
         let vocabulary = match (embedding.and_then(|info| info.shape.dims().first()), keys.number("llama.vocab_size")?)
         {
@@ -144,7 +154,7 @@ impl Config {
                 .ok_or_else(|| missing("llama.attention.layer_norm_rms_epsilon"))?
                 .into(),
             rope_base: keys.float("llama.rope.freq_base")?.unwrap_or(10_000.0),
-            scaling: keys.scaling()?,
+            scaling: if has(DIVISORS) { Scaling::InFile } else { keys.scaling()? },
             pairs: Pairs::Interleaved,
             tied: !has("output.weight"),
             eos: keys.ends()?,
@@ -172,6 +182,7 @@ impl Config {
             return Err(LlamaError::Feature { feature: format!("quantised weights (quantization_config, {method})") });
         }
         let (rope_base, scaling) = rope_from_json(json)?;
+        let context = json::number(json, "max_position_embeddings")?.unwrap_or(2048);
         let number = |key: &str| json::number(json, key);
         let required = |key: &str| number(key)?.ok_or_else(|| missing(key));
         let (dim, heads) = (required("hidden_size")?, required("num_attention_heads")?);
@@ -189,12 +200,12 @@ impl Config {
             },
             ffn: required("intermediate_size")?,
             vocabulary: required("vocab_size")?,
-            context: number("max_position_embeddings")?.unwrap_or(2048),
+            context: context.max(scaling.context()),
             eps: json::float(json, "rms_norm_eps")?.ok_or_else(|| missing("rms_norm_eps"))?,
             rope_base,
             scaling,
             pairs: Pairs::Halves,
-            tied: json::flag(json, "tie_word_embeddings")?.unwrap_or(false),
+            tied: json::flag(json, "tie_word_embeddings")?.unwrap_or(features.ties),
             eos: ends(json)?,
             features,
         }
@@ -209,6 +220,12 @@ impl Config {
             return fail(format!(
                 "a width or a number is 0 (width {dim}, {layers} layers, {heads} query heads, {kv_heads} kv heads, head width {head_dim}, feed-forward width {ffn}, {vocabulary} tokens, context {context})"
             ));
+        }
+        if let Some(large) = [dim, heads, head_dim, ffn, vocabulary].into_iter().find(|number| *number > MAX_WIDTH) {
+            return fail(format!("a width or a number is {large}, and at most {MAX_WIDTH} can be right"));
+        }
+        if self.features.window == Some(0) {
+            return fail("a window of 0 tokens (sliding_window)".into());
         }
         if !heads.is_multiple_of(kv_heads) {
             return fail(format!("{heads} query heads can't share {kv_heads} kv heads equally"));
@@ -273,13 +290,14 @@ impl<'a> Metadata<'a> {
 
     fn scaling(&self) -> Result<Scaling, LlamaError> {
         match self.0.metadata.get("llama.rope.scaling.type") {
-            _ if self.0.tensor_infos.contains_key(DIVISORS) => Ok(Scaling::InFile),
-            None => Ok(Scaling::None),
             Some(Value::String(name)) if name == "none" => Ok(Scaling::None),
-            Some(Value::String(name)) if name == "linear" => {
-                Ok(Scaling::Linear { factor: self.float("llama.rope.scaling.factor")?.unwrap_or(1.0) })
+            // Older files have a factor without a type, or by another name.
+            kind if kind.is_none_or(|kind| matches!(kind, Value::String(name) if name == "linear")) => {
+                let factor = self.float("llama.rope.scaling.factor")?.or(self.float("llama.rope.scale_linear")?);
+                let factor = factor.filter(|factor| ![0.0, 1.0].contains(factor));
+                Ok(factor.map_or(Scaling::None, |factor| Scaling::Linear { factor }))
             }
-            Some(other) => Err(LlamaError::Feature { feature: format!("rope scaling {other:?}") }),
+            other => Err(LlamaError::Feature { feature: format!("rope scaling {other:?}") }),
         }
     }
 

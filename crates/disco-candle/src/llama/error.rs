@@ -33,7 +33,7 @@ pub enum LlamaError {
         value: String,
     },
     /// A value of the configuration is missing or has the wrong type.
-    #[error("the configuration of the model is incomplete: {key}: {why}")]
+    #[error("the configuration of the model can't be used: {key}: {why}")]
     Key {
         /// The key in the metadata or in `config.json`.
         key: String,
@@ -45,7 +45,7 @@ pub enum LlamaError {
     Inconsistent(String),
     /// The configuration file can't be read.
     #[error(
-        "{path}: the configuration of the model can't be read: {why}; weights in safetensors files need a `config.json` in the same folder"
+        "{path}: the configuration of the model can't be read: {why}; weights in safetensors files need their configuration in the same folder"
     )]
     File {
         /// The file.

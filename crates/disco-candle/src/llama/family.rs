@@ -8,6 +8,8 @@ use super::{LlamaError, json};
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Features {
+    /// Whether the logits use the embedding matrix unless `config.json` says so itself.
+    pub ties: bool,
     /// One matrix for query, key and value, and one for gate and up.
     pub fused: bool,
     /// Biases of query, key and value.
@@ -64,6 +66,7 @@ impl Default for Features {
     /// Those of llama.
     fn default() -> Self {
         Self {
+            ties: false,
             fused: false,
             input_bias: false,
             output_bias: false,
@@ -160,8 +163,11 @@ const GEMMA: [&str; 10] = [
 /// The key that turns the windows of some layers on; without it, the other keys of windows have no effect.
 const SLIDES: &str = "use_sliding_window";
 
+/// The most layers that are taken for right.
+const MAX_LAYERS: usize = 1 << 16;
+
 /// Keys that all families read.
-const READ: [&str; 19] = [
+const READ: [&str; 20] = [
     "architectures",
     "eos_token_id",
     "head_dim",
@@ -174,6 +180,7 @@ const READ: [&str; 19] = [
     "num_attention_heads",
     "num_hidden_layers",
     "num_key_value_heads",
+    "partial_rotary_factor",
     "quantization_config",
     "rms_norm_eps",
     "rope_parameters",
@@ -184,7 +191,7 @@ const READ: [&str; 19] = [
 ];
 
 /// Keys that do not change what a model computes: of training, of files, of other programs, of other kinds of layers.
-const HARMLESS: [&str; 38] = [
+const HARMLESS: [&str; 48] = [
     "_attn_implementation",
     "_attn_implementation_autoset",
     "_name_or_path",
@@ -192,6 +199,15 @@ const HARMLESS: [&str; 38] = [
     "attn_implementation",
     "auto_map",
     "bos_token_id",
+    "chunk_size_feed_forward",
+    // Of the choice of tokens, for which a program has its own settings.
+    "do_sample",
+    "max_length",
+    "min_length",
+    "num_beams",
+    "temperature",
+    "top_k",
+    "top_p",
     "dtype",
     "embd_pdrop",
     "finetuning_task",
@@ -202,6 +218,7 @@ const HARMLESS: [&str; 38] = [
     "is_llama_config",
     "keys_to_ignore_at_inference",
     "label2id",
+    "max_sequence_length",
     "model_max_length",
     "name_or_path",
     "pad_token_id",
@@ -209,6 +226,7 @@ const HARMLESS: [&str; 38] = [
     "pretraining_tp",
     "resid_pdrop",
     "return_dict",
+    "sep_token_id",
     "task_specific_params",
     // Of state-space layers, which these families do not have.
     "time_step_floor",
@@ -232,7 +250,14 @@ impl Family {
     pub(super) fn of(json: &Json) -> Result<&'static Self, LlamaError> {
         let name = json["model_type"].as_str().or(json["architectures"][0].as_str()).unwrap_or("(none)");
         let family = FAMILIES.iter().find(|family| [family.name, family.architecture].contains(&name));
-        family.ok_or_else(|| LlamaError::Architecture { found: name.into() })
+        // Other programs write names of their own, but a classifier has no matrix for logits.
+        match (family, json["architectures"][0].as_str()) {
+            (Some(_), Some(other)) if !other.ends_with("ForCausalLM") => {
+                Err(LlamaError::Architecture { found: other.into() })
+            }
+            (Some(family), _) => Ok(family),
+            (None, _) => Err(LlamaError::Architecture { found: name.into() }),
+        }
     }
 
     /// Whether layers with a window have frequencies of their own.
@@ -258,7 +283,12 @@ impl Family {
                 || HARMLESS.contains(&key)
                 || ignored.iter().any(|known| known == key)
         };
-        let is_off = |value: &Json| value.is_null() || *value == Json::Bool(false);
+        let is_off = |value: &Json| match value {
+            Json::Null | Json::Bool(false) => true,
+            Json::Array(values) => values.is_empty(),
+            Json::Object(values) => values.is_empty(),
+            _ => false,
+        };
         let unknown = json.as_object().into_iter().flatten().find(|(key, value)| !is_known(key) && !is_off(value));
         match unknown {
             Some((key, value)) => Err(LlamaError::UnknownKey { key: key.clone(), value: value.to_string() }),
@@ -275,6 +305,9 @@ impl Features {
     pub(super) fn from_json(json: &Json, layers: usize, ignored: &[String]) -> Result<Self, LlamaError> {
         let family = Family::of(json)?;
         family.check_keys(json, ignored)?;
+        if layers > MAX_LAYERS {
+            return Err(LlamaError::Inconsistent(format!("{layers} layers, and at most {MAX_LAYERS} can be right")));
+        }
         let family = family.name;
         let flag = |key| Ok::<_, LlamaError>(json::flag(json, key)?.unwrap_or(false));
         let all = Self::default();
@@ -297,6 +330,7 @@ impl Features {
         }
         features.activation = activation(json)?;
         features.read_layer_types(json, layers)?;
+        features.ties = family.starts_with("gemma") || family == "smollm3";
         match family {
             "smollm3" => features.unrotated = unrotated(json, layers)?,
             "granite" => features.read_factors(json)?,

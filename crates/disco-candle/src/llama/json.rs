@@ -88,7 +88,7 @@ mod tests {
         assert_eq!(json, expected);
         assert_eq!(
             float(&json, "b").unwrap_err().to_string(),
-            "the configuration of the model is incomplete: b: expected a number, got \"NaN\"",
+            "the configuration of the model can't be used: b: expected a number, got \"NaN\"",
         );
     }
 }

@@ -58,13 +58,18 @@ pub(super) fn rope_from_json(json: &Json) -> Result<(f32, Scaling), LlamaError> 
     let parameters = if family.has_window_rope() && full.is_object() { full } else { parameters };
     let default = family.rope_base();
     let base = |json: &Json| Ok::<_, LlamaError>(json::float(json, "rope_theta")?.unwrap_or(default) as f32);
+    match json::float(json, "partial_rotary_factor")? {
+        None | Some(1.0) => (),
+        Some(factor) => return Err(LlamaError::Feature { feature: format!("partial_rotary_factor {factor}") }),
+    }
     if parameters.is_null() {
         return Ok((base(json)?, Scaling::from_json("rope_scaling", &json["rope_scaling"], context)?));
     }
     if parameters.as_object().is_none_or(|values| values.values().any(Json::is_object)) {
         return Err(LlamaError::Feature { feature: "rope_parameters that differ between layers".into() });
     }
-    let both = ["rope_theta", "rope_scaling"].into_iter().find(|key| !json[*key].is_null());
+    let differs = |key: &&str| !json[*key].is_null() && json[*key] != parameters[*key];
+    let both = ["rope_theta", "rope_scaling"].into_iter().find(differs);
     if let Some(key) = both {
         return Err(LlamaError::Inconsistent(format!("both rope_parameters and {key} are set; remove {key}")));
     }
@@ -83,6 +88,7 @@ impl Scaling {
         let number = |key: &str| json::float(json, key)?.ok_or_else(|| missing(&format!("{parent}.{key}")));
         match json["rope_type"].as_str().or(json["type"].as_str()) {
             Some("default") => Ok(Self::None),
+            None if json["factor"].is_null() => Ok(Self::None),
             Some("linear") => Ok(Self::Linear { factor: number("factor")? as f32 }),
             Some("llama3") => Ok(Self::Llama3 {
                 factor: number("factor")? as f32,
@@ -94,6 +100,14 @@ impl Scaling {
             other => {
                 Err(LlamaError::Feature { feature: format!("rope scaling {:?}", other.unwrap_or("without a type")) })
             }
+        }
+    }
+
+    /// The context that the scaling is made for; 0 if that of the model counts.
+    pub(super) fn context(self) -> usize {
+        match self {
+            Self::Yarn { factor, context, .. } => (context as f32 * factor) as usize,
+            _ => 0,
         }
     }
 

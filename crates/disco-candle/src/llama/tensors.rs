@@ -72,8 +72,8 @@ fn used(config: &Config, names: Names, embedding: &str) -> Vec<Used> {
 
 /// Fails if the tensor `name`, which is not used, would change the results.
 fn refuse(name: &str, config: &Config, names: Names, used: &[Used]) -> Result<(), LlamaError> {
-    // transformers computes these frequencies again, as we do, and ties the logits even if there is a matrix for them.
-    if name.ends_with(".rotary_emb.inv_freq") || config.tied && name == names.logits() {
+    // transformers computes these frequencies again, as we do.
+    if name.ends_with(".rotary_emb.inv_freq") {
         return Ok(());
     }
     if let Some(rest) = name.strip_prefix(names.layers()) {

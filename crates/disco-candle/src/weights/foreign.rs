@@ -11,7 +11,7 @@ const KINDS: [(&[u8], &str); 14] = [
     (b"fmgg", OLD_GGML),
     (b"algg", "an old GGML adapter, from before GGUF; convert the adapter again with llama.cpp's scripts"),
     (b"pk\x03\x04", PICKLE),
-    (b"\x80\x02", PICKLE),
+    (b"\x80\x02\x8a\x0al\xfc\x9cf", PICKLE),
     (b"\x1f\x8b", "a gzip archive; unpack it"),
     (b"\x28\xb5\x2f\xfd", "a Zstandard archive; unpack it"),
     (b"\xfd7zxz\x00", "an xz archive; unpack it"),
@@ -37,6 +37,10 @@ pub(super) const LOOK: usize = 64;
 /// assert_eq!(foreign(b"{\"model_type\": \"llama\"}"), None);
 /// ```
 pub fn foreign(start: &[u8]) -> Option<&'static str> {
+    // A safetensors file begins with the length of its header, which may look like anything.
+    if start.get(8) == Some(&b'{') {
+        return None;
+    }
     let text = start.get(..LOOK).unwrap_or(start).trim_ascii_start().to_ascii_lowercase();
     KINDS.iter().find(|(begin, _)| text.starts_with(begin)).map(|(_, what)| *what)
 }

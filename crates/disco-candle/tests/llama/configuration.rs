@@ -55,6 +55,32 @@ fn a_key_of_another_type_is_an_error_and_not_its_default() {
 }
 
 #[test]
+fn values_that_no_model_has_are_refused_before_memory_is_taken() {
+    let error = config_with("num_hidden_layers", 1_000_000_000_000_000u64.into()).unwrap_err();
+    assert!(error.ends_with("1000000000000000 layers, and at most 65536 can be right"), "{error}");
+    let error = config_with("head_dim", (1u64 << 40).into()).unwrap_err();
+    assert!(error.ends_with("a width or a number is 1099511627776, and at most 16777216 can be right"), "{error}");
+    let model = model();
+    let file = model.path().with_file_name("config.json");
+    let text = fs::read_to_string(&file).unwrap().replacen("\"llama\"", r#""mistral", "sliding_window": 0"#, 1);
+    fs::write(&file, text).unwrap();
+    assert!(open(&model).unwrap_err().ends_with("a window of 0 tokens (sliding_window)"));
+}
+
+#[test]
+fn matrices_are_tied_as_transformers_ties_them() {
+    let model = model();
+    let mut tensors = candle_core::safetensors::load(model.path(), &candle_core::Device::Cpu).unwrap();
+    // Both matrices are there: each is used.
+    assert!(!config_with("tie_word_embeddings", true.into()).unwrap().tied);
+    tensors.remove("lm_head.weight");
+    candle_core::safetensors::save(&tensors, model.path()).unwrap();
+    assert!(!open(&model).unwrap().tied, "the configuration says that there is another matrix");
+    let classifier = config_with("architectures", serde_json::json!(["LlamaForSequenceClassification"]));
+    assert!(classifier.unwrap_err().contains("the architecture \"LlamaForSequenceClassification\""));
+}
+
+#[test]
 fn a_configuration_that_python_wrote_or_that_is_something_else_is_what_it_is() {
     let model = model();
     let file = model.path().with_file_name("config.json");

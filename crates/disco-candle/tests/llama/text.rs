@@ -100,6 +100,13 @@ fn a_template_has_the_methods_and_functions_of_transformers() {
 }
 
 #[test]
+fn a_template_with_a_wrong_format_or_a_huge_indent_is_an_error_or_bounded() {
+    let error = bytes("gpt-2", "{{ strftime_now('%Q') }}").tokens("hi", None, false).unwrap_err();
+    assert!(format!("{error:#}").contains("strftime_now: \"%Q\" is no format"), "{error:#}");
+    assert_eq!(chat("{{ [1]|tojson(indent=1000000000000) }}", "hi").len(), 64 + 5);
+}
+
+#[test]
 fn a_special_token_that_a_user_writes_is_text_and_one_of_the_template_is_special() {
     let text = bytes("gpt-2", "{% for m in messages %}{{ m.content.strip() }}<|end|>{% endfor %}");
     let literal = |text: &str| text.bytes().map(u32::from).collect::<Vec<_>>();
@@ -163,9 +170,13 @@ fn the_default_of_several_named_templates_is_used_and_a_file_that_is_something_e
     .unwrap();
     write(
         "tokenizer.json",
-        r#"{"version": "1.0", "model": {"type": "WordLevel", "vocab": {"hi": 0, "x": 1}, "unk_token": "x"}}"#,
+        r#"{"version": "1.0", "pre_tokenizer": {"type": "Whitespace"},
+            "truncation": {"max_length": 1, "strategy": "LongestFirst", "stride": 0, "direction": "Right"},
+            "model": {"type": "WordLevel", "vocab": {"hi": 0, "x": 1}, "unk_token": "x"}}"#,
     );
     let open = || Text::open(&Weights::open(folder.path()).unwrap());
+    // A limit of the training does not cut a prompt.
+    assert_eq!(open().unwrap().tokens("hi hi x", None, true).unwrap(), [0, 0, 1]);
     write(
         "tokenizer_config.json",
         r#"{"chat_template": [{"name": "tool_use", "template": "x"}, {"name": "default", "template": "hi"}]}"#,

@@ -188,6 +188,16 @@ fn files_that_are_something_else_are_called_what_they_are() {
 }
 
 #[test]
+fn a_header_whose_length_looks_like_an_archive_is_read() {
+    let folder = folder();
+    for len in [0x0280, 0x8b1f, 0x028020] {
+        let text = r#"{"a": {"dtype": "U8", "shape": [2], "data_offsets": [0, 2]}}"#;
+        let path = raw_safetensors(folder.path(), &(text.to_owned() + &" ".repeat(len - text.len())), 2);
+        assert!(Weights::open(&path).unwrap().contains("a"), "{len:#x}");
+    }
+}
+
+#[test]
 fn a_file_without_an_extension_is_what_its_first_bytes_say() {
     let folder = folder();
     let path = folder.path().join("sha256-6e9f90f02bb3");

@@ -27,7 +27,7 @@ impl Text {
     /// Reads tokenizer and template from a GGUF file, or from the files beside safetensors.
     ///
     /// # Errors
-    /// A file is missing or malformed; the tokenizer in a GGUF file is not a byte-level BPE.
+    /// A file is missing or malformed; the kind of tokenizer in a GGUF file is not supported.
     pub(crate) fn open(weights: &Weights) -> Result<Self> {
         match weights.gguf() {
             Some(content) => Self::from_gguf(content),
@@ -46,7 +46,9 @@ impl Text {
     fn from_folder(folder: &Path) -> Result<Self> {
         let file = folder.join("tokenizer.json");
         let text = read(&file)?.with_context(|| format!("{}: there is no such file", file.display()))?;
-        let tokenizer = text.parse::<Tokenizer>().map_err(|error| anyhow!("{}: {error}", file.display()))?;
+        let mut tokenizer = text.parse::<Tokenizer>().map_err(|error| anyhow!("{}: {error}", file.display()))?;
+        // A prompt is not cut or filled up, whatever the training of the model did, as in transformers.
+        tokenizer.with_truncation(None).map_err(|error| anyhow!("{error}"))?.with_padding(None);
         Ok(Self { tokenizer, template: ChatTemplate::from_folder(folder)? })
     }
 

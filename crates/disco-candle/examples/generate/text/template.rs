@@ -1,5 +1,6 @@
 //! Chat templates: Jinja as transformers renders it.
 
+use std::fmt::Write as _;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
@@ -13,6 +14,9 @@ use serde_json::Value as Json;
 use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 
 use super::{metadata_text, read, read_json};
+
+/// The most spaces before a line of JSON.
+const MAX_INDENT: usize = 64;
 
 /// A template, and the texts of the special tokens that it can name.
 pub(super) struct ChatTemplate {
@@ -117,16 +121,25 @@ fn environment() -> Result<Environment<'static>, minijinja::Error> {
     environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
     environment.set_unknown_method_callback(unknown_method_callback);
     environment.add_filter("tojson", to_json);
-    environment.add_function("strftime_now", |format: String| chrono::Local::now().format(&format).to_string());
+    environment.add_function("strftime_now", strftime_now);
     environment.add_function("raise_exception", |text: String| -> Result<String, minijinja::Error> {
         Err(minijinja::Error::new(ErrorKind::InvalidOperation, text))
     });
     Ok(environment)
 }
 
+/// The local time, as Python's `strftime` writes it.
+fn strftime_now(format: String) -> Result<String, minijinja::Error> {
+    let mut text = String::new();
+    // chrono notices a wrong format while it writes.
+    let written = write!(text, "{}", chrono::Local::now().format(&format));
+    let wrong = format!("strftime_now: {format:?} is no format");
+    written.map(|()| text).map_err(|_| minijinja::Error::new(ErrorKind::InvalidOperation, wrong))
+}
+
 /// JSON as Python writes it, without the escapes of HTML.
 fn to_json(value: Value, options: Kwargs) -> Result<String, minijinja::Error> {
-    let indent = options.get::<Option<usize>>("indent")?;
+    let indent = options.get::<Option<usize>>("indent")?.map(|indent| indent.min(MAX_INDENT));
     // transformers' filter never escapes characters beyond ASCII unless it is asked to.
     if options.get::<Option<bool>>("ensure_ascii")? == Some(true) {
         return Err(minijinja::Error::new(ErrorKind::InvalidOperation, "tojson can't escape characters beyond ASCII"));
