@@ -80,7 +80,7 @@
 //!   behind end since their controller is lost. A lost node behind others is reported up as a cause and a range; each
 //!   level finds the node by its workers, and the controller knows its name.
 //! - Replies of a node's workers, and of those behind it, to a `sync_all` go up as one message
-//!   (`member/upward.rs`). If one is late, those that have come go up at the next poll of progress, as one
+//!   (`member/upward.rs`). If one is late, the others go up at the next poll of progress, as one
 //!   message for each range of workers, so that reports name the missing worker only. If one fails, later ones go
 //!   alone. Equal progress of neighbours, and departures, go up as ranges, too.
 //! - A node answers each heartbeat of its controller at once, with its clock's time. The answer is its own heartbeat,

@@ -1,4 +1,4 @@
-//! `disco bench`: options and measurements. `operation.rs`: what is measured; `job.rs`: the worker functions
+//! `disco bench`: options and measurements. `operation.rs`: the measured operations; `job.rs`: the worker functions
 
 mod job;
 mod operation;

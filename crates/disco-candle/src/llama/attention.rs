@@ -39,7 +39,7 @@ pub(super) struct Pass {
     pub(super) slots: Slots,
 }
 
-/// What tokens of a forward pass see in one kind of layers.
+/// Positions and mask of the tokens of a forward pass, in one kind of layers.
 #[derive(Debug)]
 pub(super) struct View {
     pub(super) rotation: Rotation,

@@ -42,7 +42,7 @@ pub struct Config {
     pub tied: bool,
     /// Tokens that end a text.
     pub eos: Vec<u32>,
-    /// What the family of the model adds to llama.
+    /// Differences of the model's family from llama.
     pub features: Features,
 }
 

@@ -10,7 +10,8 @@ use crate::weights::WeightsError;
 pub enum LlamaError {
     /// The model has another architecture.
     #[error(
-        "the model has the architecture {found:?}, which is not supported; `disco_candle::llama` computes models of the families llama, mistral, qwen2, qwen3, smollm3, granite, gemma2, gemma3_text, olmo2 and phi3, of llama also from GGUF files"
+        "the model has the architecture {found:?}, which is not supported; `disco_candle::llama` computes models of the families {known}, of llama also from GGUF files",
+        known = super::family::known()
     )]
     Architecture {
         /// The name in the file.

@@ -1,10 +1,10 @@
-//! Families of models: what each adds to llama, and how its `config.json` says so.
+//! Families of models: the differences of each from llama, and their keys in `config.json`.
 
 use serde_json::Value as Json;
 
 use super::{LlamaError, json};
 
-/// What a family adds to the transformer of llama.
+/// The differences of a family from the transformer of llama.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Features {
@@ -244,6 +244,11 @@ const HARMLESS: [&str; 48] = [
     "use_flash_attn",
     "output_attentions",
 ];
+
+/// The names of the families, for errors.
+pub(super) fn known() -> String {
+    FAMILIES.iter().map(|family| family.name).collect::<Vec<_>>().join(", ")
+}
 
 impl Family {
     /// The family of a `config.json`.

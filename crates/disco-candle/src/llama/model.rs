@@ -308,7 +308,7 @@ impl Llama {
         Ok(hidden)
     }
 
-    /// What tokens see in layers without and with a window, as far as the model has such layers.
+    /// The views of layers without and with a window, as far as the model has such layers.
     fn views(
         &self,
         view: impl Fn(&Rope, Option<usize>) -> candle_core::Result<View>,

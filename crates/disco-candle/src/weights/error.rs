@@ -33,12 +33,12 @@ pub enum WeightsError {
         /// The path that was opened.
         path: PathBuf,
     },
-    /// A file is something else than weights, as its first bytes show.
+    /// The first bytes of a file are those of another format.
     #[error("`{}` is {what}", path.display())]
     Foreign {
         /// The file.
         path: PathBuf,
-        /// What it is, and what to do.
+        /// The kind of the file, and a remedy.
         what: &'static str,
     },
     /// A folder has no weights.

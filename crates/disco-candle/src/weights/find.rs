@@ -31,7 +31,7 @@ pub(super) fn find(path: &Path) -> Result<Found, WeightsError> {
     if meta.is_dir() {
         return find_in(path);
     }
-    // A file in the storage of a program such as Ollama has no extension; its first bytes say what it is.
+    // A file in the storage of a program such as Ollama has no extension, but its first bytes tell its format.
     let start = Source::open(path)?.start::<9>()?;
     match path.extension().and_then(|end| end.to_str()) {
         _ if start.starts_with(&gguf::MAGIC) => Ok(Found::Gguf(path.to_owned())),

@@ -1,6 +1,6 @@
-//! Files that are something else than their name says: a pointer, a web page, a file of another format.
+//! Files of another kind than their name says: a pointer, a web page, another format.
 
-/// What a file is, and what to do, by its first bytes. Letters count as small letters.
+/// First bytes of a kind of file, and its name with a remedy. Letters count as small letters.
 const KINDS: [(&[u8], &str); 14] = [
     (b"version https://git-lfs", "a pointer of Git LFS in place of the file; run `git lfs pull`, or download the file"),
     (b"<!doctype html", WEB_PAGE),
@@ -27,8 +27,8 @@ const PICKLE: &str = "an archive as PyTorch writes it (`pytorch_model.bin`, `.pt
 /// The most bytes that [`foreign`] looks at.
 pub(super) const LOOK: usize = 64;
 
-/// What a file of weights, a configuration or a tokenizer is if `start`, the first 64 bytes of it, show that it is
-/// something else, and what to do: a pointer of Git LFS, a web page, an archive, a file of an older format.
+/// The kind of a file and a remedy, if `start`, its first 64 bytes, are not those of weights, a configuration or a
+/// tokenizer, but of a pointer of Git LFS, a web page, an archive or an older format.
 ///
 /// ```
 /// use disco_candle::weights::foreign;

@@ -28,7 +28,7 @@ use crate::weights::{Encoding, TensorInfo, WeightsError};
 /// First bytes of a file.
 pub(super) const MAGIC: [u8; 4] = *b"GGUF";
 
-/// What a file is whose version has its bytes in the other order.
+/// The kind of a file whose version has its bytes in the other order.
 const BIG_ENDIAN: &str =
     "a big-endian GGUF file, which is not read; convert the original model on a little-endian machine";
 

@@ -1,4 +1,4 @@
-//! What is read of the files beside safetensors, and of the metadata of GGUF files.
+//! Configurations from the files beside safetensors and from the metadata of GGUF files.
 
 use std::collections::HashMap;
 use std::fs;

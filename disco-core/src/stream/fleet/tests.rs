@@ -40,7 +40,7 @@ const EVENTS: [Event; 11] = [
     Event::Grow,
 ];
 
-/// The expected state of the fleet: who has each vacancy.
+/// The expected state of the fleet: the holder of each vacancy.
 #[derive(Clone, Debug, Default)]
 struct Model {
     vacant: BTreeSet<WorkerId>,
