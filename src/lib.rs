@@ -52,6 +52,7 @@
 //! | `nccl-without-bindings` | the same, if another crate of the program chooses the version of the bindings of `cudarc` |
 //! | `rccl` | [`rccl`], the backends `rccl` and `rocm_p2p`, and the device kind `rocm`: AMD GPUs |
 //! | `candle` | [`candle`]: collectives, layers and split weights for models of the crate `candle` |
+//! | `models` | [`models`]: language models on candle |
 //! | `candle-cuda` | the same on CUDA devices; the CUDA toolkit builds it |
 //! | `ffi` | [`ffi`] and [`export_function!`]: shared libraries on the workers, with functions of the TVM-FFI C ABI |
 //! | `metrics` | [`metrics`]: counters and histograms through the crate `metrics` |
@@ -75,6 +76,8 @@
 #![cfg_attr(not(feature = "checkpoint"), doc = "[`checkpoint`]: #features-and-platforms")]
 #![cfg_attr(feature = "ffi", doc = "[`ffi`]: #reexport.ffi")]
 #![cfg_attr(not(feature = "ffi"), doc = "[`ffi`]: #features-and-platforms")]
+#![cfg_attr(feature = "models", doc = "[`models`]: #reexport.models")]
+#![cfg_attr(not(feature = "models"), doc = "[`models`]: #features-and-platforms")]
 #![cfg_attr(feature = "mpi", doc = "[`mpi`]: #reexport.mpi")]
 #![cfg_attr(not(feature = "mpi"), doc = "[`mpi`]: #features-and-platforms")]
 #![cfg_attr(feature = "nccl-without-bindings", doc = "[`nccl`]: #reexport.nccl")]
@@ -152,6 +155,8 @@ pub use disco_checkpoint as checkpoint;
 pub use disco_ffi::{self as ffi, export_function};
 #[cfg(feature = "local")]
 use disco_local as _;
+#[cfg(feature = "models")]
+pub use disco_models as models;
 #[cfg(feature = "mpi")]
 pub use disco_mpi as mpi;
 #[cfg(feature = "nccl-without-bindings")]

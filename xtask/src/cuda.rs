@@ -1,4 +1,4 @@
-//! Builds `disco-candle` with its feature `cuda`: with nvcc and headers from wheels, and with stubs of the libraries, so that
+//! Builds `disco-models` with its feature `cuda`: with nvcc and headers from wheels, and with stubs of the libraries, so that
 //! the machine needs neither CUDA nor a GPU. The programs run where the libraries and a driver are: `LD_LIBRARY_PATH`.
 
 use std::collections::BTreeSet;
@@ -57,7 +57,7 @@ const COMPUTE_CAPABILITY: &str = "90";
 /// Arguments of the builds. The check is optimized, too, so that it shares the kernels with the kit: they take most of the
 /// time.
 const TARGETS: &str =
-    "--release --package disco-candle --features cuda --lib --example generate --target-dir target/cuda";
+    "--release --package disco-models --features cuda --lib --example generate --target-dir target/cuda";
 
 /// Lints the crate and the example `generate` with CUDA, and links the example. The first run takes ten minutes on two cores,
 /// half of them for candle's kernels.

@@ -40,7 +40,7 @@ enum Command {
     /// Run the tests: clippy of each crate and feature alone, all test programs, documentation tests, examples
     Test {
         /// Also run the loom models, tests under AddressSanitizer, ten minutes of random sessions, the GPU evidence kit
-        /// on the test double, a minute of each fuzz target and cargo-deny, compile `disco-candle` for CUDA, and build
+        /// on the test double, a minute of each fuzz target and cargo-deny, compile `disco-models` for CUDA, and build
         /// each package as it would be published
         #[arg(long)]
         long: bool,
@@ -56,7 +56,7 @@ enum Command {
         #[arg(long)]
         due: bool,
     },
-    /// Compile `disco-candle` and its example `generate` for CUDA, with nvcc from wheels, in `target/cuda`
+    /// Compile `disco-models` and its example `generate` for CUDA, with nvcc from wheels, in `target/cuda`
     Cuda,
     /// Fetch language models for examples and tests into the cache folder, and print the paths of their files
     Fetch {

@@ -18,7 +18,7 @@ pub(crate) struct Step {
 }
 
 /// Packages of the workspace and their folders. Each must build alone. A test compares this with the manifests.
-pub(crate) const CRATES: [(&str, &str); 23] = [
+pub(crate) const CRATES: [(&str, &str); 24] = [
     ("disco-runtime", "."),
     ("disco-core", "disco-core"),
     ("disco-engine", "crates/disco-engine"),
@@ -31,6 +31,7 @@ pub(crate) const CRATES: [(&str, &str); 23] = [
     ("disco-mpi", "disco-mpi"),
     ("disco-ffi", "crates/disco-ffi"),
     ("disco-candle", "crates/disco-candle"),
+    ("disco-models", "crates/disco-models"),
     ("disco-checkpoint", "crates/disco-checkpoint"),
     ("disco-trace", "crates/disco-trace"),
     ("disco-conformance", "crates/disco-conformance"),
@@ -57,8 +58,21 @@ const UNPUBLISHED: [&str; 7] = [
 
 /// Features of the facade, which must build with each alone. A test compares this with the manifest, except
 /// `nccl-without-bindings`, which needs a feature of another crate.
-const FEATURES: [&str; 12] =
-    ["checkpoint", "local", "ndarray", "mpi", "nccl", "rccl", "trace", "serde", "tvm", "metrics", "ffi", "candle"];
+const FEATURES: [&str; 13] = [
+    "checkpoint",
+    "local",
+    "ndarray",
+    "mpi",
+    "nccl",
+    "rccl",
+    "trace",
+    "serde",
+    "tvm",
+    "metrics",
+    "ffi",
+    "candle",
+    "models",
+];
 
 /// Format, clippy with all features, and cycles between modules.
 pub(crate) fn lints() -> Vec<Step> {
@@ -120,17 +134,17 @@ pub(crate) fn long_tests() -> Vec<Step> {
         long("kernels on threads, for longer", "test --quiet --package disco-nccl --test kernels tsan::"),
         long("models that TVM compiles", "test --quiet --package disco-ffi --test models"),
         step("models for tests", "run --quiet --package xtask -- fetch smollm2 minilm"),
-        long("language model on several workers", "test --quiet --package disco-candle --test llama long::"),
+        long("language model on several workers", "test --quiet --package disco-models --test transformer long::"),
         long("tasks of torchrun", "test --quiet --package disco-tests --test launchers torchrun::"),
         long("ranks and tasks under Slurm", "test --quiet --package disco-runtime-cli --test mpi slurm::"),
         step(
             "example generate",
-            "run --quiet --package disco-candle --example generate -- --workers 3 --max-tokens 4 Hello",
+            "run --quiet --package disco-models --example generate -- --workers 3 --max-tokens 4 Hello",
         ),
-        step("example embed", "run --quiet --package disco-candle --example embed -- Hello Goodbye"),
+        step("example embed", "run --quiet --package disco-models --example embed -- Hello Goodbye"),
         step("packages build", &packages()),
         step("dependencies", "run --quiet --package xtask -- deny"),
-        step("disco-candle with CUDA", "run --quiet --package xtask -- cuda"),
+        step("models with CUDA", "run --quiet --package xtask -- cuda"),
         step("GPU evidence kit without a GPU", "run --quiet --package xtask -- gpu-rehearsal"),
     ];
     steps.extend(sanitized_tests());
@@ -228,7 +242,7 @@ mod tests {
     use crate::features::ALL_FEATURES;
 
     /// Features whose build needs the CUDA toolkit.
-    const WITH_TOOLKIT: [&str; 2] = ["disco-candle/cuda", "disco-runtime/candle-cuda"];
+    const WITH_TOOLKIT: [&str; 3] = ["disco-candle/cuda", "disco-models/cuda", "disco-runtime/candle-cuda"];
 
     const MANIFEST: &str = include_str!("../../Cargo.toml");
 

@@ -166,7 +166,7 @@ impl Comm {
 
     /// Whether each collective starts with a barrier.
     #[cfg(feature = "cuda")]
-    pub(crate) fn measures_waits(&self) -> Result<bool> {
+    pub fn measures_waits(&self) -> Result<bool> {
         self.with(|state| Ok(state.measures_waits))
     }
 
@@ -215,7 +215,7 @@ impl Comm {
     }
 
     /// Runs work whose collectives are left out, so that its results are wrong and no rank waits for another one.
-    pub(crate) fn silently<T>(&self, work: impl FnOnce() -> T) -> Result<T> {
+    pub fn silently<T>(&self, work: impl FnOnce() -> T) -> Result<T> {
         let _silence = Silence::new(self)?;
         Ok(work())
     }

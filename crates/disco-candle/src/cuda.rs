@@ -113,7 +113,10 @@ pub(crate) fn device(device: disco_core::Device, dtype: DType) -> Result<Device>
 }
 
 /// Refuses to load `needed` bytes of weights that the device has no room for.
-pub(crate) fn require_memory(device: &CudaDevice, needed: u64) -> Result<()> {
+///
+/// # Errors
+/// The device has less free memory; errors of the driver.
+pub fn require_memory(device: &CudaDevice, needed: u64) -> Result<()> {
     let stream = device.cuda_stream();
     let (free, all) = check("cuMemGetInfo", stream.context().mem_get_info())?;
     let free = free as u64 + disco_nccl::cuda::unused_pool_memory(stream.context().ordinal() as i32)?;
@@ -130,7 +133,7 @@ pub(crate) fn require_memory(device: &CudaDevice, needed: u64) -> Result<()> {
 
 /// Work of candle's stream and of the worker's stream, which a launch repeats.
 #[derive(Debug)]
-pub(crate) struct Captured {
+pub struct Captured {
     graph: Graph,
     worker: WorkerStream,
     stream: Arc<CudaStream>,
@@ -156,7 +159,7 @@ pub(crate) fn stream(comm: &Comm, queue: &mut (dyn Queue + 'static)) -> Result<W
 ///
 /// # Errors
 /// The errors of `work`; an operation that a capture refuses; errors of the driver.
-pub(crate) unsafe fn capture<E: From<candle_core::Error>>(
+pub unsafe fn capture<E: From<candle_core::Error>>(
     comm: &Comm,
     queue: &mut (dyn Queue + 'static),
     device: &CudaDevice,
@@ -181,7 +184,10 @@ pub(crate) unsafe fn capture<E: From<candle_core::Error>>(
 
 impl Captured {
     /// Repeats the work, behind all earlier work of candle's stream, and before all later work.
-    pub(crate) fn launch(&self) -> candle_core::Result<()> {
+    ///
+    /// # Errors
+    /// Errors of the driver.
+    pub fn launch(&self) -> candle_core::Result<()> {
         let launched = self.worker.fence_from(&self.stream).and_then(|()| self.graph.launch());
         let launched = launched.and_then(|()| self.worker.fence_to(&self.stream));
         launched.and_then(|()| self.comm.count(&self.stats)).map_err(to_candle)

@@ -67,7 +67,7 @@ impl HeadPlan {
 }
 
 /// `count` items in `ranks` ranges, whose lengths differ by one at most, the longer ones first.
-pub(crate) fn even_ranges(count: usize, ranks: usize) -> impl Iterator<Item = Range<usize>> {
+pub fn even_ranges(count: usize, ranks: usize) -> impl Iterator<Item = Range<usize>> {
     let (each, longer) = (count / ranks, count % ranks);
     (0..ranks).map(move |rank| {
         let start = rank * each + rank.min(longer);

@@ -38,7 +38,10 @@ impl Matrix {
     }
 
     /// Number of inputs.
-    pub(crate) fn inputs(&self) -> Result<usize> {
+    ///
+    /// # Errors
+    /// Errors of candle.
+    pub fn inputs(&self) -> Result<usize> {
         match &self.0 {
             Kind::Dense(weight) | Kind::Quantized(QMatMul::Tensor(weight) | QMatMul::TensorF16(weight)) => {
                 weight.dim(1)

@@ -26,13 +26,13 @@ const PAUSE: Duration = Duration::from_micros(50);
 
 /// Host memory for copies of results, which is used again and again.
 #[derive(Debug, Default)]
-pub(crate) struct Reader {
+pub struct Reader {
     free: Vec<disco_core::Tensor>,
 }
 
 /// A copy to the host under way.
 #[derive(Debug)]
-pub(crate) struct Reading {
+pub struct Reading {
     host: disco_core::Tensor,
     event: Event,
 }
@@ -52,7 +52,7 @@ impl Reader {
     /// # Errors
     /// The tensor is on another device than the queue; errors of the driver.
     #[cfg_attr(not(feature = "cuda"), expect(unused_variables, reason = "only streams need a communicator"))]
-    pub(crate) fn begin<T: Element>(&mut self, tensor: &Tensor, comm: &Comm, queue: &mut dyn Queue) -> Result<Reading> {
+    pub fn begin<T: Element>(&mut self, tensor: &Tensor, comm: &Comm, queue: &mut dyn Queue) -> Result<Reading> {
         let len = tensor.elem_count();
         let fits = |host: &disco_core::Tensor| host.dtype() == T::DTYPE && host.elements() == len;
         let host = match self.free.iter().position(fits) {
@@ -75,12 +75,7 @@ impl Reader {
     /// # Errors
     /// [`Error::Deadline`](disco_core::Error::Deadline) with the missing rank; a collective before the copy has failed;
     /// errors of the driver.
-    pub(crate) fn finish<T: Element>(
-        &mut self,
-        reading: Reading,
-        comm: &Comm,
-        queue: &mut dyn Queue,
-    ) -> Result<Vec<T>> {
+    pub fn finish<T: Element>(&mut self, reading: Reading, comm: &Comm, queue: &mut dyn Queue) -> Result<Vec<T>> {
         let (start, mut has_waited) = (Instant::now(), false);
         while !queue.poll(reading.event).map_err(to_candle)? {
             match start.elapsed() {

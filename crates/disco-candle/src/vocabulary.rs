@@ -125,10 +125,7 @@ impl VocabParallelLogits {
 
 /// The tokens with the largest logits, on the device: see [`VocabParallelLogits::argmax`].
 #[derive(Clone, Debug)]
-pub struct Argmax(
-    /// f64 `[2, rows]`: the numbers of the tokens, and the sums of all logits.
-    pub(crate) Tensor,
-);
+pub struct Argmax(Tensor);
 
 impl Argmax {
     /// The numbers of the tokens, u32 `[rows]`, on the device.
@@ -148,8 +145,16 @@ impl Argmax {
         Self::checked(&self.0.flatten_all()?.to_vec1()?)
     }
 
-    /// The numbers of the tokens, from all values of the tensor.
-    pub(crate) fn checked(values: &[f64]) -> Result<Vec<u32>> {
+    /// The numbers of the tokens, and the sums of all logits: f64 `[2, rows]`, on the device.
+    pub fn values(&self) -> &Tensor {
+        &self.0
+    }
+
+    /// The numbers of the tokens, from a copy of all [`values`](Self::values).
+    ///
+    /// # Errors
+    /// A logit is NaN or infinite.
+    pub fn checked(values: &[f64]) -> Result<Vec<u32>> {
         let (numbers, sums) = values.split_at(values.len() / 2);
         if sums.iter().all(|sum| sum.is_finite()) {
             Ok(numbers.iter().map(|number| *number as u32).collect())
@@ -160,7 +165,7 @@ impl Argmax {
 }
 
 /// The error for logits of which no token can be chosen.
-pub(crate) fn not_finite() -> candle_core::Error {
+pub fn not_finite() -> candle_core::Error {
     candle_core::Error::Msg(
         "a logit of the model is NaN or infinite: its weights are damaged, or overflow their type".into(),
     )

@@ -43,7 +43,8 @@ pub(crate) const PARTS: [Part; 5] = [
         limit: 540,
         depends: &[
             "crates/disco-candle/src",
-            "crates/disco-candle/examples/generate",
+            "crates/disco-models/src",
+            "crates/disco-models/examples/generate",
             "crates/disco-ccl/src",
             "disco-nccl/src",
         ],

@@ -30,7 +30,7 @@ const BUILDS: [&str; 4] = [
 ];
 
 /// The example `generate` for the CPU.
-const GENERATE: &str = "build --package disco-candle --example generate";
+const GENERATE: &str = "build --package disco-models --example generate";
 
 /// Builds the programs: optimized and with `generate` for CUDA, or for a rehearsal on the CPU.
 ///

@@ -2,13 +2,9 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::disallowed_methods, reason = "tests")]
 
-#[allow(dead_code, reason = "the example uses the rest")]
-#[path = "../../examples/embed/bert.rs"]
-mod bert;
 mod collectives;
 mod failures;
 mod layers;
-mod sentences;
 mod training;
 
 use std::thread;

@@ -1,0 +1,156 @@
+//! BERT, split over ranks by heads and by hidden units.
+
+use candle_core::{D, DType, IndexOp as _, Module as _, Tensor};
+use candle_nn::LayerNorm;
+use disco_candle::weights::{Plan, Shards, Split};
+use disco_candle::{ColumnParallelLinear, Comm, HeadPlan, Matrix, RowParallelLinear, VocabParallelEmbedding};
+use serde::Deserialize;
+
+use crate::ModelError;
+
+/// The hyperparameters, from `config.json`.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Config {
+    hidden_size: usize,
+    num_hidden_layers: usize,
+    num_attention_heads: usize,
+    vocab_size: usize,
+    /// The most tokens of a sentence.
+    pub max_position_embeddings: usize,
+    layer_norm_eps: f64,
+}
+
+/// One rank's part of a model.
+pub struct Bert {
+    words: VocabParallelEmbedding,
+    positions: Tensor,
+    kind: Tensor,
+    norm: LayerNorm,
+    layers: Vec<Layer>,
+    head_width: usize,
+}
+
+struct Layer {
+    query: ColumnParallelLinear,
+    key: ColumnParallelLinear,
+    value: ColumnParallelLinear,
+    attention: RowParallelLinear,
+    attention_norm: LayerNorm,
+    intermediate: ColumnParallelLinear,
+    output: RowParallelLinear,
+    output_norm: LayerNorm,
+}
+
+/// Which part of each tensor a rank reads.
+///
+/// # Errors
+/// There are more ranks than heads.
+pub fn plan(config: &Config, ranks: usize) -> Result<Plan, ModelError> {
+    let heads = HeadPlan::new(config.num_attention_heads, config.num_attention_heads, ranks)?;
+    let width = config.hidden_size / config.num_attention_heads;
+    let own = |rank| heads.query(rank).start * width..heads.query(rank).end * width;
+    Ok(Plan::new()
+        // Weights and biases of the projections have one row for each element of a head.
+        .with("*.attention.self.*", Split::ranges(0, (0..ranks).map(own)))
+        .with("*.attention.output.dense.weight", Split::ranges(1, (0..ranks).map(own)))
+        .with("*.intermediate.dense.*", Split::even(0, 1))
+        .with("*.output.dense.weight", Split::even(1, 1))
+        .with("embeddings.word_embeddings.weight", Split::even(0, 1))
+        .with("*", Split::Whole))
+}
+
+impl Bert {
+    /// Reads this rank's part.
+    ///
+    /// # Errors
+    /// The weights lack a tensor or can't be read.
+    pub fn load(config: &Config, shards: &Shards, comm: &Comm) -> Result<Self, ModelError> {
+        let norm = |name: &str| {
+            let [weight, bias] = ["weight", "bias"].map(|part| shards.tensor(&format!("{name}.{part}")));
+            Ok::<_, ModelError>(LayerNorm::new(weight?, bias?, config.layer_norm_eps))
+        };
+        let parts = |name: &str| {
+            let [weight, bias] = ["weight", "bias"].map(|part| shards.tensor(&format!("{name}.{part}")));
+            Ok::<_, ModelError>((Matrix::dense(weight?), Some(bias?)))
+        };
+        let column =
+            |name: &str| parts(name).map(|(matrix, bias)| ColumnParallelLinear::new(matrix, bias, comm.clone()));
+        let row = |name: &str| parts(name).map(|(matrix, bias)| RowParallelLinear::new(matrix, bias, comm.clone()));
+        let layer = |number| {
+            let name = |part| format!("encoder.layer.{number}.{part}");
+            Ok::<_, ModelError>(Layer {
+                query: column(&name("attention.self.query"))?,
+                key: column(&name("attention.self.key"))?,
+                value: column(&name("attention.self.value"))?,
+                attention: row(&name("attention.output.dense"))?,
+                attention_norm: norm(&name("attention.output.LayerNorm"))?,
+                intermediate: column(&name("intermediate.dense"))?,
+                output: row(&name("output.dense"))?,
+                output_norm: norm(&name("output.LayerNorm"))?,
+            })
+        };
+        let words = shards.tensor("embeddings.word_embeddings.weight")?;
+        Ok(Self {
+            words: VocabParallelEmbedding::new(words, own_words(config, comm), comm.clone())?,
+            positions: shards.tensor("embeddings.position_embeddings.weight")?,
+            kind: shards.tensor("embeddings.token_type_embeddings.weight")?.i(0)?,
+            norm: norm("embeddings.LayerNorm")?,
+            layers: (0..config.num_hidden_layers).map(layer).collect::<Result<_, ModelError>>()?,
+            head_width: config.hidden_size / config.num_attention_heads,
+        })
+    }
+
+    /// The embeddings of sentences, vectors of length 1: `[sentences, hidden_size]`. Every rank gets all of them.
+    ///
+    /// # Errors
+    /// A sentence has more tokens than the model has positions, or a collective fails.
+    pub fn embed(&self, sentences: &[Vec<u32>]) -> Result<Tensor, ModelError> {
+        let longest = sentences.iter().map(Vec::len).max().unwrap_or(0);
+        let padded = |padding: u32, of: fn(u32) -> u32| {
+            let row = move |tokens: &Vec<u32>| {
+                let padding = std::iter::repeat_n(padding, longest - tokens.len());
+                tokens.iter().copied().map(of).chain(padding).collect::<Vec<_>>()
+            };
+            let all: Vec<u32> = sentences.iter().flat_map(row).collect();
+            Tensor::from_vec(all, (sentences.len(), longest), self.positions.device())
+        };
+        let tokens = padded(0, |token| token)?;
+        // 1 for tokens, 0 for padding.
+        let is_token = padded(0, |_| 1)?.to_dtype(DType::F32)?;
+        // Attention to padding has a weight of e^-10000, which is 0.
+        let mask = ((&is_token - 1.0)? * 1e4)?.unsqueeze(1)?.unsqueeze(1)?;
+        let positions = self.positions.narrow(0, 0, longest)?;
+        let x = self.words.forward(&tokens)?.broadcast_add(&positions)?.broadcast_add(&self.kind)?;
+        let mut x = self.norm.forward(&x)?;
+        for layer in &self.layers {
+            x = layer.forward(&x, &mask, self.head_width)?;
+        }
+        // The mean over the tokens of each sentence.
+        let sums = x.broadcast_mul(&is_token.unsqueeze(2)?)?.sum(1)?;
+        let means = sums.broadcast_div(&is_token.sum_keepdim(1)?)?;
+        Ok(means.broadcast_div(&means.sqr()?.sum_keepdim(1)?.sqrt()?)?)
+    }
+}
+
+impl Layer {
+    fn forward(&self, x: &Tensor, mask: &Tensor, width: usize) -> Result<Tensor, ModelError> {
+        let (sentences, tokens, _) = x.dims3()?;
+        let heads = |y: Tensor| y.reshape((sentences, tokens, (), width))?.transpose(1, 2)?.contiguous();
+        let query = heads(self.query.forward(x)?)?;
+        let key = heads(self.key.forward(x)?)?;
+        let value = heads(self.value.forward(x)?)?;
+        let scores = (query.matmul(&key.t()?)? * (width as f64).powf(-0.5))?.broadcast_add(mask)?;
+        let attended = candle_nn::ops::softmax(&scores, D::Minus1)?.matmul(&value)?;
+        let attended = self.attention.forward(&attended.transpose(1, 2)?.flatten_from(2)?)?;
+        let x = self.attention_norm.forward(&(attended + x)?)?;
+        let y = self.output.forward(&self.intermediate.forward(&x)?.gelu_erf()?)?;
+        Ok(self.output_norm.forward(&(y + x)?)?)
+    }
+}
+
+/// The rows of the vocabulary of this rank, as the plan splits them.
+fn own_words(config: &Config, comm: &Comm) -> std::ops::Range<usize> {
+    let (each, more) = (config.vocab_size / comm.size(), config.vocab_size % comm.size());
+    let first = |rank: usize| rank * each + rank.min(more);
+    first(comm.rank())..first(comm.rank() + 1)
+}

@@ -1,0 +1,425 @@
+//! The hyperparameters of a model, from GGUF metadata or from `config.json`.
+
+use std::path::Path;
+
+use candle_core::quantized::gguf_file::{Content, Value};
+use serde_json::Value as Json;
+
+mod family;
+mod json;
+mod scaling;
+
+pub use family::{Activation, Features};
+pub use scaling::Scaling;
+use scaling::rope_from_json;
+
+use crate::ModelError;
+use crate::names::DIVISORS;
+use disco_candle::weights::Weights;
+
+/// Hyperparameters of a model.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Config {
+    /// Width of the hidden state.
+    pub dim: usize,
+    /// Number of layers.
+    pub layers: usize,
+    /// Number of query heads.
+    pub heads: usize,
+    /// Number of kv heads; divides the number of query heads.
+    pub kv_heads: usize,
+    /// Width of a head.
+    pub head_dim: usize,
+    /// Width of the feed-forward network.
+    pub ffn: usize,
+    /// Number of tokens of the vocabulary.
+    pub vocabulary: usize,
+    /// The most tokens of a sequence.
+    pub context: usize,
+    /// Epsilon of the RMS norms.
+    pub eps: f64,
+    /// Base of the frequencies of rotary embeddings.
+    pub rope_base: f32,
+    /// How the frequencies are scaled to longer contexts.
+    pub scaling: Scaling,
+    /// The elements that rotary embeddings rotate together.
+    pub pairs: Pairs,
+    /// Whether the logits use the embedding matrix.
+    pub tied: bool,
+    /// Tokens that end a text.
+    pub eos: Vec<u32>,
+    /// Differences of the model's family from llama.
+    pub features: Features,
+}
+
+/// The elements of a head that rotary embeddings rotate together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Pairs {
+    /// Elements 2i and 2i + 1, as in GGUF files of llama models.
+    Interleaved,
+    /// Elements i and i + half of the head, as in files of Hugging Face.
+    Halves,
+}
+
+/// The largest width of a matrix that is taken for right, so that products of two have room.
+const MAX_WIDTH: usize = 1 << 24;
+
+/// Tokens that end a text or a turn whatever the metadata of a GGUF file says, as in llama.cpp: many files name only one
+/// of several ends.
+const ENDS: [&str; 9] = [
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|im_end|>",
+    "<|end|>",
+    "<|return|>",
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "<end_of_turn>",
+    "<EOT>",
+];
+
+impl Config {
+    /// Reads the configuration that belongs to opened weights: the metadata of a GGUF file, else `config.json` in the
+    /// folder of the weights. Texts end with the tokens of `config.json` and of `generation_config.json`.
+    ///
+    /// # Errors
+    /// The model has another architecture or uses an unsupported feature; the configuration is missing or incomplete.
+    pub fn open(weights: &Weights) -> Result<Self, ModelError> {
+        Self::open_ignoring(weights, &[])
+    }
+
+    /// As [`open`](Self::open), but goes on if `config.json` has keys of `ignored` that are not understood.
+    ///
+    /// # Errors
+    /// Errors of [`open`](Self::open).
+    pub fn open_ignoring(weights: &Weights, ignored: &[String]) -> Result<Self, ModelError> {
+        if let Some(content) = weights.gguf() {
+            return Self::from_metadata(content, |tensor| weights.contains(tensor));
+        }
+        let path = weights.path();
+        let folder = if path.is_dir() { path } else { path.parent().unwrap_or(Path::new(".")) };
+        let json = json::read(&folder.join("config.json"))?;
+        let mut config = Self::from_json(&json, ignored)?;
+        config.tied |= json["tie_word_embeddings"].is_null() && !weights.contains("lm_head.weight");
+        // As transformers 5, which does not tie matrices if the files have both.
+        config.tied &= !["lm_head.weight", "model.embed_tokens.weight"].iter().all(|name| weights.contains(name));
+        // Chats often end with another token than texts, and only this file says so.
+        let generation = folder.join("generation_config.json");
+        if generation.exists() {
+            config.eos.extend(ends(&json::read(&generation)?)?);
+            config.eos.sort_unstable();
+            config.eos.dedup();
+        }
+        Ok(config)
+    }
+
+    /// Reads the metadata of a GGUF file. Texts end with the tokens of its keys and with tokens that are ends by their
+    /// names (`<|eot_id|>`, `<|im_end|>`, …).
+    ///
+    /// # Errors
+    /// The model has another architecture or uses an unsupported feature; a key is missing or has the wrong type.
+    pub fn from_gguf(content: &Content) -> Result<Self, ModelError> {
+        Self::from_metadata(content, |tensor| content.tensor_infos.contains_key(tensor))
+    }
+
+    /// `has`: whether there is a tensor, also one of a type that candle can't hold.
+    fn from_metadata(content: &Content, has: impl Fn(&str) -> bool) -> Result<Self, ModelError> {
+        let keys = Metadata(content);
+        match keys.text("general.architecture")? {
+            "llama" => (),
+            found => {
+                return Err(ModelError::Architecture { found: found.into(), known: "llama (of GGUF files)".into() });
+            }
+        }
+        if keys.number("llama.expert_count")?.is_some_and(|experts| experts > 0) {
+            return Err(ModelError::Feature { feature: "a mixture of experts (llama.expert_count)".into() });
+        }
+        let dim = keys.required("llama.embedding_length")?;
+        let heads = keys.required("llama.attention.head_count")?;
+        let embedding = content.tensor_infos.get("token_embd.weight");
+        let vocabulary = match (embedding.and_then(|info| info.shape.dims().first()), keys.number("llama.vocab_size")?)
+        {
+            (Some(rows), _) => *rows,
+            (None, Some(size)) => size,
+            (None, None) => return Err(missing("llama.vocab_size")),
+        };
+        let head_dim = match keys.number("llama.attention.key_length")? {
+            Some(head_dim) => head_dim,
+            None => dim.checked_div(heads).unwrap_or(0),
+        };
+        Self {
+            dim,
+            layers: keys.required("llama.block_count")?,
+            heads,
+            kv_heads: keys.number("llama.attention.head_count_kv")?.unwrap_or(heads),
+            head_dim,
+            ffn: keys.required("llama.feed_forward_length")?,
+            vocabulary,
+            context: keys.required("llama.context_length")?,
+            eps: keys
+                .float("llama.attention.layer_norm_rms_epsilon")?
+                .ok_or_else(|| missing("llama.attention.layer_norm_rms_epsilon"))?
+                .into(),
+            rope_base: keys.float("llama.rope.freq_base")?.unwrap_or(10_000.0),
+            scaling: if has(DIVISORS) { Scaling::InFile } else { keys.scaling()? },
+            pairs: Pairs::Interleaved,
+            tied: !has("output.weight"),
+            eos: keys.ends()?,
+            features: Features {
+                input_bias: has("blk.0.attn_q.bias"),
+                output_bias: has("blk.0.attn_output.bias"),
+                ffn_bias: has("blk.0.ffn_down.bias"),
+                ..Features::default()
+            },
+        }
+        .checked(keys.number("llama.rope.dimension_count")?)
+    }
+
+    /// Reads the content of a `config.json`. Keys of `ignored` may be unknown.
+    ///
+    /// # Errors
+    /// The model has another architecture or uses an unsupported feature; a key is missing, has the wrong type, or is not
+    /// understood.
+    pub fn from_json(json: &Json, ignored: &[String]) -> Result<Self, ModelError> {
+        let layers = json::number(json, "num_hidden_layers")?;
+        let features = Features::from_json(json, layers.unwrap_or(0), ignored)?;
+        let quantization = &json["quantization_config"];
+        if !quantization.is_null() {
+            let method = &quantization["quant_method"];
+            return Err(ModelError::Feature { feature: format!("quantised weights (quantization_config, {method})") });
+        }
+        let (rope_base, scaling) = rope_from_json(json)?;
+        let context = json::number(json, "max_position_embeddings")?.unwrap_or(2048);
+        let number = |key: &str| json::number(json, key);
+        let required = |key: &str| number(key)?.ok_or_else(|| missing(key));
+        let (dim, heads) = (required("hidden_size")?, required("num_attention_heads")?);
+        Self {
+            dim,
+            layers: layers.ok_or_else(|| missing("num_hidden_layers"))?,
+            heads,
+            kv_heads: number("num_key_value_heads")?.unwrap_or(heads),
+            head_dim: match number("head_dim")? {
+                Some(head_dim) => head_dim,
+                // The defaults of transformers.
+                None if features.norm_offset > 0.0 => 256,
+                None if features.head_norms => 128,
+                None => dim.checked_div(heads).unwrap_or(0),
+            },
+            ffn: required("intermediate_size")?,
+            vocabulary: required("vocab_size")?,
+            context: context.max(scaling.context()),
+            eps: json::float(json, "rms_norm_eps")?.ok_or_else(|| missing("rms_norm_eps"))?,
+            rope_base,
+            scaling,
+            pairs: Pairs::Halves,
+            tied: json::flag(json, "tie_word_embeddings")?.unwrap_or(features.ties),
+            eos: ends(json)?,
+            features,
+        }
+        .checked(None)
+    }
+
+    /// Checks that the values fit each other. `rotated` is the number of elements of a head that are rotated.
+    fn checked(self, rotated: Option<usize>) -> Result<Self, ModelError> {
+        let Self { dim, layers, heads, kv_heads, head_dim, ffn, vocabulary, context, .. } = self;
+        let fail = |text: String| Err(ModelError::Inconsistent(text));
+        if [dim, layers, heads, kv_heads, head_dim, ffn, vocabulary, context].contains(&0) {
+            return fail(format!(
+                "a width or a number is 0 (width {dim}, {layers} layers, {heads} query heads, {kv_heads} kv heads, head width {head_dim}, feed-forward width {ffn}, {vocabulary} tokens, context {context})"
+            ));
+        }
+        if let Some(large) = [dim, heads, head_dim, ffn, vocabulary].into_iter().find(|number| *number > MAX_WIDTH) {
+            return fail(format!("a width or a number is {large}, and at most {MAX_WIDTH} can be right"));
+        }
+        if self.features.window == Some(0) {
+            return fail("a window of 0 tokens (sliding_window)".into());
+        }
+        if !heads.is_multiple_of(kv_heads) {
+            return fail(format!("{heads} query heads can't share {kv_heads} kv heads equally"));
+        }
+        if !head_dim.is_multiple_of(2) {
+            return fail(format!("rotary embeddings need heads of an even width, but the width is {head_dim}"));
+        }
+        match rotated {
+            Some(rotated) if rotated != head_dim => Err(ModelError::Feature {
+                feature: format!("a rotary embedding of {rotated} of the {head_dim} elements of a head"),
+            }),
+            _ => Ok(self),
+        }
+    }
+}
+
+/// The tokens of the key `eos_token_id`: none, one, or a list.
+fn ends(json: &Json) -> Result<Vec<u32>, ModelError> {
+    let key = "eos_token_id";
+    let token = |token: &Json| token.as_u64().and_then(|token| u32::try_from(token).ok());
+    let tokens = match &json[key] {
+        Json::Null => Some(Vec::new()),
+        Json::Array(tokens) => tokens.iter().map(token).collect(),
+        one => token(one).map(|token| vec![token]),
+    };
+    tokens.ok_or_else(|| json::wrong(key, "a token or a list of tokens", &json[key]))
+}
+
+pub(super) fn missing(key: &str) -> ModelError {
+    ModelError::Key { key: key.into(), why: "the key is missing".into() }
+}
+
+/// Typed access to the metadata of a GGUF file.
+struct Metadata<'a>(&'a Content);
+
+impl<'a> Metadata<'a> {
+    fn text(&self, key: &str) -> Result<&'a str, ModelError> {
+        match self.0.metadata.get(key) {
+            Some(Value::String(text)) => Ok(text),
+            Some(other) => Err(wrong(key, "a text", other)),
+            None => Err(missing(key)),
+        }
+    }
+
+    /// An optional whole number of any integer type.
+    fn number(&self, key: &str) -> Result<Option<usize>, ModelError> {
+        let Some(value) = self.0.metadata.get(key) else { return Ok(None) };
+        let signed = |number: i64| usize::try_from(number).ok();
+        let number = match value {
+            Value::U8(number) => Some((*number).into()),
+            Value::U16(number) => Some((*number).into()),
+            Value::U32(number) => Some(*number as usize),
+            Value::U64(number) => usize::try_from(*number).ok(),
+            Value::I8(number) => signed((*number).into()),
+            Value::I16(number) => signed((*number).into()),
+            Value::I32(number) => signed((*number).into()),
+            Value::I64(number) => signed(*number),
+            _ => None,
+        };
+        number.map(Some).ok_or_else(|| wrong(key, "a whole number", value))
+    }
+
+    fn scaling(&self) -> Result<Scaling, ModelError> {
+        match self.0.metadata.get("llama.rope.scaling.type") {
+            Some(Value::String(name)) if name == "none" => Ok(Scaling::None),
+            // Older files have a factor without a type, or by another name.
+            kind if kind.is_none_or(|kind| matches!(kind, Value::String(name) if name == "linear")) => {
+                let factor = self.float("llama.rope.scaling.factor")?.or(self.float("llama.rope.scale_linear")?);
+                let factor = factor.filter(|factor| ![0.0, 1.0].contains(factor));
+                Ok(factor.map_or(Scaling::None, |factor| Scaling::Linear { factor }))
+            }
+            other => Err(ModelError::Feature { feature: format!("rope scaling {other:?}") }),
+        }
+    }
+
+    /// The tokens that end a text, by the keys and by the names of tokens.
+    fn ends(&self) -> Result<Vec<u32>, ModelError> {
+        let eos = ["eos", "eot", "eom"].map(|end| self.number(&format!("tokenizer.ggml.{end}_token_id")));
+        let mut eos = eos.into_iter().filter_map(Result::transpose).collect::<Result<Vec<_>, _>>()?;
+        if let Some(Value::Array(tokens)) = self.0.metadata.get("tokenizer.ggml.tokens") {
+            let is_end = |token: &Value| matches!(token, Value::String(text) if ENDS.contains(&text.as_str()));
+            eos.extend((0..).zip(tokens).filter(|(_, token)| is_end(token)).map(|(number, _)| number));
+        }
+        eos.sort_unstable();
+        eos.dedup();
+        Ok(eos.into_iter().map(|token| token as u32).collect())
+    }
+
+    fn required(&self, key: &str) -> Result<usize, ModelError> {
+        self.number(key)?.ok_or_else(|| missing(key))
+    }
+
+    fn float(&self, key: &str) -> Result<Option<f32>, ModelError> {
+        match self.0.metadata.get(key) {
+            None => Ok(None),
+            Some(Value::F32(number)) => Ok(Some(*number)),
+            Some(Value::F64(number)) => Ok(Some(*number as f32)),
+            Some(other) => Err(wrong(key, "a float", other)),
+        }
+    }
+}
+
+fn wrong(key: &str, expected: &str, found: &Value) -> ModelError {
+    ModelError::Key { key: key.into(), why: format!("expected {expected}, got {:?}", found.value_type()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn llama(key: &str, value: Json) -> Result<Config, ModelError> {
+        let mut json = serde_json::json!({
+            "model_type": "llama", "hidden_size": 24, "num_attention_heads": 3, "num_key_value_heads": 1,
+            "num_hidden_layers": 2, "intermediate_size": 64, "vocab_size": 40, "rms_norm_eps": 1e-5,
+        });
+        json[key] = value;
+        Config::from_json(&json, &[])
+    }
+
+    #[test]
+    fn other_architectures_are_refused_by_name() {
+        let error = llama("model_type", "mamba".into()).unwrap_err().to_string();
+        assert!(error.starts_with("the model has the architecture \"mamba\", which is not supported"), "{error}");
+    }
+
+    #[test]
+    fn a_key_that_is_not_understood_is_refused_unless_it_is_off_or_ignored() {
+        let error = llama("logit_scale", 0.5.into()).unwrap_err().to_string();
+        let expected = "has the key \"logit_scale\" (0.5), which may change the results and is not understood";
+        assert!(error.contains(expected) && error.ends_with("(`generate --ignore-key logit_scale`)"), "{error}");
+        llama("clip_qkv", Json::Null).unwrap();
+        llama("alibi", false.into()).unwrap();
+        llama("use_cache", true.into()).unwrap();
+        // A key of another family.
+        assert!(llama("residual_multiplier", 0.5.into()).is_err());
+        let json = serde_json::json!({"model_type": "llama", "logit_scale": 0.5});
+        let error = Config::from_json(&json, &["logit_scale".into()]).unwrap_err().to_string();
+        assert!(error.ends_with("hidden_size: the key is missing"), "{error}");
+    }
+
+    #[test]
+    fn heads_that_kv_heads_do_not_divide_are_refused() {
+        let error = llama("num_key_value_heads", 2.into()).unwrap_err().to_string();
+        assert!(error.ends_with("3 query heads can't share 2 kv heads equally"), "{error}");
+    }
+
+    #[test]
+    fn an_unknown_rope_scaling_is_refused_by_name() {
+        let error = llama("rope_scaling", serde_json::json!({"rope_type": "su"})).unwrap_err().to_string();
+        assert!(error.contains("rope scaling \"su\" is not supported"), "{error}");
+    }
+
+    #[test]
+    fn rope_parameters_of_transformers_5_are_obeyed() {
+        let llama3 = serde_json::json!({
+            "rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 64,
+        });
+        let config = llama("rope_parameters", llama3).unwrap();
+        assert_eq!(config.rope_base, 500_000.0);
+        assert_eq!(config.scaling, Scaling::Llama3 { factor: 8.0, low: 1.0, high: 4.0, context: 64 });
+
+        let by_layer = serde_json::json!({"full_attention": {"rope_type": "default", "rope_theta": 10000.0}});
+        let error = llama("rope_parameters", by_layer).unwrap_err().to_string();
+        assert!(error.contains("rope_parameters that differ between layers is not supported"), "{error}");
+        let partial = serde_json::json!({"rope_type": "default", "partial_rotary_factor": 0.5});
+        let error = llama("rope_parameters", partial).unwrap_err().to_string();
+        assert!(error.contains("partial_rotary_factor 0.5 is not supported"), "{error}");
+    }
+
+    #[test]
+    fn quantised_weights_are_refused_by_their_method() {
+        let error = llama("quantization_config", serde_json::json!({"quant_method": "fp8"})).unwrap_err().to_string();
+        assert!(error.contains("quantised weights (quantization_config, \"fp8\") is not supported"), "{error}");
+    }
+
+    #[test]
+    fn the_error_for_a_missing_key_names_it() {
+        let error = llama("num_hidden_layers", Json::Null).unwrap_err().to_string();
+        assert!(error.ends_with("num_hidden_layers: the key is missing"), "{error}");
+    }
+
+    #[test]
+    fn one_end_token_and_a_list_of_them_are_read() {
+        assert_eq!(llama("eos_token_id", 2.into()).unwrap().eos, [2]);
+        assert_eq!(llama("eos_token_id", serde_json::json!([2, 7])).unwrap().eos, [2, 7]);
+    }
+}

@@ -1,0 +1,216 @@
+//! Texts that grow token by token.
+
+use std::sync::Arc;
+
+#[cfg(feature = "cuda")]
+use candle_core::{CudaDevice, Device};
+use candle_core::{DType, Tensor};
+#[cfg(feature = "cuda")]
+use disco_candle::cuda;
+use disco_candle::{Argmax, not_finite};
+use disco_candle::{Reader, Reading};
+use disco_core::Queue;
+
+use crate::{Cache, ModelError, Sampler, Transformer};
+
+/// The shapes of the steps of a [`Generation`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Steps {
+    /// Tokens attend to the slots that are used.
+    #[default]
+    Growing,
+    /// Tokens attend to all slots of the cache; masks exclude unused slots. So all steps have the same shapes until the cache
+    /// gets larger memory. On a CUDA device of [`device`](disco_candle::device()), a step with the greedy
+    /// sampler is captured once, with its collectives, and replayed as a graph, so that a token costs one launch; not with
+    /// [`Comm::measure_waits`](disco_candle::Comm::measure_waits), whose barriers a graph can't have.
+    Fixed,
+}
+
+/// A batch of texts under way: their cache, and the choice of their tokens. Every rank calls [`Generation::next`] with equal
+/// arguments, and gets the same tokens.
+///
+/// Tokens stay on the device. With the [greedy](Sampler::is_greedy) sampler on a device other than the host, the next step
+/// is enqueued before the host waits for the tokens of the last one, so the device computes without a pause; one small copy
+/// to the host is all that the host waits for. Other samplers choose on the host, from one copy of the logits.
+#[derive(Debug)]
+pub struct Generation {
+    cache: Cache,
+    sampler: Sampler,
+    steps: Steps,
+    /// The hidden states of the last tokens of the prompts, before the first choice.
+    hidden: Option<Tensor>,
+    chosen: Chosen,
+    reader: Reader,
+    /// The copy of the next tokens, which the device computes while the program handles the current ones.
+    ahead: Option<Reading>,
+    /// The model with the ranks that began the texts.
+    ranks: Arc<()>,
+    /// Whether a token could not be computed.
+    has_failed: bool,
+    #[cfg(feature = "cuda")]
+    graph: Option<cuda::Captured>,
+}
+
+/// The last choice, in memory that stays the same.
+#[derive(Debug)]
+struct Chosen {
+    /// The last token of each sequence, u32 `[sequences]`.
+    tokens: Tensor,
+    /// The values of an [`Argmax`].
+    values: Tensor,
+}
+
+impl Transformer {
+    /// Begins texts: processes a batch of prompts.
+    ///
+    /// # Errors
+    /// As [`Transformer::prompt`].
+    pub fn generate(&self, prompts: &[Vec<u32>], sampler: Sampler, steps: Steps) -> Result<Generation, ModelError> {
+        let (cache, hidden) = self.prompt(prompts)?;
+        let chosen = Chosen {
+            tokens: Tensor::zeros(prompts.len(), DType::U32, self.device())?,
+            values: Tensor::zeros((2, prompts.len()), DType::F64, self.device())?,
+        };
+        Ok(Generation {
+            cache,
+            sampler,
+            steps,
+            hidden: Some(hidden),
+            chosen,
+            reader: Reader::default(),
+            ahead: None,
+            ranks: self.ranks(),
+            has_failed: false,
+            #[cfg(feature = "cuda")]
+            graph: None,
+        })
+    }
+}
+
+impl Generation {
+    /// The keys and values so far.
+    pub fn cache(&self) -> &Cache {
+        &self.cache
+    }
+
+    /// The next token of each sequence. `queue` is that of the worker.
+    ///
+    /// # Errors
+    /// A logit is NaN or infinite, the context is used up, or a collective fails. After an error, and after a
+    /// [`rejoin`](Transformer::rejoin) of the model, the texts can't go on.
+    pub fn next(&mut self, model: &Transformer, queue: &mut dyn Queue) -> Result<Vec<u32>, ModelError> {
+        if !Arc::ptr_eq(&self.ranks, &model.ranks()) {
+            let text = "the texts were begun by another model, or before other ranks took part; begin them again";
+            return Err(ModelError::Call(text.into()));
+        }
+        if self.has_failed {
+            return Err(ModelError::Call("a token could not be computed before; begin the texts again".into()));
+        }
+        let tokens = self.compute_next(model, queue);
+        self.has_failed = tokens.is_err();
+        tokens
+    }
+
+    fn compute_next(&mut self, model: &Transformer, queue: &mut dyn Queue) -> Result<Vec<u32>, ModelError> {
+        let current = match self.ahead.take() {
+            Some(current) => current,
+            None => self.enqueue(model, queue)?,
+        };
+        if !self.sampler.is_greedy() {
+            let logits = self.reader.finish(current, model.comm(), queue)?;
+            return self.choose(model, &logits);
+        }
+        if !model.device().is_cpu() && self.cache.used < model.config().context {
+            self.ahead = Some(self.enqueue(model, queue)?);
+        }
+        Ok(Argmax::checked(&self.reader.finish::<f64>(current, model.comm(), queue)?)?)
+    }
+
+    /// Enqueues the next choice, and the copy of what the host needs: the tokens, or the logits to choose from.
+    fn enqueue(&mut self, model: &Transformer, queue: &mut dyn Queue) -> Result<Reading, ModelError> {
+        let hidden = self.hidden.take();
+        if self.sampler.is_greedy() {
+            match hidden {
+                Some(hidden) => self.chosen.take_best(model, &hidden)?,
+                None => self.greedy_step(model, queue)?,
+            }
+            return Ok(self.reader.begin::<f64>(&self.chosen.values, model.comm(), queue)?);
+        }
+        let hidden = hidden.map_or_else(|| self.step(model), Ok)?;
+        Ok(self.reader.begin::<f32>(&model.logits(&hidden)?.contiguous()?, model.comm(), queue)?)
+    }
+
+    #[cfg_attr(not(feature = "cuda"), expect(unused_variables, reason = "only graphs need the queue"))]
+    fn greedy_step(&mut self, model: &Transformer, queue: &mut dyn Queue) -> Result<(), ModelError> {
+        #[cfg(feature = "cuda")]
+        if let (Steps::Fixed, Device::Cuda(device)) = (self.steps, model.device())
+            && !model.comm().measures_waits().map_err(disco_candle::to_candle)?
+        {
+            return self.replay(model, device, queue);
+        }
+        let hidden = self.step(model)?;
+        self.chosen.take_best(model, &hidden)
+    }
+
+    /// Processes the last tokens. Returns their hidden states.
+    fn step(&mut self, model: &Transformer) -> Result<Tensor, ModelError> {
+        model.prepare_step(&mut self.cache)?;
+        let width = match self.steps {
+            Steps::Growing => self.cache.used + 1,
+            Steps::Fixed => self.cache.capacity(),
+        };
+        let step = model.compute_step(&mut self.cache, &self.chosen.tokens, width);
+        self.cache.finish_step(step)
+    }
+
+    /// A step with its choice, as a graph. The first step in new memory runs without one: it loads kernels and fills candle's
+    /// cache of the kernels' arguments, neither of which a capture can do.
+    #[cfg(feature = "cuda")]
+    #[allow(unsafe_code, reason = "a graph uses the memory of this value")]
+    fn replay(&mut self, model: &Transformer, device: &CudaDevice, queue: &mut dyn Queue) -> Result<(), ModelError> {
+        let is_same = model.prepare_step(&mut self.cache)?;
+        let _cache = device.enable_cuda_graph_htod_cache();
+        let width = self.cache.capacity();
+        let (cache, chosen) = (&mut self.cache, &self.chosen);
+        let mut step = || {
+            let hidden = model.compute_step(cache, &chosen.tokens, width)?;
+            chosen.take_best(model, &hidden)
+        };
+        let done = match (&self.graph, is_same) {
+            (Some(graph), true) => graph.launch().map_err(ModelError::from),
+            (_, false) => {
+                self.graph = None;
+                step()
+            }
+            // SAFETY: this value has the cache and the last choice as long as the graph, and launches it with the same model
+            // only, which has the weights.
+            (None, true) => match unsafe { cuda::capture(model.comm(), queue, device, step) } {
+                Ok(graph) => self.graph.insert(graph).launch().map_err(ModelError::from),
+                Err(error) => Err(error),
+            },
+        };
+        self.cache.finish_step(done)
+    }
+
+    /// Chooses from the logits of all sequences.
+    fn choose(&mut self, model: &Transformer, logits: &[f32]) -> Result<Vec<u32>, ModelError> {
+        if logits.iter().any(|logit| !logit.is_finite()) {
+            return Err(not_finite().into());
+        }
+        let rows = logits.chunks_exact(logits.len() / self.cache.sequences());
+        let choose = |(sequence, logits)| self.sampler.choose(logits, sequence, self.cache.len(sequence));
+        let tokens: Vec<u32> = rows.enumerate().map(choose).collect();
+        self.chosen.tokens = Tensor::new(&tokens[..], model.device())?;
+        Ok(tokens)
+    }
+}
+
+impl Chosen {
+    /// The most probable tokens for hidden states.
+    fn take_best(&self, model: &Transformer, hidden: &Tensor) -> Result<(), ModelError> {
+        let best = model.most_probable(hidden)?;
+        self.tokens.slice_set(&best.tokens()?, 0, 0)?;
+        Ok(self.values.slice_set(best.values(), 0, 0)?)
+    }
+}

@@ -1,0 +1,97 @@
+//! RMS norms of queries and keys.
+
+use std::ops::Range;
+
+use candle_core::{D, DType, Module as _, Result, Tensor};
+use candle_nn::RmsNorm;
+use disco_candle::Comm;
+use disco_candle::HeadPlan;
+use disco_core::Reduction;
+
+use crate::names::Role;
+use crate::parts::Parts;
+use crate::{Config, ModelError};
+
+/// The norms of one rank's queries and keys in one layer.
+#[derive(Debug)]
+pub(crate) enum HeadNorms {
+    /// Each head by itself, with the same weights.
+    Each([RmsNorm; 2]),
+    /// All heads of all ranks together: one collective sums the squares.
+    Joint(JointNorms),
+}
+
+#[derive(Debug)]
+pub(crate) struct JointNorms {
+    /// Of this rank's elements of query and key.
+    weights: [Tensor; 2],
+    /// Number of elements of query and key on all ranks.
+    widths: [usize; 2],
+    /// This rank's elements of the key that no rank before it has, too.
+    counted: Range<usize>,
+    eps: f64,
+    comm: Comm,
+}
+
+impl HeadNorms {
+    /// The norms of a layer; `None` if the model has none.
+    pub(crate) fn load(
+        parts: &Parts<'_>,
+        config: &Config,
+        heads: &HeadPlan,
+        layer: usize,
+        comm: &Comm,
+    ) -> std::result::Result<Option<Self>, ModelError> {
+        let names = [Role::QueryNorm, Role::KeyNorm].map(|role| parts.names.layer(layer, role));
+        if config.features.joint_head_norms {
+            let own = heads.kv(comm.rank());
+            let first = (0..comm.rank()).map(|rank| heads.kv(rank).end).max().unwrap_or(0).clamp(own.start, own.end);
+            return Ok(Some(Self::Joint(JointNorms {
+                weights: [parts.tensor(&names[0])?, parts.tensor(&names[1])?],
+                widths: [config.heads, config.kv_heads].map(|heads| heads * config.head_dim),
+                counted: (first - own.start) * config.head_dim..own.len() * config.head_dim,
+                eps: config.eps,
+                comm: comm.clone(),
+            })));
+        }
+        if !config.features.head_norms {
+            return Ok(None);
+        }
+        Ok(Some(Self::Each([parts.norm(&names[0], config.eps)?, parts.norm(&names[1], config.eps)?])))
+    }
+
+    /// Query and key, `[sequences, tokens, own elements]`, after their norms, for heads of `head_dim` elements.
+    pub(crate) fn forward(&self, both: [Tensor; 2], head_dim: usize) -> Result<[Tensor; 2]> {
+        let [query, key] = both;
+        match self {
+            Self::Joint(joint) => joint.forward(&query, &key),
+            Self::Each([of_query, of_key]) => {
+                let by_head = |norm: &RmsNorm, x: Tensor| {
+                    let (sequences, tokens, elements) = x.dims3()?;
+                    let heads = x.reshape((sequences, tokens, (), head_dim))?;
+                    norm.forward(&heads.contiguous()?)?.reshape((sequences, tokens, elements))
+                };
+                Ok([by_head(of_query, query)?, by_head(of_key, key)?])
+            }
+        }
+    }
+}
+
+impl JointNorms {
+    fn forward(&self, query: &Tensor, key: &Tensor) -> Result<[Tensor; 2]> {
+        let squares = |x: &Tensor| x.to_dtype(DType::F32)?.sqr()?.sum_keepdim(D::Minus1);
+        let of_query = squares(query)?;
+        let of_key = match self.counted.len() {
+            0 => of_query.zeros_like()?,
+            len => squares(&key.narrow(D::Minus1, self.counted.start, len)?)?,
+        };
+        let sums = Tensor::cat(&[of_query, of_key], D::Minus1)?;
+        self.comm.all_reduce_in_place(&sums, Reduction::Sum)?;
+        let normed = |index: usize, x: &Tensor| {
+            let mean = (sums.narrow(D::Minus1, index, 1)? / self.widths[index] as f64)?;
+            let y = x.to_dtype(DType::F32)?.broadcast_div(&(mean + self.eps)?.sqrt()?)?;
+            y.to_dtype(x.dtype())?.broadcast_mul(&self.weights[index])
+        };
+        Ok([normed(0, query)?, normed(1, key)?])
+    }
+}

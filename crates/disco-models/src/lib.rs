@@ -1,0 +1,59 @@
+//! Language models on Disco: families of transformers, their tokenizers and chat templates, and the choice of tokens,
+//! computed by any number of ranks.
+//!
+//! ```text
+//! files ──▶ Config, Weights, Text     what the model is; every controller and worker reads it
+//!              │
+//!           plan() ─▶ Shards ─▶ Transformer     one rank's part
+//!
+//! every rank   tokens ─▶ embedding (own rows of the vocabulary) ─▶ all_reduce
+//! per layer    norm ─▶ own query heads, own kv heads, own part of the cache ─▶ own columns of o ─▶ all_reduce
+//!              norm ─▶ own rows of gate and up ─▶ own columns of down ─▶ all_reduce
+//! every rank   norm ─▶ logits of its own rows of the vocabulary ─▶ all_gather, or the largest of all ranks
+//! ```
+//!
+//! [`Config`] comes from a GGUF file or from the `config.json` beside safetensors files. [`plan()`] says which part of
+//! each tensor a rank reads. [`Transformer`] computes, with the keys and values of earlier tokens in a [`Cache`];
+//! [`Transformer::generate`] begins a [`Generation`], whose tokens it chooses by a [`Sampler`]. Every rank
+//! calls the same methods in the same order with the same tokens, and gets the same results.
+//!
+//! The numbers of query heads, of kv heads and of ranks are independent. A kv head is replicated on each rank that has
+//! one of its query heads. A rank without heads takes part in the collectives only.
+//!
+//! | to do | see |
+//! |---|---|
+//! | texts to tokens and back | [`text`] |
+//! | worker functions that load a model and generate | [`worker`] |
+//! | embeddings of sentences | [`bert`] |
+//! | collectives, layers and weights for a model of your own | [`disco_candle`] |
+
+#![doc(html_root_url = "https://docs.rs/disco-models/latest")]
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests wait for results"))]
+
+mod attention;
+pub mod bert;
+mod cache;
+mod config;
+mod error;
+mod generation;
+mod head_norms;
+mod mask;
+mod mlp;
+mod model;
+mod names;
+mod parts;
+mod plan;
+mod rope;
+mod sampler;
+mod tensors;
+pub mod text;
+pub mod worker;
+
+pub use cache::Cache;
+pub use config::{Activation, Config, Features, Pairs, Scaling};
+pub use error::ModelError;
+pub use generation::{Generation, Steps};
+pub use model::Transformer;
+pub use parts::Precision;
+pub use plan::plan;
+pub use sampler::Sampler;

@@ -1,0 +1,358 @@
+//! The model of one rank.
+
+use std::cell::{Cell, RefCell};
+use std::ops::Range;
+use std::sync::Arc;
+
+use candle_core::{DType, Device, Module as _, Tensor};
+use candle_nn::RmsNorm;
+use disco_candle::Comm;
+use disco_candle::Matrix;
+#[cfg(feature = "cuda")]
+use disco_candle::cuda;
+use disco_candle::weights::Shards;
+use disco_candle::{Argmax, VocabParallelEmbedding, VocabParallelLogits};
+use disco_candle::{HeadPlan, even_ranges};
+use disco_core::WorkerContext;
+
+use crate::attention::{Attention, Pass, View, capped};
+use crate::cache::Slots;
+use crate::mask::mask;
+use crate::mlp::Mlp;
+use crate::names::{DIVISORS, Names, Role};
+use crate::parts::{Parts, Precision};
+use crate::rope::Rope;
+use crate::{Cache, Config, ModelError, Scaling};
+
+/// The most tokens of each sequence that are processed together, which bounds the memory for attention.
+const CHUNK: usize = 512;
+
+/// The name of the files and plans that must be equal on all ranks, in errors.
+const COMPARED: &str = "the files or the split plans of the model";
+
+/// One rank's part of a model.
+#[derive(Debug)]
+pub struct Transformer {
+    config: Config,
+    embedding: VocabParallelEmbedding,
+    layers: Vec<Block>,
+    norm: RmsNorm,
+    logits: VocabParallelLogits,
+    rope: Rope,
+    /// Of layers with a window, if they have another one.
+    window_rope: Option<Rope>,
+    comm: Comm,
+    /// Of the weights and their plan; equal on all ranks.
+    fingerprint: u64,
+    dtype: DType,
+    device: Device,
+    bytes: usize,
+    /// Replaced when other ranks take part: texts that began before can't go on.
+    ranks: RefCell<Arc<()>>,
+}
+
+#[derive(Debug)]
+struct Block {
+    attention_norm: Option<RmsNorm>,
+    attention: Attention,
+    attention_post_norm: Option<RmsNorm>,
+    ffn_norm: Option<RmsNorm>,
+    mlp: Mlp,
+    ffn_post_norm: Option<RmsNorm>,
+}
+
+impl Block {
+    fn load(
+        parts: &Parts<'_>,
+        config: &Config,
+        heads: &HeadPlan,
+        layer: usize,
+        comm: &Comm,
+    ) -> Result<Self, ModelError> {
+        let features = &config.features;
+        let norm = |is_there: bool, role| {
+            is_there.then(|| parts.norm(&parts.names.layer(layer, role), config.eps)).transpose()
+        };
+        Ok(Self {
+            attention_norm: norm(features.pre_norms, Role::AttentionNorm)?,
+            attention: Attention::load(parts, config, heads, layer, comm)?,
+            attention_post_norm: norm(features.post_norms, Role::AttentionPostNorm)?,
+            ffn_norm: norm(features.pre_norms, Role::ffn_norm(features))?,
+            mlp: Mlp::load(parts, layer, comm)?,
+            ffn_post_norm: norm(features.post_norms, Role::FfnPostNorm)?,
+        })
+    }
+}
+
+impl Transformer {
+    /// Reads this rank's part of a model. `shards` is split as [`plan`](crate::plan()) says, and has the element type of
+    /// `precision`.
+    ///
+    /// # Errors
+    /// The weights can't be read, or lack a tensor.
+    pub fn load(config: Config, shards: &Shards, precision: Precision, comm: Comm) -> Result<Self, ModelError> {
+        let fingerprint = shards.fingerprint();
+        comm.require_same(COMPARED, fingerprint, shards.device()).map_err(disco_candle::to_candle)?;
+        let names = Names::of(shards.weights());
+        #[cfg(feature = "cuda")]
+        if let Device::Cuda(device) = shards.device() {
+            cuda::require_memory(device, shards.memory_bytes(precision == Precision::File))
+                .map_err(disco_candle::to_candle)?;
+        }
+        let parts = Parts { shards, names, features: &config.features, precision, bytes: Cell::new(0) };
+        let heads = HeadPlan::new(config.heads, config.kv_heads, comm.size())?;
+        let embedding_name = names.embedding_in(shards.weights(), config.tied);
+        let embedding = parts.tensor(embedding_name)?;
+        let device = embedding.device().clone();
+        let rows: Vec<_> = even_ranges(config.vocabulary, comm.size()).collect();
+        let logits = if !config.tied {
+            parts.matrix(names.logits())?
+        } else if !parts.is_quantized(embedding_name)? {
+            Matrix::dense(embedding.clone())
+        } else {
+            parts.matrix(embedding_name)?
+        };
+        let layers = (0..config.layers).map(|layer| Block::load(&parts, &config, &heads, layer, &comm));
+        let layers = layers.collect::<Result<Vec<_>, ModelError>>()?;
+        let divisors = match config.scaling {
+            Scaling::InFile => Some(parts.tensor(DIVISORS)?),
+            _ => None,
+        };
+        let dtype = precision.dtype();
+        let base = config.features.window_rope_base;
+        let window_rope = base.map(|rope_base| Config { rope_base, scaling: Scaling::None, ..config.clone() });
+        let norm = parts.norm(names.norm(), config.eps)?;
+        let model = Self {
+            norm,
+            rope: Rope::new(&config, divisors.as_ref(), dtype, &device)?,
+            window_rope: window_rope.map(|config| Rope::new(&config, None, dtype, &device)).transpose()?,
+            embedding: VocabParallelEmbedding::new(embedding, rows[comm.rank()].clone(), comm.clone())?,
+            logits: VocabParallelLogits::new(logits, rows.iter().map(Range::len).collect(), comm.clone())?,
+            layers,
+            comm,
+            fingerprint,
+            dtype,
+            device,
+            bytes: parts.bytes.get(),
+            ranks: RefCell::default(),
+            config,
+        };
+        if !model.device.is_cpu() {
+            model.warm_up()?;
+        }
+        Ok(model)
+    }
+
+    /// Computes short prompts and steps, without collectives. A device loads a kernel when it is first needed, which may wait
+    /// for other kernels of the process: of ranks that share a device, one may be in a collective that waits for this rank.
+    /// Products of long prompts may still need other kernels. [`Transformer::load`] calls it on a device other than the host.
+    ///
+    /// # Errors
+    /// Errors of candle, such as a device with too little memory; an earlier collective has failed.
+    pub fn warm_up(&self) -> Result<(), ModelError> {
+        self.comm.synchronize().map_err(disco_candle::to_candle)?;
+        let compute = || {
+            for prompts in [vec![vec![0, 0]], vec![vec![0], vec![0, 0]]] {
+                let (mut cache, hidden) = self.prompt(&prompts)?;
+                self.logits(&hidden)?;
+                let hidden = self.step(&mut cache, &self.most_probable(&hidden)?.tokens()?)?;
+                self.most_probable(&hidden)?;
+            }
+            Ok::<_, ModelError>(())
+        };
+        self.comm.silently(compute).map_err(disco_candle::to_candle)??;
+        Ok(self.device.synchronize()?)
+    }
+
+    /// Goes on after lost workers were replaced and `init_ccl` was called: the communicator becomes a
+    /// [new one](Comm::rejoin). Collective: workers that replaced lost ones call [`Comm::world`] and [`Transformer::load`], which
+    /// compare their model with this one. New workers have no caches, so prompts have to be computed
+    /// again.
+    ///
+    /// # Errors
+    /// Errors of [`Comm::rejoin`]; another rank has loaded another model.
+    pub fn rejoin(&self, ctx: &mut WorkerContext) -> Result<(), ModelError> {
+        let joined =
+            self.comm.rejoin(ctx).and_then(|()| self.comm.require_same(COMPARED, self.fingerprint, &self.device));
+        *self.ranks.borrow_mut() = Arc::default();
+        Ok(joined.map_err(disco_candle::to_candle)?)
+    }
+
+    /// An identity of this model with its present ranks.
+    pub(crate) fn ranks(&self) -> Arc<()> {
+        self.ranks.borrow().clone()
+    }
+
+    /// The communicator of the ranks that compute the model, with its [statistics](Comm::take_stats).
+    pub fn comm(&self) -> &Comm {
+        &self.comm
+    }
+
+    /// The hyperparameters.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Size in bytes of this rank's weights in memory.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Processes a batch of prompts. Returns their cache, and the hidden states of their last tokens,
+    /// `[sequences, dim]`.
+    ///
+    /// # Errors
+    /// There is no prompt, a prompt is empty or too long, or has a token outside of the vocabulary; a collective fails.
+    pub fn prompt(&self, prompts: &[Vec<u32>]) -> Result<(Cache, Tensor), ModelError> {
+        let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
+        if prompts.iter().any(Vec::is_empty) || longest == 0 {
+            return Err(ModelError::Call(
+                "a batch needs at least one prompt, and each prompt at least one token".into(),
+            ));
+        }
+        let starts: Vec<usize> = prompts.iter().map(|prompt| longest - prompt.len()).collect();
+        let padded = prompts
+            .iter()
+            .zip(&starts)
+            .flat_map(|(prompt, start)| vec![0; *start].into_iter().chain(prompt.iter().copied()));
+        let tokens = Tensor::from_iter(padded, &self.device)?.reshape((prompts.len(), longest))?;
+        let mut cache = Cache::new(starts, self.layers.len());
+        let mut last = None;
+        for from in (0..longest).step_by(CHUNK) {
+            let chunk = tokens.narrow(1, from, CHUNK.min(longest - from))?;
+            last = Some(self.prefill(&mut cache, &chunk)?);
+        }
+        last.map(|last| (cache, last)).ok_or_else(|| ModelError::Call("no prompt".into()))
+    }
+
+    /// Processes one more token of each sequence, u32 `[sequences]` on the model's device. Returns its hidden states,
+    /// `[sequences, dim]`. The host waits for nothing.
+    ///
+    /// # Errors
+    /// The number of tokens is not the number of sequences, the context is used up, or a collective fails.
+    pub fn step(&self, cache: &mut Cache, tokens: &Tensor) -> Result<Tensor, ModelError> {
+        self.prepare_step(cache)?;
+        let step = self.compute_step(cache, tokens, cache.used + 1);
+        cache.finish_step(step)
+    }
+
+    /// Makes room for a step. Returns whether it has the memory of the last one.
+    pub(crate) fn prepare_step(&self, cache: &mut Cache) -> Result<bool, ModelError> {
+        self.check_room(cache.used + 1)?;
+        Ok(cache.make_room(self.dtype, &self.device)?)
+    }
+
+    /// A step, whose tokens attend to the first `width` slots. All that it reads and writes is on the device: with the
+    /// same `width` and memory, the host does the same for each token.
+    pub(crate) fn compute_step(&self, cache: &mut Cache, tokens: &Tensor, width: usize) -> Result<Tensor, ModelError> {
+        let sequences = cache.sequences();
+        if tokens.dims() != [sequences] {
+            let text = format!("a step got tokens {:?} for a cache of {sequences} sequences", tokens.shape());
+            return Err(ModelError::Call(text));
+        }
+        let cursor = cache.cursor()?;
+        let mask = cursor.open(width)?;
+        // A token attends to all slots, unless prompts have padding, or slots are not used yet.
+        let is_open = width == cache.used + 1 && cache.starts.iter().all(|start| *start == 0);
+        let views = self.views(|rope, window| {
+            let mask = match window.filter(|window| *window < width) {
+                Some(window) => Some(cursor.windowed(&mask, window)?),
+                None => (!is_open).then(|| mask.clone()),
+            };
+            Ok(View { rotation: rope.rotation_at(&cursor.positions)?, mask })
+        })?;
+        let shape = self.layers.first().map_or([sequences, 0, 1, 0], |block| block.attention.shape(sequences));
+        let pass = Pass { views, slots: Slots::At { index: cursor.index(&shape)?, width } };
+        cursor.advance()?;
+        self.forward(cache, &tokens.unsqueeze(1)?, &pass)
+    }
+
+    /// The logits of all tokens of the vocabulary for hidden states, `[sequences, vocabulary]`.
+    ///
+    /// # Errors
+    /// A collective fails.
+    pub fn logits(&self, hidden: &Tensor) -> Result<Tensor, ModelError> {
+        let logits = self.logits.forward(hidden)?.to_dtype(DType::F32)?;
+        let features = &self.config.features;
+        let logits = scaled(logits, 1.0 / features.logits_divisor)?;
+        Ok(features.logits_cap.map_or(Ok(logits.clone()), |cap| capped(&logits, cap))?)
+    }
+
+    /// The most probable token of each sequence for hidden states, `[sequences, dim]`. All ranks get the same tokens, which
+    /// stay on the device.
+    ///
+    /// # Errors
+    /// A collective fails.
+    pub fn most_probable(&self, hidden: &Tensor) -> Result<Argmax, ModelError> {
+        Ok(self.logits.argmax(hidden)?)
+    }
+
+    /// The device of the weights.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Processes tokens `[sequences, count]` of prompts, from the first free slot on.
+    fn prefill(&self, cache: &mut Cache, tokens: &Tensor) -> Result<Tensor, ModelError> {
+        let (_, count) = tokens.dims2()?;
+        let slots = cache.used + count;
+        self.check_room(slots)?;
+        let (starts, used) = (&cache.starts, cache.used);
+        let views = self.views(|rope, window| {
+            let mask = mask(starts, used, count, window, (self.dtype, &self.device))?;
+            Ok(View { rotation: rope.rotation(starts, used, count)?, mask })
+        })?;
+        let pass = Pass { views, slots: Slots::From(used) };
+        let hidden = self.forward(cache, tokens, &pass)?;
+        cache.fill(slots);
+        Ok(hidden)
+    }
+
+    /// The views of layers without and with a window, as far as the model has such layers.
+    fn views(
+        &self,
+        view: impl Fn(&Rope, Option<usize>) -> candle_core::Result<View>,
+    ) -> candle_core::Result<[Option<View>; 2]> {
+        let features = &self.config.features;
+        let has = |windowed| (0..self.config.layers).any(|layer| features.is_windowed(layer) == windowed);
+        let full = has(false).then(|| view(&self.rope, None)).transpose()?;
+        let rope = self.window_rope.as_ref().unwrap_or(&self.rope);
+        let windowed = has(true).then(|| view(rope, features.window)).transpose()?;
+        Ok([full, windowed])
+    }
+
+    /// # Errors
+    /// The context has fewer than `slots` slots.
+    fn check_room(&self, slots: usize) -> Result<(), ModelError> {
+        if slots > self.config.context {
+            Err(ModelError::Context { tokens: slots, context: self.config.context })
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Processes tokens `[sequences, count]`. Returns the hidden states of the last ones.
+    fn forward(&self, cache: &mut Cache, tokens: &Tensor, pass: &Pass) -> Result<Tensor, ModelError> {
+        let (_, count) = tokens.dims2()?;
+        let features = &self.config.features;
+        let mut x = scaled(self.embedding.forward(tokens)?, features.embedding_factor)?;
+        for (block, layer) in self.layers.iter().zip(&mut cache.layers) {
+            let y = block.attention.forward(&normed(&block.attention_norm, x.clone())?, pass, layer)?;
+            let y = normed(&block.attention_post_norm, y)?;
+            x = (x + scaled(y, features.residual_factor)?)?;
+            let y = block.mlp.forward(&normed(&block.ffn_norm, x.clone())?)?;
+            let y = normed(&block.ffn_post_norm, y)?;
+            x = (x + scaled(y, features.residual_factor)?)?;
+        }
+        let last = x.narrow(1, count - 1, 1)?.squeeze(1)?.contiguous()?;
+        Ok(self.norm.forward(&last)?)
+    }
+}
+
+fn normed(norm: &Option<RmsNorm>, x: Tensor) -> candle_core::Result<Tensor> {
+    norm.iter().try_fold(x, |x, norm| norm.forward(&x))
+}
+
+fn scaled(x: Tensor, factor: f64) -> candle_core::Result<Tensor> {
+    if factor == 1.0 { Ok(x) } else { x * factor }
+}

@@ -1,0 +1,148 @@
+//! Names of the tensors in GGUF files and in files of Hugging Face.
+
+use disco_candle::weights::Weights;
+
+use crate::Features;
+
+/// The divisors of the frequencies of rotary embeddings, in GGUF files.
+pub(crate) const DIVISORS: &str = "rope_freqs.weight";
+
+/// The scheme of the names in a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Names {
+    Gguf,
+    HuggingFace,
+}
+
+/// A tensor of a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    AttentionNorm,
+    Query,
+    Key,
+    Value,
+    /// Query, key and value in one matrix.
+    Qkv,
+    QueryNorm,
+    KeyNorm,
+    Output,
+    AttentionPostNorm,
+    FfnNorm,
+    /// The norm before the feed-forward network where there is one after the attention, too.
+    PreFfnNorm,
+    FfnPostNorm,
+    Gate,
+    Up,
+    /// Gate and up in one matrix.
+    GateUp,
+    Down,
+}
+
+impl Names {
+    /// The scheme of opened weights.
+    pub(crate) fn of(weights: &Weights) -> Self {
+        match weights.gguf() {
+            Some(_) => Self::Gguf,
+            None => Self::HuggingFace,
+        }
+    }
+
+    /// The embedding matrix.
+    pub(crate) fn embedding(self) -> &'static str {
+        self.of_both("token_embd.weight", "model.embed_tokens.weight")
+    }
+
+    /// The embedding matrix in `weights`, which may have one matrix for both ends of a model with `tied` ends, by either
+    /// name.
+    pub(crate) fn embedding_in(self, weights: &Weights, tied: bool) -> &'static str {
+        let has_only_logits = !weights.contains(self.embedding()) && weights.contains(self.logits());
+        if tied && has_only_logits { self.logits() } else { self.embedding() }
+    }
+
+    /// The matrix of the logits, unless it is the embedding matrix.
+    pub(crate) fn logits(self) -> &'static str {
+        self.of_both("output.weight", "lm_head.weight")
+    }
+
+    /// The norm after the last layer.
+    pub(crate) fn norm(self) -> &'static str {
+        self.of_both("output_norm.weight", "model.norm.weight")
+    }
+
+    /// What the names of all tensors of layers begin with.
+    pub(crate) fn layers(self) -> &'static str {
+        self.of_both("blk.", "model.layers.")
+    }
+
+    /// A tensor of a layer; `*` as the layer gives a pattern for all layers.
+    pub(crate) fn layer(self, layer: impl std::fmt::Display, role: Role) -> String {
+        let (gguf, hugging_face) = match role {
+            Role::AttentionNorm => ("attn_norm", "input_layernorm"),
+            Role::Query => ("attn_q", "self_attn.q_proj"),
+            Role::Key => ("attn_k", "self_attn.k_proj"),
+            Role::Value => ("attn_v", "self_attn.v_proj"),
+            Role::QueryNorm => ("attn_q_norm", "self_attn.q_norm"),
+            Role::KeyNorm => ("attn_k_norm", "self_attn.k_norm"),
+            Role::Output => ("attn_output", "self_attn.o_proj"),
+            Role::AttentionPostNorm => ("post_attention_norm", "post_attention_layernorm"),
+            Role::FfnNorm => ("ffn_norm", "post_attention_layernorm"),
+            Role::PreFfnNorm => ("ffn_norm", "pre_feedforward_layernorm"),
+            Role::FfnPostNorm => ("post_ffw_norm", "post_feedforward_layernorm"),
+            Role::Qkv => ("attn_qkv", "self_attn.qkv_proj"),
+            Role::GateUp => ("ffn_up", "mlp.gate_up_proj"),
+            Role::Gate => ("ffn_gate", "mlp.gate_proj"),
+            Role::Up => ("ffn_up", "mlp.up_proj"),
+            Role::Down => ("ffn_down", "mlp.down_proj"),
+        };
+        format!("{}{layer}.{}.weight", self.layers(), self.of_both(gguf, hugging_face))
+    }
+
+    /// The bias beside a matrix of a layer.
+    pub(crate) fn bias(self, layer: impl std::fmt::Display, role: Role) -> String {
+        self.layer(layer, role).replace(".weight", ".bias")
+    }
+
+    /// The name of a tensor in this scheme.
+    fn of_both(self, gguf: &'static str, hugging_face: &'static str) -> &'static str {
+        match self {
+            Self::Gguf => gguf,
+            Self::HuggingFace => hugging_face,
+        }
+    }
+}
+
+impl Role {
+    /// The tensors of a layer of a model with `features`.
+    pub(crate) fn all(features: &Features) -> impl Iterator<Item = Self> {
+        let has_head_norms = features.head_norms || features.joint_head_norms;
+        let head_norms = [Self::QueryNorm, Self::KeyNorm].into_iter().filter(move |_| has_head_norms);
+        let pre_norms = [Self::AttentionNorm, Self::ffn_norm(features)].into_iter().filter(|_| features.pre_norms);
+        let post_norms = [Self::AttentionPostNorm, Self::FfnPostNorm].into_iter().filter(|_| features.post_norms);
+        let inputs: &[Self] = if features.fused {
+            &[Self::Qkv, Self::GateUp]
+        } else {
+            &[Self::Query, Self::Key, Self::Value, Self::Gate, Self::Up]
+        };
+        [Self::Output, Self::Down]
+            .into_iter()
+            .chain(inputs.iter().copied())
+            .chain(pre_norms)
+            .chain(head_norms)
+            .chain(post_norms)
+    }
+
+    /// The norm before the feed-forward network.
+    pub(crate) fn ffn_norm(features: &Features) -> Self {
+        if features.post_norms { Self::PreFfnNorm } else { Self::FfnNorm }
+    }
+
+    /// Whether the matrix has a bias in a model with `features`.
+    pub(crate) fn has_bias(self, features: &Features) -> bool {
+        match self {
+            Self::Query | Self::Key | Self::Value => features.input_bias,
+            Self::Output => features.output_bias,
+            Self::Gate | Self::Up | Self::Down => features.ffn_bias,
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! The parts of a model's tensors that one rank reads.
+
+use std::cell::Cell;
+
+use candle_core::quantized::GgmlDType;
+use candle_core::{D, DType, Module as _, Tensor};
+use candle_nn::RmsNorm;
+use disco_candle::Matrix;
+use disco_candle::weights::{Encoding, Shards, WeightsError};
+use serde::{Deserialize, Serialize};
+
+use crate::names::{Names, Role};
+use crate::{Features, ModelError};
+
+/// The type of the elements that a model computes with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[non_exhaustive]
+pub enum Precision {
+    /// 32-bit floats; quantised weights are dequantised while they are read, as for the next two.
+    #[default]
+    F32,
+    /// 16-bit floats.
+    F16,
+    /// 16-bit floats with the exponents of 32-bit floats.
+    Bf16,
+    /// Matrices are quantised blocks as in the file; states have 32 bits. Matrices that are not quantised in the file
+    /// are dense, and so are parts of which candle can't multiply the blocks.
+    File,
+}
+
+impl Precision {
+    /// The type of hidden states, and of weights that are not quantised.
+    pub fn dtype(self) -> DType {
+        match self {
+            Self::F16 => DType::F16,
+            Self::Bf16 => DType::BF16,
+            Self::F32 | Self::File => DType::F32,
+        }
+    }
+}
+
+/// Reads the tensors of one rank and counts the memory that they take.
+pub(crate) struct Parts<'a> {
+    pub(crate) shards: &'a Shards,
+    pub(crate) names: Names,
+    pub(crate) features: &'a Features,
+    pub(crate) precision: Precision,
+    pub(crate) bytes: Cell<usize>,
+}
+
+/// Matrices with the same input. Dense matrices are stacked, so that one multiplication computes all outputs.
+#[derive(Debug)]
+pub(crate) enum Stack {
+    Stacked { matrix: Matrix, bias: Option<Tensor>, widths: Vec<usize> },
+    Separate(Vec<(Matrix, Option<Tensor>)>),
+}
+
+/// The outputs of a [`Stack`].
+pub(crate) enum Outputs<'a> {
+    Stacked { all: Tensor, widths: &'a [usize] },
+    Separate(Vec<Tensor>),
+}
+
+impl Parts<'_> {
+    /// This rank's part of a tensor.
+    pub(crate) fn tensor(&self, name: &str) -> Result<Tensor, ModelError> {
+        let tensor = self.shards.tensor(name)?;
+        self.count(tensor.elem_count() * tensor.dtype().size_in_bytes());
+        Ok(tensor)
+    }
+
+    /// This rank's part of a matrix.
+    pub(crate) fn matrix(&self, name: &str) -> Result<Matrix, ModelError> {
+        if !self.is_quantized(name)? {
+            return Ok(Matrix::dense(self.tensor(name)?));
+        }
+        match self.shards.quantized(name) {
+            Ok(blocks)
+                if blocks.shape().dims().last().is_some_and(|width| width.is_multiple_of(unit(blocks.dtype()))) =>
+            {
+                self.count(blocks.storage_size_in_bytes());
+                Ok(Matrix::quantized(blocks)?)
+            }
+            Ok(_) | Err(WeightsError::CutBlock { .. }) => Ok(Matrix::dense(self.tensor(name)?)),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// A norm of the model.
+    pub(crate) fn norm(&self, name: &str, eps: f64) -> Result<RmsNorm, ModelError> {
+        let weight = self.tensor(name)?;
+        let offset = self.features.norm_offset;
+        Ok(RmsNorm::new(if offset == 0.0 { weight } else { (weight + offset)? }, eps))
+    }
+
+    /// This rank's part of the bias beside a matrix of a layer, if the model has one.
+    pub(crate) fn bias(&self, layer: usize, role: Role) -> Result<Option<Tensor>, ModelError> {
+        role.has_bias(self.features).then(|| self.tensor(&self.names.bias(layer, role))).transpose()
+    }
+
+    /// This rank's parts of matrices of a layer with the same input, and of their biases. All of them have a bias, or none.
+    pub(crate) fn stack(&self, layer: usize, roles: &[Role]) -> Result<Stack, ModelError> {
+        let names: Vec<_> = roles.iter().map(|role| self.names.layer(layer, *role)).collect();
+        let biases = roles.iter().map(|role| self.bias(layer, *role)).collect::<Result<Vec<_>, _>>()?;
+        for name in &names {
+            if self.is_quantized(name)? {
+                let matrices = names.iter().map(|name| self.matrix(name)).collect::<Result<Vec<_>, _>>()?;
+                return Ok(Stack::Separate(matrices.into_iter().zip(biases).collect()));
+            }
+        }
+        let tensors = names.iter().map(|name| self.tensor(name)).collect::<Result<Vec<_>, _>>()?;
+        let widths = tensors.iter().map(|tensor| tensor.dim(0)).collect::<Result<_, _>>()?;
+        let biases: Option<Vec<_>> = biases.into_iter().collect();
+        let bias = biases.map(|biases| Tensor::cat(&biases, 0)).transpose()?;
+        Ok(Stack::Stacked { matrix: Matrix::dense(Tensor::cat(&tensors, 0)?), bias, widths })
+    }
+
+    /// This rank's part of one matrix of a layer that has several ones with outputs of `widths`.
+    pub(crate) fn fused(&self, layer: usize, role: Role, widths: Vec<usize>) -> Result<Stack, ModelError> {
+        Ok(Stack::Stacked { matrix: self.matrix(&self.names.layer(layer, role))?, bias: None, widths })
+    }
+
+    /// Whether a matrix is used as quantised blocks.
+    pub(crate) fn is_quantized(&self, name: &str) -> Result<bool, ModelError> {
+        let encoding = self.shards.weights().info(name)?.encoding();
+        Ok(self.precision == Precision::File && matches!(encoding, Encoding::Ggml(dtype) if dtype.block_size() > 1))
+    }
+
+    fn count(&self, bytes: usize) {
+        self.bytes.set(self.bytes.get() + bytes);
+    }
+}
+
+/// Number of columns that a rank's part of a quantised matrix is a multiple of, so that candle can multiply its blocks.
+pub(crate) fn unit(dtype: GgmlDType) -> usize {
+    match dtype {
+        // candle multiplies two blocks at a time, and panics at an odd number of them.
+        GgmlDType::Q4_1 | GgmlDType::Q5_0 | GgmlDType::Q5_1 => 2 * dtype.block_size(),
+        _ => dtype.block_size(),
+    }
+}
+
+impl Stack {
+    /// The outputs of all matrices.
+    pub(crate) fn forward(&self, x: &Tensor) -> candle_core::Result<Outputs<'_>> {
+        Ok(match self {
+            Self::Stacked { matrix, bias, widths } => Outputs::Stacked { all: add(matrix.forward(x)?, bias)?, widths },
+            Self::Separate(matrices) => {
+                let outputs = matrices.iter().map(|(matrix, bias)| add(matrix.forward(x)?, bias));
+                Outputs::Separate(outputs.collect::<Result<_, _>>()?)
+            }
+        })
+    }
+}
+
+impl Outputs<'_> {
+    /// The output of one matrix.
+    pub(crate) fn at(&self, index: usize) -> candle_core::Result<Tensor> {
+        match self {
+            Self::Stacked { all, widths } => all.narrow(D::Minus1, widths[..index].iter().sum(), widths[index]),
+            Self::Separate(outputs) => Ok(outputs[index].clone()),
+        }
+    }
+}
+
+/// `y` with a bias, if there is one.
+fn add(y: Tensor, bias: &Option<Tensor>) -> candle_core::Result<Tensor> {
+    bias.iter().try_fold(y, |y, bias| y.broadcast_add(bias))
+}

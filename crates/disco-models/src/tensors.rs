@@ -1,0 +1,98 @@
+//! The tensors of a model's files, compared with its configuration.
+
+use disco_candle::weights::Weights;
+
+use crate::names::{DIVISORS, Names, Role};
+use crate::{Config, ModelError, Scaling};
+
+/// A tensor that the model uses, and its shape.
+struct Used {
+    name: String,
+    shape: Vec<usize>,
+}
+
+/// Checks that the files have each tensor of the model in its shape, and no tensor that would change the results and is
+/// not used: in a layer, or beside a tensor that is used (a bias, a scale).
+///
+/// # Errors
+/// [`UnknownTensor`](disco_candle::weights::WeightsError::UnknownTensor) if a tensor is missing; [`ModelError::Inconsistent`] if it has another
+/// shape, or if there are more layers; [`ModelError::Feature`] if a tensor is not used.
+pub(crate) fn check(config: &Config, weights: &Weights) -> Result<(), ModelError> {
+    let names = Names::of(weights);
+    let used = used(config, names, names.embedding_in(weights, config.tied));
+    // A quantised model has scales in place of matrices, so unused tensors are looked at before missing ones.
+    let unused = weights.names().filter(|name| !used.iter().any(|used| used.name == *name));
+    for name in unused {
+        refuse(name, config, names, &used)?;
+    }
+    for Used { name, shape } in &used {
+        let found = weights.info(name)?.shape();
+        if found != shape {
+            return Err(ModelError::Inconsistent(format!(
+                "the tensor {name:?} has the shape {found:?}, but the configuration says {shape:?}"
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn used(config: &Config, names: Names, embedding: &str) -> Vec<Used> {
+    let &Config { dim, heads, kv_heads, head_dim, ffn, vocabulary, .. } = config;
+    let tensor = |name: &str, shape: &[usize]| Used { name: name.into(), shape: shape.into() };
+    let mut used = vec![tensor(embedding, &[vocabulary, dim]), tensor(names.norm(), &[dim])];
+    if !config.tied {
+        used.push(tensor(names.logits(), &[vocabulary, dim]));
+    }
+    if config.scaling == Scaling::InFile {
+        used.push(tensor(DIVISORS, &[head_dim / 2]));
+    }
+    for layer in 0..config.layers {
+        for role in Role::all(&config.features) {
+            let shape = match role {
+                Role::AttentionNorm | Role::AttentionPostNorm => vec![dim],
+                Role::FfnNorm | Role::PreFfnNorm | Role::FfnPostNorm => vec![dim],
+                Role::QueryNorm if config.features.joint_head_norms => vec![heads * head_dim],
+                Role::KeyNorm if config.features.joint_head_norms => vec![kv_heads * head_dim],
+                Role::QueryNorm | Role::KeyNorm => vec![head_dim],
+                Role::Query => vec![heads * head_dim, dim],
+                Role::Key | Role::Value => vec![kv_heads * head_dim, dim],
+                Role::Qkv => vec![(heads + 2 * kv_heads) * head_dim, dim],
+                Role::GateUp => vec![2 * ffn, dim],
+                Role::Output => vec![dim, heads * head_dim],
+                Role::Gate | Role::Up => vec![ffn, dim],
+                Role::Down => vec![dim, ffn],
+            };
+            if role.has_bias(&config.features) {
+                used.push(tensor(&names.bias(layer, role), &shape[..1]));
+            }
+            used.push(Used { name: names.layer(layer, role), shape });
+        }
+    }
+    used
+}
+
+/// Fails if the tensor `name`, which is not used, would change the results.
+fn refuse(name: &str, config: &Config, names: Names, used: &[Used]) -> Result<(), ModelError> {
+    // transformers computes these frequencies again, as we do.
+    if name.ends_with(".rotary_emb.inv_freq") {
+        return Ok(());
+    }
+    if let Some(rest) = name.strip_prefix(names.layers()) {
+        return match rest.split('.').next().and_then(|layer| layer.parse::<usize>().ok()) {
+            Some(layer) if layer >= config.layers => Err(ModelError::Inconsistent(format!(
+                "the files have the tensor {name:?}, but the configuration says {} layers",
+                config.layers
+            ))),
+            _ => Err(unused(name)),
+        };
+    }
+    let beside = |used: &Used| {
+        let module = used.name.strip_suffix("weight").unwrap_or(&used.name);
+        name.strip_prefix(module).is_some_and(|rest| !rest.is_empty())
+    };
+    if used.iter().any(beside) { Err(unused(name)) } else { Ok(()) }
+}
+
+fn unused(name: &str) -> ModelError {
+    ModelError::Feature { feature: format!("the tensor {name:?}") }
+}

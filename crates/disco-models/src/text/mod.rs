@@ -1,0 +1,212 @@
+//! From text to tokens and back.
+
+mod literal;
+mod pre;
+mod template;
+mod vocabulary;
+
+use std::fmt::Display;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use candle_core::quantized::gguf_file::{Content, Value};
+use disco_candle::weights::{Weights, foreign};
+use literal::Literals;
+use serde_json::Value as Json;
+use template::ChatTemplate;
+use tokenizers::Tokenizer;
+
+/// Reasons why texts can't be turned into tokens or back.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TextError {
+    /// A file beside the weights is missing or malformed.
+    #[error("{path}: {why}", path = path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        why: String,
+    },
+    /// The tokenizer in a GGUF file can't be used.
+    #[error("the tokenizer in the GGUF file can't be used: {0}")]
+    Tokenizer(String),
+    /// A prompt has no tokens, or the template of the model does not accept it.
+    #[error("the prompt {prompt:?} can't be tokenised: {why}")]
+    Prompt {
+        /// The prompt.
+        prompt: String,
+        /// The reason.
+        why: String,
+    },
+    /// Tokens are no text.
+    #[error("tokens {tokens:?} can't be decoded: {why}")]
+    Decode {
+        /// The tokens.
+        tokens: Vec<u32>,
+        /// The reason.
+        why: String,
+    },
+}
+
+/// A result, or the reason why there is none.
+type Why<T> = Result<T, String>;
+
+/// Names what an error is about.
+trait Because<T> {
+    fn because(self, what: &str) -> Why<T>;
+}
+
+impl<T, E: Display> Because<T> for Result<T, E> {
+    fn because(self, what: &str) -> Why<T> {
+        self.map_err(|error| format!("{what}: {error}"))
+    }
+}
+
+/// The tokenizer and the chat template of a model.
+pub struct Text {
+    tokenizer: Tokenizer,
+    template: Option<ChatTemplate>,
+}
+
+impl Text {
+    /// Reads tokenizer and template from a GGUF file, or from the files beside safetensors.
+    ///
+    /// # Errors
+    /// A file is missing or malformed; the kind of tokenizer in a GGUF file is not supported.
+    pub fn open(weights: &Weights) -> Result<Self, TextError> {
+        match weights.gguf() {
+            Some(content) => Self::from_gguf(content).map_err(TextError::Tokenizer),
+            None if weights.path().is_dir() => Self::from_folder(weights.path()),
+            None => Self::from_folder(weights.path().parent().unwrap_or(Path::new("."))),
+        }
+    }
+
+    fn from_gguf(content: &Content) -> Why<Self> {
+        let tokenizer = vocabulary::tokenizer(content)?;
+        let specials = ["tokenizer.ggml.bos_token_id", "tokenizer.ggml.eos_token_id"];
+        let specials = specials.map(|key| vocabulary::special(content, key));
+        Ok(Self { tokenizer, template: ChatTemplate::from_gguf(content, specials) })
+    }
+
+    fn from_folder(folder: &Path) -> Result<Self, TextError> {
+        let file = folder.join("tokenizer.json");
+        let error = |why: String| TextError::file(&file, why);
+        let text = read(&file)?.ok_or_else(|| error("there is no such file".into()))?;
+        let mut tokenizer = text.parse::<Tokenizer>().map_err(|why| error(why.to_string()))?;
+        // A prompt is not cut or filled up, whatever the training of the model did, as in transformers.
+        tokenizer.with_truncation(None).map_err(|why| error(why.to_string()))?.with_padding(None);
+        Ok(Self { tokenizer, template: ChatTemplate::from_folder(folder)? })
+    }
+
+    /// The tokens of a prompt: of a chat with one message, or of the text itself if it is `raw` or the model has no
+    /// template. Special tokens in a message are text; in a raw prompt they are special.
+    ///
+    /// # Errors
+    /// The template does not accept the messages; the text has no tokens.
+    pub fn tokens(&self, prompt: &str, system: Option<&str>, raw: bool) -> Result<Vec<u32>, TextError> {
+        let error = |why| TextError::Prompt { prompt: prompt.to_owned(), why };
+        let tokens = match self.template.as_ref().filter(|_| !raw) {
+            Some(template) => self.chat(template, system, prompt),
+            None => self.encode(prompt, true),
+        };
+        let tokens = tokens.map_err(error)?;
+        if tokens.is_empty() { Err(error("it has no tokens".into())) } else { Ok(tokens) }
+    }
+
+    /// The tokens of a chat. The template writes the special tokens itself.
+    fn chat(&self, template: &ChatTemplate, system: Option<&str>, prompt: &str) -> Why<Vec<u32>> {
+        match Literals::new(&self.tokenizer, &[prompt, system.unwrap_or_default()]) {
+            None => self.encode(&template.render(system, prompt)?, false),
+            Some(literals) => {
+                let system = system.map(|system| literals.mark(system));
+                literals.tokens(&self.tokenizer, &template.render(system.as_deref(), &literals.mark(prompt))?)
+            }
+        }
+    }
+
+    fn encode(&self, text: &str, adds_specials: bool) -> Why<Vec<u32>> {
+        let encoding = self.tokenizer.encode(text, adds_specials).map_err(|error| error.to_string())?;
+        Ok(encoding.get_ids().to_vec())
+    }
+
+    fn decode(&self, tokens: &[u32]) -> Result<String, TextError> {
+        let error = |why: tokenizers::Error| TextError::Decode { tokens: tokens.to_vec(), why: why.to_string() };
+        self.tokenizer.decode(tokens, true).map_err(error)
+    }
+}
+
+impl TextError {
+    fn file(path: &Path, why: String) -> Self {
+        Self::File { path: path.to_owned(), why }
+    }
+}
+
+/// The text of a file; `None` if there is no such file.
+fn read(file: &Path) -> Result<Option<String>, TextError> {
+    let bytes = match fs::read(file) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(TextError::file(file, error.to_string())),
+    };
+    if let Some(what) = foreign(&bytes) {
+        return Err(TextError::file(file, format!("it is {what}")));
+    }
+    String::from_utf8(bytes).map(Some).map_err(|error| TextError::file(file, error.to_string()))
+}
+
+fn read_json(file: &Path) -> Result<Option<Json>, TextError> {
+    let Some(text) = read(file)? else { return Ok(None) };
+    serde_json::from_str(&text).map(Some).map_err(|error| TextError::file(file, error.to_string()))
+}
+
+/// A text in the metadata of a GGUF file.
+fn metadata_text<'a>(content: &'a Content, key: &str) -> Option<&'a str> {
+    match content.metadata.get(key) {
+        Some(Value::String(text)) => Some(text),
+        _ => None,
+    }
+}
+
+/// The text of a growing sequence of tokens. A character of several bytes may have several tokens: it comes with its
+/// last one.
+#[derive(Debug, Default)]
+pub struct Decoder {
+    tokens: Vec<u32>,
+    /// Tokens before this one do not influence the text of later ones.
+    context: usize,
+    /// Tokens before this one have been returned as text.
+    done: usize,
+}
+
+impl Decoder {
+    /// Adds a token. Returns the text that is complete with it.
+    ///
+    /// # Errors
+    /// The tokens can't be decoded.
+    pub fn push(&mut self, token: u32, text: &Text) -> Result<String, TextError> {
+        self.tokens.push(token);
+        let old = text.decode(&self.tokens[self.context..self.done])?;
+        let all = text.decode(&self.tokens[self.context..])?;
+        // The decoder writes this character for an incomplete one.
+        if all.ends_with('\u{fffd}') || all.len() <= old.len() {
+            return Ok(String::new());
+        }
+        let new = all.get(old.len()..).unwrap_or_default().to_owned();
+        (self.context, self.done) = (self.done, self.tokens.len());
+        Ok(new)
+    }
+
+    /// The text of the last tokens, even if a character is incomplete.
+    ///
+    /// # Errors
+    /// The tokens can't be decoded.
+    pub fn finish(&mut self, text: &Text) -> Result<String, TextError> {
+        let old = text.decode(&self.tokens[self.context..self.done])?;
+        let all = text.decode(&self.tokens[self.context..])?;
+        self.done = self.tokens.len();
+        self.context = self.done;
+        Ok(all.get(old.len()..).unwrap_or_default().to_owned())
+    }
+}

@@ -1,0 +1,184 @@
+//! Tokenizers from the metadata of GGUF files.
+
+use candle_core::quantized::gguf_file::{Content, Value};
+use tokenizers::decoders::byte_fallback::ByteFallback;
+use tokenizers::decoders::byte_level::ByteLevel;
+use tokenizers::decoders::fuse::Fuse;
+use tokenizers::decoders::sequence::Sequence as Decoders;
+use tokenizers::decoders::strip::Strip;
+use tokenizers::models::bpe::{BPE, Vocab};
+use tokenizers::normalizers::{Prepend, Replace, Sequence as Normalizers};
+use tokenizers::processors::template::TemplateProcessing;
+use tokenizers::{AddedToken, Tokenizer};
+
+use super::pre::Pre;
+use super::{Because as _, Why, metadata_text};
+
+/// The character that SentencePiece writes for a space.
+const SPACE: &str = "▁";
+
+/// The metadata of a vocabulary.
+struct Vocabulary<'a> {
+    content: &'a Content,
+    tokens: Vec<&'a str>,
+}
+
+/// The tokenizer of a GGUF file.
+///
+/// # Errors
+/// The kind of tokenizer is not supported; a key is missing or does not fit the others.
+pub(super) fn tokenizer(content: &Content) -> Why<Tokenizer> {
+    let vocabulary = Vocabulary { content, tokens: texts(content, "tokenizer.ggml.tokens")? };
+    let (mut tokenizer, adds_bos) = match metadata_text(content, "tokenizer.ggml.model") {
+        Some("gpt2") => vocabulary.byte_level()?,
+        Some("llama") => vocabulary.sentence_piece()?,
+        found => {
+            let found = found.unwrap_or("(none)");
+            return Err(format!(
+                "the kind of tokenizer is {found:?} (tokenizer.ggml.model), which is not supported; use the model as \
+                 safetensors with its `tokenizer.json`"
+            ));
+        }
+    };
+    vocabulary.add_specials(&mut tokenizer)?;
+    if let Some(ends) = vocabulary.ends(adds_bos)? {
+        tokenizer.with_post_processor(Some(ends));
+    }
+    Ok(tokenizer)
+}
+
+/// The text of the token that the key `key` names; empty without one.
+pub(super) fn special(content: &Content, key: &str) -> String {
+    let token = content.metadata.get(key).and_then(|value| value.to_u32().ok());
+    let tokens = content.metadata.get("tokenizer.ggml.tokens").and_then(|value| value.to_vec().ok());
+    match tokens.zip(token).and_then(|(tokens, token)| tokens.get(token as usize)) {
+        Some(Value::String(text)) => text.clone(),
+        _ => String::new(),
+    }
+}
+
+impl Vocabulary<'_> {
+    /// Byte pairs of bytes, and whether texts begin with a token unless the file says so itself.
+    fn byte_level(&self) -> Why<(Tokenizer, bool)> {
+        let pre = Pre::named(metadata_text(self.content, "tokenizer.ggml.pre"))?;
+        let merges = texts(self.content, "tokenizer.ggml.merges")?;
+        let merges = merges.into_iter().map(|merge| {
+            let pair = merge.split_once(' ').ok_or_else(|| format!("tokenizer.ggml.merges: {merge:?} is no pair"))?;
+            Ok((pair.0.to_owned(), pair.1.to_owned()))
+        });
+        let model = BPE::builder().vocab_and_merges(self.numbers(), merges.collect::<Why<Vec<_>>>()?);
+        let model = model.ignore_merges(pre.ignores_merges).build().map_err(|error| error.to_string())?;
+        let mut tokenizer = Tokenizer::new(model);
+        tokenizer.with_pre_tokenizer(Some(pre.steps()?)).with_decoder(Some(ByteLevel::default()));
+        Ok((tokenizer, pre.adds_bos))
+    }
+
+    /// SentencePiece: the pair whose token has the highest score is merged first, and a character without a token is its
+    /// bytes.
+    fn sentence_piece(&self) -> Why<(Tokenizer, bool)> {
+        let numbers = self.numbers();
+        let unknown = self.number("tokenizer.ggml.unknown_token_id")?.and_then(|token| self.tokens.get(token as usize));
+        let mut model = BPE::builder().vocab_and_merges(numbers.clone(), self.merges(&numbers)?);
+        model = model.fuse_unk(true).byte_fallback(true);
+        if let Some(unknown) = unknown {
+            model = model.unk_token((*unknown).to_owned());
+        }
+        let mut tokenizer = Tokenizer::new(model.build().map_err(|error| error.to_string())?);
+        let prepends = self.flag("tokenizer.ggml.add_space_prefix")?.unwrap_or(true);
+        let space = Replace::new(" ", SPACE).map_err(|error| error.to_string())?;
+        let prefix = prepends.then(|| Prepend::new(SPACE.to_owned()).into());
+        let normalizers = prefix.into_iter().chain([space.into()]).collect();
+        tokenizer.with_normalizer(Some(Normalizers::new(normalizers))).map_err(|error| error.to_string())?;
+        let space = Replace::new(SPACE, " ").map_err(|error| error.to_string())?;
+        let strip = prepends.then(|| Strip::new(' ', 1, 0).into());
+        let decoders = [space.into(), ByteFallback::default().into(), Fuse::default().into()].into_iter().chain(strip);
+        tokenizer.with_decoder(Some(Decoders::new(decoders.collect())));
+        Ok((tokenizer, true))
+    }
+
+    /// The pairs that merge, the highest score first.
+    fn merges(&self, numbers: &Vocab) -> Why<Vec<(String, String)>> {
+        let scores = array(self.content, "tokenizer.ggml.scores")?;
+        if scores.len() != self.tokens.len() {
+            return Err("tokenizer.ggml.scores: one score per token is needed".into());
+        }
+        let mut merges = Vec::new();
+        for (token, score) in self.tokens.iter().zip(scores) {
+            let score = score.to_f32().because("tokenizer.ggml.scores: a score is no float")?;
+            let pairs = token.char_indices().skip(1).map(|(cut, _)| token.split_at(cut));
+            let known = pairs.filter(|(left, right)| numbers.contains_key(*left) && numbers.contains_key(*right));
+            merges.extend(known.map(|(left, right)| (score, left, right)));
+        }
+        merges.sort_by(|(a, ..), (b, ..)| b.total_cmp(a));
+        Ok(merges.into_iter().map(|(_, left, right)| (left.to_owned(), right.to_owned())).collect())
+    }
+
+    /// Tells the tokenizer which tokens are no pieces of text.
+    fn add_specials(&self, tokenizer: &mut Tokenizer) -> Why<()> {
+        let Some(kinds) = self.content.metadata.get("tokenizer.ggml.token_type") else { return Ok(()) };
+        let kinds = kinds.to_vec().because("tokenizer.ggml.token_type")?;
+        // `llama_token_type`: unknown 2, control 3, user defined 4.
+        let of = |wanted: &[i64]| -> Vec<AddedToken> {
+            let is = |kind: &Value| integer(kind).is_some_and(|kind| wanted.contains(&kind));
+            let found = kinds.iter().zip(&self.tokens).filter(|(kind, _)| is(kind));
+            let special = wanted != [4];
+            found.map(|(_, token)| AddedToken::from(*token, special).normalized(false)).collect()
+        };
+        tokenizer.add_special_tokens(of(&[2, 3])).map_err(|error| error.to_string())?;
+        tokenizer.add_tokens(of(&[4])).map_err(|error| error.to_string())?;
+        Ok(())
+    }
+
+    /// The tokens before and after each text.
+    fn ends(&self, adds_bos: bool) -> Why<Option<TemplateProcessing>> {
+        let end = |add: bool, key: &str| -> Why<Option<(String, u32)>> {
+            if !add {
+                return Ok(None);
+            }
+            let number = self.number(key)?.ok_or_else(|| format!("{key} is missing, and texts shall have it"))?;
+            let token = self.tokens.get(number as usize).ok_or_else(|| format!("{key} {number} is no token"))?;
+            Ok(Some(((*token).to_owned(), number)))
+        };
+        let first = self.flag("tokenizer.ggml.add_bos_token")?.unwrap_or(adds_bos);
+        let last = self.flag("tokenizer.ggml.add_eos_token")?.unwrap_or(false);
+        let first = end(first, "tokenizer.ggml.bos_token_id")?;
+        let last = end(last, "tokenizer.ggml.eos_token_id")?;
+        if first.is_none() && last.is_none() {
+            return Ok(None);
+        }
+        let text = |token: &Option<(String, u32)>| token.iter().map(|(text, _)| text.clone()).collect::<Vec<_>>();
+        let single = [text(&first), vec!["$0".to_owned()], text(&last)].concat();
+        let mut specials: Vec<_> = first.into_iter().chain(last).collect();
+        specials.dedup();
+        let mut template = TemplateProcessing::builder();
+        template.try_single(single).map_err(|error| error.to_string())?;
+        Ok(Some(template.special_tokens(specials).build().map_err(|error| error.to_string())?))
+    }
+
+    fn numbers(&self) -> Vocab {
+        (0..).zip(&self.tokens).map(|(number, token)| ((*token).to_owned(), number)).collect()
+    }
+
+    fn number(&self, key: &str) -> Why<Option<u32>> {
+        let value = self.content.metadata.get(key);
+        value.map(|value| value.to_u32().because(key)).transpose()
+    }
+
+    fn flag(&self, key: &str) -> Why<Option<bool>> {
+        let value = self.content.metadata.get(key);
+        value.map(|value| value.to_bool().because(key)).transpose()
+    }
+}
+
+fn array<'a>(content: &'a Content, key: &str) -> Why<&'a Vec<Value>> {
+    content.metadata.get(key).ok_or_else(|| format!("{key} is missing"))?.to_vec().because(key)
+}
+
+fn texts<'a>(content: &'a Content, key: &str) -> Why<Vec<&'a str>> {
+    let text = |value: &'a Value| value.to_string().map(String::as_str).because(key);
+    array(content, key)?.iter().map(text).collect()
+}
+
+fn integer(value: &Value) -> Option<i64> {
+    value.to_i32().map(i64::from).or_else(|_| value.to_u32().map(i64::from)).ok()
+}

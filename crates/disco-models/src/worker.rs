@@ -1,0 +1,240 @@
+//! The worker functions: each worker keeps its part of the model, and the batch that it computes.
+
+use std::cell::RefCell;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use disco_candle::Comm;
+use disco_candle::weights::{Shards, Weights};
+use disco_core::function::Json;
+use disco_core::{Error, Object, Opaque, WorkerContext};
+use serde::{Deserialize, Serialize};
+
+use crate::{Config, Generation, ModelError, Precision, Sampler, Steps, Transformer, plan};
+
+/// The argument of `models.load`.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[non_exhaustive]
+pub struct Load {
+    /// GGUF file, safetensors file, or folder with safetensors files.
+    pub model: PathBuf,
+    /// The type of the weights in memory.
+    pub precision: Precision,
+    /// Keys of `config.json` that may be unknown.
+    pub ignored_keys: Vec<String>,
+    /// Threads of each worker.
+    pub threads: usize,
+    /// Whether waits for other workers are measured apart, which costs a barrier for each collective.
+    pub measures_waits: bool,
+    /// Number of the largest logits of each prompt that worker 0 prints on standard error, a line
+    /// `logits [[token, logit], ..]` each.
+    pub print_logits: usize,
+    /// Whether greedy steps on a GPU are replayed as a graph.
+    pub uses_graphs: bool,
+}
+
+impl Load {
+    /// Loads a model for workers of one thread.
+    pub fn new(model: PathBuf, precision: Precision) -> Self {
+        Self {
+            model,
+            precision,
+            ignored_keys: Vec::new(),
+            threads: 1,
+            measures_waits: false,
+            print_logits: 0,
+            uses_graphs: true,
+        }
+    }
+}
+
+/// The argument of `models.prompt`.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[non_exhaustive]
+pub struct Batch {
+    /// The tokens of each prompt.
+    pub prompts: Vec<Vec<u32>>,
+    /// How the next tokens are chosen.
+    pub sampler: Sampler,
+}
+
+impl Batch {
+    /// A batch of prompts, which are numbers of tokens.
+    pub fn new(prompts: Vec<Vec<u32>>, sampler: Sampler) -> Self {
+        Self { prompts, sampler }
+    }
+}
+
+/// Figures of one worker since the last `models.load`.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[non_exhaustive]
+pub struct Figures {
+    /// Bytes of memory of this worker's weights.
+    pub weights: usize,
+    /// Bytes of memory of keys and values.
+    pub cache: usize,
+    /// Bytes that were read from files.
+    pub bytes_read: u64,
+    /// Number of collectives.
+    pub collectives: u64,
+    /// Whether collectives run on a device, behind the calls of the host. Then the times below are those of the calls.
+    pub is_on_device: bool,
+    /// Time in collectives, without `waiting`.
+    pub in_collectives: Duration,
+    /// Time until the last worker arrived, if it is measured apart.
+    pub waiting: Duration,
+    /// Time in worker functions that compute.
+    pub computing: Duration,
+}
+
+/// The state of one worker.
+struct Worker {
+    model: Transformer,
+    weights: Arc<Weights>,
+    batch: Option<Running>,
+    computing: Duration,
+    load: Load,
+}
+
+/// A batch under way.
+struct Running {
+    generation: Generation,
+    ended: Vec<bool>,
+}
+
+/// Reads this worker's part of a model, and returns the worker's state: the argument of the other functions. Collective.
+///
+/// `kept` is the state that an earlier load has returned: a worker that has one goes on with the model, beside workers that
+/// replaced lost ones, which have none. `progress` is called with the bytes that are read and those to read.
+///
+/// # Errors
+/// The model can't be read, or workers have different ones.
+pub fn load(
+    ctx: &mut WorkerContext,
+    load: Load,
+    kept: Object,
+    progress: Option<impl Fn(u64, u64) + Send + Sync + 'static>,
+) -> Result<Object, ModelError> {
+    if let Object::Opaque(state) = &kept
+        && let Some(worker) = state.downcast::<RefCell<Worker>>()
+    {
+        worker.borrow_mut().rejoin(ctx)?;
+        return Ok(kept);
+    }
+    disco_candle::compute_threads(load.threads).map_err(disco_candle::to_candle)?;
+    let comm = Comm::world(ctx).map_err(disco_candle::to_candle)?;
+    comm.measure_waits(load.measures_waits).map_err(disco_candle::to_candle)?;
+    let weights = Arc::new(Weights::open(&load.model)?);
+    let config = Config::open_ignoring(&weights, &load.ignored_keys)?;
+    let plan = plan(&config, &weights, comm.size())?;
+    let dtype = load.precision.dtype();
+    let device = disco_candle::device(ctx, dtype).map_err(disco_candle::to_candle)?;
+    let mut shards = Shards::new(weights.clone(), plan, comm.rank(), comm.size(), dtype, device);
+    if let Some(progress) = progress {
+        shards = shards.with_progress(progress);
+    }
+    let model = Transformer::load(config, &shards, load.precision, comm)?;
+    // Those of loading wait for the slowest reader.
+    model.comm().take_stats().map_err(disco_candle::to_candle)?;
+    let worker = Worker { model, weights, batch: None, computing: Duration::ZERO, load };
+    Ok(Object::Opaque(Opaque::new(RefCell::new(worker))))
+}
+
+/// Worker function: [`load`] without a progress.
+fn load_silently(ctx: &mut WorkerContext, Json(argument): Json<Load>, kept: Object) -> Result<Object, ModelError> {
+    load(ctx, argument, kept, None::<fn(u64, u64)>)
+}
+
+/// Worker function: processes the prompts. Returns the first token of each sequence, or none if the text has ended.
+fn prompt(
+    ctx: &mut WorkerContext,
+    worker: Rc<RefCell<Worker>>,
+    Json(Batch { prompts, sampler }): Json<Batch>,
+) -> Result<Json<Vec<Option<u32>>>, ModelError> {
+    let worker = &mut *worker.borrow_mut();
+    let start = Instant::now();
+    if worker.load.print_logits > 0 {
+        worker.print_logits(&prompts)?;
+    }
+    let replays = worker.load.uses_graphs && sampler.is_greedy() && !worker.model.device().is_cpu();
+    let steps = if replays { Steps::Fixed } else { Steps::Growing };
+    let generation = worker.model.generate(&prompts, sampler, steps)?;
+    let running = worker.batch.insert(Running { generation, ended: vec![false; prompts.len()] });
+    let tokens = running.next(&worker.model, ctx);
+    worker.computing += start.elapsed();
+    tokens
+}
+
+/// Worker function: computes the next token of each sequence; none for sequences that have ended.
+fn next(ctx: &mut WorkerContext, worker: Rc<RefCell<Worker>>) -> Result<Json<Vec<Option<u32>>>, ModelError> {
+    let worker = &mut *worker.borrow_mut();
+    let start = Instant::now();
+    let Some(running) = &mut worker.batch else { return Ok(Json(Vec::new())) };
+    if running.ended.iter().all(|ended| *ended) {
+        return Ok(Json(vec![None; running.ended.len()]));
+    }
+    let tokens = running.next(&worker.model, ctx);
+    worker.computing += start.elapsed();
+    tokens
+}
+
+/// Worker function: the figures of this worker.
+fn figures(_: &mut WorkerContext, worker: Rc<RefCell<Worker>>) -> Result<Json<Figures>, Error> {
+    let worker = worker.borrow();
+    let stats = worker.model.comm().take_stats()?;
+    Ok(Json(Figures {
+        weights: worker.model.bytes(),
+        cache: worker.batch.as_ref().map_or(0, |running| running.generation.cache().bytes()),
+        bytes_read: worker.weights.bytes_read(),
+        collectives: stats.collectives,
+        is_on_device: !worker.model.device().is_cpu(),
+        in_collectives: stats.time,
+        waiting: if worker.load.measures_waits { stats.waiting } else { Duration::ZERO },
+        computing: worker.computing,
+    }))
+}
+
+disco_core::register_function!("models.load", load_silently);
+disco_core::register_function!("models.prompt", prompt);
+disco_core::register_function!("models.next", next);
+disco_core::register_function!("models.figures", figures);
+
+impl Worker {
+    /// Goes on with the model and other workers.
+    fn rejoin(&mut self, ctx: &mut WorkerContext) -> Result<(), ModelError> {
+        self.model.rejoin(ctx)?;
+        self.model.comm().take_stats().map_err(disco_candle::to_candle)?;
+        (self.batch, self.computing) = (None, Duration::ZERO);
+        Ok(())
+    }
+
+    /// Prints the largest logits after each prompt on worker 0.
+    #[expect(clippy::disallowed_methods, reason = "all of them are sorted on the host")]
+    fn print_logits(&self, prompts: &[Vec<u32>]) -> Result<(), ModelError> {
+        let (_, hidden) = self.model.prompt(prompts)?;
+        let logits = self.model.logits(&hidden)?;
+        self.model.comm().synchronize().map_err(disco_candle::to_candle)?;
+        let logits = logits.to_vec2::<f32>()?;
+        for logits in logits.iter().filter(|_| self.model.comm().rank() == 0) {
+            let mut order: Vec<usize> = (0..logits.len()).collect();
+            order.sort_by(|a, b| logits[*b].total_cmp(&logits[*a]));
+            let largest: Vec<_> =
+                order.iter().take(self.load.print_logits).map(|token| (token, logits[*token])).collect();
+            eprintln!("logits {}", serde_json::json!(largest));
+        }
+        Ok(())
+    }
+}
+
+impl Running {
+    /// The next token of each sequence that has not ended.
+    fn next(&mut self, model: &Transformer, ctx: &mut WorkerContext) -> Result<Json<Vec<Option<u32>>>, ModelError> {
+        let tokens = self.generation.next(model, ctx.queue())?;
+        let ends = |token: &u32| model.config().eos.contains(token);
+        self.ended.iter_mut().zip(&tokens).for_each(|(ended, token)| *ended |= ends(token));
+        let tokens = tokens.into_iter().zip(&self.ended);
+        Ok(Json(tokens.map(|(token, ended)| Some(token).filter(|_| !ended)).collect()))
+    }
+}

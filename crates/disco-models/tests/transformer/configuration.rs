@@ -1,0 +1,122 @@
+//! Configurations from the files beside safetensors and from the metadata of GGUF files.
+
+use std::collections::HashMap;
+use std::fs;
+
+use candle_core::quantized::gguf_file::{Content, Value, VersionedMagic};
+use disco_candle::weights::Weights;
+use disco_models::Config;
+
+use crate::random::{Model, THREE_HEADS};
+
+fn model() -> Model {
+    Model::safetensors(THREE_HEADS, 1, serde_json::Value::Null)
+}
+
+/// The configuration after `config.json` of a model got a key more.
+fn config_with(key: &str, value: serde_json::Value) -> Result<Config, String> {
+    let model = model();
+    let file = model.path().with_file_name("config.json");
+    let mut json: serde_json::Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+    json[key] = value;
+    fs::write(&file, json.to_string()).unwrap();
+    open(&model)
+}
+
+fn open(model: &Model) -> Result<Config, String> {
+    Config::open(&Weights::open(model.path()).unwrap()).map_err(|error| error.to_string())
+}
+
+#[test]
+fn texts_end_with_the_tokens_of_both_files() {
+    let model = model();
+    let generation = model.path().with_file_name("generation_config.json");
+    fs::write(&generation, r#"{"eos_token_id": [7, 2]}"#).unwrap();
+    assert_eq!(open(&model).unwrap().eos, [2, 7]);
+    fs::write(&generation, r#"{"eos_token_id": "</s>"}"#).unwrap();
+    let error = open(&model).unwrap_err();
+    assert!(error.ends_with("eos_token_id: expected a token or a list of tokens, got \"</s>\""), "{error}");
+}
+
+#[test]
+fn a_key_of_another_type_is_an_error_and_not_its_default() {
+    let cases = [
+        ("head_dim", "a whole number"),
+        ("num_key_value_heads", "a whole number"),
+        ("rope_theta", "a number"),
+        ("tie_word_embeddings", "true or false"),
+        ("attention_bias", "true or false"),
+    ];
+    for (key, expected) in cases {
+        let error = config_with(key, "8".into()).unwrap_err();
+        assert!(error.ends_with(&format!("{key}: expected {expected}, got \"8\"")), "{error}");
+    }
+    config_with("head_dim", serde_json::Value::Null).unwrap();
+}
+
+#[test]
+fn values_that_no_model_has_are_refused_before_memory_is_taken() {
+    let error = config_with("num_hidden_layers", 1_000_000_000_000_000u64.into()).unwrap_err();
+    assert!(error.ends_with("1000000000000000 layers, and at most 65536 can be right"), "{error}");
+    let error = config_with("head_dim", (1u64 << 40).into()).unwrap_err();
+    assert!(error.ends_with("a width or a number is 1099511627776, and at most 16777216 can be right"), "{error}");
+    let model = model();
+    let file = model.path().with_file_name("config.json");
+    let text = fs::read_to_string(&file).unwrap().replacen("\"llama\"", r#""mistral", "sliding_window": 0"#, 1);
+    fs::write(&file, text).unwrap();
+    assert!(open(&model).unwrap_err().ends_with("a window of 0 tokens (sliding_window)"));
+}
+
+#[test]
+fn matrices_are_tied_as_transformers_ties_them() {
+    let model = model();
+    let mut tensors = candle_core::safetensors::load(model.path(), &candle_core::Device::Cpu).unwrap();
+    // Both matrices are there: each is used.
+    assert!(!config_with("tie_word_embeddings", true.into()).unwrap().tied);
+    tensors.remove("lm_head.weight");
+    candle_core::safetensors::save(&tensors, model.path()).unwrap();
+    assert!(!open(&model).unwrap().tied, "the configuration says that there is another matrix");
+    let classifier = config_with("architectures", serde_json::json!(["LlamaForSequenceClassification"]));
+    assert!(classifier.unwrap_err().contains("the architecture \"LlamaForSequenceClassification\""));
+}
+
+#[test]
+fn a_configuration_that_python_wrote_or_that_is_something_else_is_what_it_is() {
+    let model = model();
+    let file = model.path().with_file_name("config.json");
+    let text = fs::read_to_string(&file).unwrap();
+    fs::write(&file, text.replacen('{', r#"{"time_step_limit": [0.0, Infinity], "#, 1)).unwrap();
+    open(&model).unwrap();
+    fs::write(&file, text.replacen("1000.0", "Infinity", 1)).unwrap();
+    let error = open(&model).unwrap_err();
+    assert!(error.ends_with("rope_theta: expected a number, got \"Infinity\""), "{error}");
+    fs::write(&file, "version https://git-lfs.github.com/spec/v1\n").unwrap();
+    let error = open(&model).unwrap_err();
+    assert!(
+        error.contains("config.json: the configuration of the model can't be read: it is a pointer of Git LFS"),
+        "{error}"
+    );
+}
+
+#[test]
+fn ends_of_a_gguf_file_are_its_keys_and_tokens_that_are_ends_by_their_names() {
+    let number = |number: u32| Value::U32(number);
+    let tokens = ["a", "<|im_end|>", "b", "</s>", "<|eot_id|>"].map(|token| Value::String(token.into()));
+    let metadata = HashMap::from([
+        ("general.architecture", Value::String("llama".into())),
+        ("llama.embedding_length", number(8)),
+        ("llama.block_count", number(1)),
+        ("llama.attention.head_count", number(2)),
+        ("llama.feed_forward_length", number(8)),
+        ("llama.context_length", number(8)),
+        ("llama.vocab_size", number(5)),
+        ("llama.attention.layer_norm_rms_epsilon", Value::F32(1e-5)),
+        ("tokenizer.ggml.tokens", Value::Array(tokens.into())),
+        ("tokenizer.ggml.eos_token_id", number(3)),
+        ("tokenizer.ggml.eot_token_id", number(4)),
+    ]);
+    let metadata = metadata.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+    let tensor_infos = HashMap::new();
+    let content = Content { magic: VersionedMagic::GgufV3, metadata, tensor_infos, tensor_data_offset: 0 };
+    assert_eq!(Config::from_gguf(&content).unwrap().eos, [1, 3, 4]);
+}

@@ -1,0 +1,106 @@
+//! Tiny models of each family give the tokens and logits of transformers.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use disco::SessionKind;
+use disco_candle::weights::Weights;
+use disco_models::Config;
+use disco_models::Precision;
+use disco_models::text::Text;
+use serde::Deserialize;
+
+use crate::logits::logits_of;
+use crate::tokens::{batch, tokens};
+
+/// `reference.json`, which transformers has computed.
+#[derive(Deserialize)]
+struct Reference {
+    prompts: Vec<Prompt>,
+}
+
+#[derive(Deserialize)]
+struct Prompt {
+    prompt: String,
+    prompt_ids: Vec<u32>,
+    greedy_ids: Vec<u32>,
+    after_prompt: Largest,
+    after_last_step: Largest,
+}
+
+/// The largest logits and their tokens.
+#[derive(Deserialize)]
+struct Largest {
+    ids: Vec<usize>,
+    logits: Vec<f32>,
+}
+
+/// A model and its prompts; the continuations end before a token that ends a text.
+struct Case {
+    folder: PathBuf,
+    prompts: Vec<Prompt>,
+    vocabulary: usize,
+}
+
+fn cases() -> Vec<Case> {
+    let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/models");
+    let folders = fs::read_dir(models).unwrap().map(|entry| entry.unwrap().path()).filter(|path| path.is_dir());
+    let mut cases: Vec<_> = folders.map(case).collect();
+    cases.sort_by(|a, b| a.folder.cmp(&b.folder));
+    assert!(cases.len() > 10, "the models are missing");
+    cases
+}
+
+fn case(folder: PathBuf) -> Case {
+    let text = fs::read_to_string(folder.join("reference.json")).unwrap();
+    let Reference { mut prompts } = serde_json::from_str(&text).unwrap();
+    let config = Config::open(&Weights::open(&folder).unwrap()).unwrap();
+    for prompt in &mut prompts {
+        let end = prompt.greedy_ids.iter().position(|token| config.eos.contains(token));
+        prompt.greedy_ids.truncate(end.unwrap_or(usize::MAX));
+    }
+    Case { folder, prompts, vocabulary: config.vocabulary }
+}
+
+#[test]
+fn texts_of_1_to_4_workers_are_those_of_transformers() {
+    for Case { folder, prompts, .. } in cases() {
+        let name = folder.display();
+        let text = Text::open(&Weights::open(&folder).unwrap()).unwrap();
+        for workers in 1..=4 {
+            for Prompt { prompt, prompt_ids, greedy_ids, .. } in &prompts {
+                assert_eq!(text.tokens(prompt, None, true).unwrap(), *prompt_ids, "{name}: {prompt}");
+                let batch = batch(std::slice::from_ref(prompt_ids));
+                let found = tokens(SessionKind::Threads, workers, &folder, &batch, greedy_ids.len());
+                assert_eq!(found, std::slice::from_ref(greedy_ids), "{name}, {workers} workers: {prompt}");
+            }
+        }
+        let all: Vec<_> = prompts.iter().map(|prompt| prompt.prompt_ids.clone()).collect();
+        let count = prompts.iter().map(|prompt| prompt.greedy_ids.len()).min().unwrap();
+        let found = tokens(SessionKind::Threads, 2, &folder, &batch(&all), count);
+        for (found, prompt) in found.iter().zip(&prompts) {
+            assert_eq!(found[..], prompt.greedy_ids[..count], "{name}, a batch: {}", prompt.prompt);
+        }
+    }
+}
+
+#[test]
+fn logits_are_those_of_transformers() {
+    for Case { folder, prompts, vocabulary } in cases() {
+        for Prompt { prompt, prompt_ids, greedy_ids, after_prompt, after_last_step } in prompts {
+            for workers in [1, 3] {
+                let logits = logits_of(workers, &folder, Precision::F32, &prompt_ids, &greedy_ids);
+                let last = logits.len() - vocabulary;
+                let states = [(&after_prompt, 0), (&after_last_step, last)];
+                // The reference's last logits are those after the last token but one, as ours.
+                for (Largest { ids, logits: expected }, start) in states {
+                    for (id, expected) in ids.iter().zip(expected) {
+                        let found = logits[start + id];
+                        let name = folder.display();
+                        assert!((found - expected).abs() < 2e-3, "{name}, {prompt}: {id} {found} {expected}");
+                    }
+                }
+            }
+        }
+    }
+}

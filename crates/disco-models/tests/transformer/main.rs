@@ -1,0 +1,24 @@
+//! Models of the llama architecture on several workers, compared with candle-transformers' own models in one process.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::disallowed_methods, reason = "tests")]
+#![cfg(target_os = "linux")]
+
+mod configuration;
+#[path = "../../examples/compare/dequantise.rs"]
+mod dequantise;
+mod families;
+#[allow(dead_code, reason = "as the test needs")]
+#[path = "../../examples/generate/generate.rs"]
+mod generate;
+#[path = "../../examples/generate/load.rs"]
+mod load;
+mod logits;
+mod long;
+mod losses;
+mod mpi;
+mod random;
+mod reference;
+mod refused;
+mod steps;
+mod text;
+mod tokens;

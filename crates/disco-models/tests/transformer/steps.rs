@@ -1,0 +1,206 @@
+//! Texts that grow token by token: steps of all shapes choose the same tokens, and the host waits once for each of them.
+
+use std::ffi::c_void;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use candle_core::quantized::GgmlDType;
+use candle_core::{DType, Device};
+use disco::device_api::{self, Event};
+use disco::tensor::Storage;
+use disco::{
+    Builder, DataPlane as _, DeviceKind, Json, Queue, Session as _, SessionExt as _, WorkerContext, WorkerId, block_on,
+};
+use disco_candle::Comm;
+use disco_candle::weights::{Shards, Weights};
+use disco_models::{Config, Precision, Sampler, Steps, Transformer, plan};
+
+use crate::random::{Model, NINE_HEADS, THREE_HEADS};
+
+/// Tokens of each text. The cache has 64 slots at first, so it gets larger memory on the way.
+const COUNT: usize = 12;
+
+/// Prompts of different lengths, so that those of a batch are padded.
+fn prompts() -> Vec<Vec<u32>> {
+    [55, 3, 60].map(|len| (0..len).map(|at| (7 * at + len) % 100).collect()).into()
+}
+
+/// A queue that counts its copies and waits.
+#[derive(Debug)]
+struct Counting {
+    queue: Box<dyn Queue>,
+    copies: usize,
+    bytes: usize,
+    waits: usize,
+}
+
+impl Counting {
+    fn new() -> Self {
+        let queue = device_api::find(DeviceKind::Cpu).unwrap().bind(disco::Device::CPU).unwrap();
+        Self { queue, copies: 0, bytes: 0, waits: 0 }
+    }
+}
+
+impl Queue for Counting {
+    fn device(&self) -> disco::Device {
+        self.queue.device()
+    }
+
+    fn alloc(&mut self, bytes: usize) -> disco::Result<Arc<Storage>> {
+        self.queue.alloc(bytes)
+    }
+
+    fn copy_in(&mut self, dst: &disco::Tensor, src: &disco::Tensor) -> disco::Result<()> {
+        self.copies += 1;
+        self.queue.copy_in(dst, src)
+    }
+
+    fn copy_out(&mut self, dst: &disco::Tensor, src: &disco::Tensor) -> disco::Result<()> {
+        self.copies += 1;
+        self.bytes += dst.byte_len();
+        self.queue.copy_out(dst, src)
+    }
+
+    fn copy_within(&mut self, dst: &disco::Tensor, src: &disco::Tensor) -> disco::Result<()> {
+        self.copies += 1;
+        self.queue.copy_within(dst, src)
+    }
+
+    fn record(&mut self) -> disco::Result<Event> {
+        self.queue.record()
+    }
+
+    fn poll(&mut self, event: Event) -> disco::Result<bool> {
+        self.waits += 1;
+        self.queue.poll(event)
+    }
+
+    fn synchronize(&mut self, deadline: Duration) -> disco::Result<()> {
+        self.waits += 1;
+        self.queue.synchronize(deadline)
+    }
+
+    fn raw(&self) -> *mut c_void {
+        self.queue.raw()
+    }
+}
+
+fn load(path: PathBuf, comm: Comm) -> anyhow::Result<Transformer> {
+    let weights = Arc::new(Weights::open(path)?);
+    let config = Config::open(&weights)?;
+    let plan = plan(&config, &weights, comm.size())?;
+    let shards = Shards::new(weights, plan, comm.rank(), comm.size(), DType::F32, Device::Cpu);
+    Ok(Transformer::load(config, &shards, Precision::F32, comm)?)
+}
+
+/// Worker function: the texts of a batch, by steps of one kind or, with `None`, by the prompts of each text so far.
+fn texts(
+    ctx: &mut WorkerContext,
+    Json(path): Json<PathBuf>,
+    Json((temperature, top_p)): Json<(f64, f64)>,
+    Json(is_fixed): Json<Option<bool>>,
+) -> anyhow::Result<Json<Vec<Vec<u32>>>> {
+    disco_candle::compute_threads(1)?;
+    let model = load(path, Comm::world(ctx)?)?;
+    if ctx.worker().index() == 0 {
+        // Other workers take no part in it.
+        model.warm_up()?;
+    }
+    let sampler = Sampler::new(temperature, top_p, 3);
+    let mut texts = vec![Vec::new(); prompts().len()];
+    let Some(is_fixed) = is_fixed else {
+        for (sequence, (text, prompt)) in texts.iter_mut().zip(prompts()).enumerate() {
+            while text.len() < COUNT {
+                let all: Vec<u32> = prompt.iter().chain(&*text).copied().collect();
+                let (_, hidden) = model.prompt(std::slice::from_ref(&all))?;
+                let logits = model.logits(&hidden)?.flatten_all()?.to_vec1::<f32>()?;
+                text.push(sampler.choose(&logits, sequence, all.len()));
+            }
+        }
+        return Ok(Json(texts));
+    };
+    let steps = if is_fixed { Steps::Fixed } else { Steps::Growing };
+    let mut generation = model.generate(&prompts(), sampler, steps)?;
+    for _ in 0..COUNT {
+        let tokens = generation.next(&model, ctx.queue())?;
+        texts.iter_mut().zip(tokens).for_each(|(text, token)| text.push(token));
+    }
+    Ok(Json(texts))
+}
+
+disco::register_function!("tests.texts", texts);
+
+/// The texts of each worker.
+fn texts_of(workers: usize, model: &Model, sampling: (f64, f64), is_fixed: Option<bool>) -> Vec<Vec<Vec<u32>>> {
+    let session = Builder::threads(workers).start().unwrap();
+    block_on(async {
+        session.init_ccl("local", &[]).await.unwrap();
+        let texts =
+            session.call_named("tests.texts", (Json(model.path()), Json(sampling), Json(is_fixed))).await.unwrap();
+        let texts = (0..workers as u32).map(|worker| session.get_as(&texts, WorkerId::new(worker)));
+        let mut all = Vec::new();
+        for texts in texts {
+            let Json(texts): Json<Vec<Vec<u32>>> = texts.await.unwrap();
+            all.push(texts);
+        }
+        session.shutdown().await.unwrap();
+        all
+    })
+}
+
+#[test]
+fn steps_of_all_shapes_and_workers_choose_the_tokens_of_whole_prompts() {
+    let model = Model::gguf(NINE_HEADS, 11, GgmlDType::F32);
+    for sampling in [(0.0, 1.0), (0.8, 0.9)] {
+        let expected = texts_of(1, &model, sampling, None);
+        assert!(expected[0].iter().all(|text| text.len() == COUNT));
+        for (workers, is_fixed) in [(1, false), (1, true), (2, true), (4, false), (4, true)] {
+            for texts in texts_of(workers, &model, sampling, Some(is_fixed)) {
+                assert_eq!(texts, expected[0], "{workers} workers, fixed shapes: {is_fixed}, {sampling:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn texts_end_with_their_context_and_belong_to_their_model() {
+    let model = Model::gguf(THREE_HEADS, 11, GgmlDType::F32);
+    let [llama, other] = [(), ()].map(|()| load(model.path(), Comm::alone()).unwrap());
+    let prompt = vec![1; THREE_HEADS.context - 2];
+    for steps in [Steps::Growing, Steps::Fixed] {
+        let mut queue = Counting::new();
+        let mut generation = llama.generate(std::slice::from_ref(&prompt), Sampler::GREEDY, steps).unwrap();
+        let error = generation.next(&other, &mut queue).unwrap_err().to_string();
+        assert!(error.contains("begun by another model"), "{error}");
+        for _ in 0..3 {
+            generation.next(&llama, &mut queue).unwrap();
+        }
+        let error = generation.next(&llama, &mut queue).unwrap_err().to_string();
+        assert!(error.contains("the sequence would have 65 tokens, but the context of the model has 64"), "{error}");
+        let error = generation.next(&llama, &mut queue).unwrap_err().to_string();
+        assert_eq!(error, "a token could not be computed before; begin the texts again");
+    }
+}
+
+#[test]
+fn the_host_waits_once_for_each_token() {
+    let model = Model::gguf(NINE_HEADS, 11, GgmlDType::F32);
+    let llama = load(model.path(), Comm::alone()).unwrap();
+    for (steps, sampler) in [
+        (Steps::Growing, Sampler::GREEDY),
+        (Steps::Fixed, Sampler::GREEDY),
+        (Steps::Growing, Sampler::new(0.8, 0.9, 3)),
+        (Steps::Fixed, Sampler::new(0.8, 0.9, 3)),
+    ] {
+        let (mut queue, prompts) = (Counting::new(), prompts());
+        let mut generation = llama.generate(&prompts, sampler, steps).unwrap();
+        for tokens in 1..=COUNT {
+            generation.next(&llama, &mut queue).unwrap();
+            assert_eq!((queue.copies, queue.waits), (tokens, tokens), "{steps:?}, {sampler:?}");
+        }
+        // The number of a token and the sum of its logits, or all logits.
+        let each = if sampler.is_greedy() { 16 } else { 4 * NINE_HEADS.vocabulary };
+        assert_eq!(queue.bytes, COUNT * prompts.len() * each);
+    }
+}
