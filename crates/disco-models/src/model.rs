@@ -17,9 +17,10 @@ use disco_core::WorkerContext;
 
 use crate::attention::{Attention, Pass, View, capped};
 use crate::cache::Slots;
+use crate::config::DIVISORS;
 use crate::mask::mask;
 use crate::mlp::Mlp;
-use crate::names::{DIVISORS, Names, Role};
+use crate::names::{Names, Role};
 use crate::parts::{Parts, Precision};
 use crate::rope::Rope;
 use crate::{Cache, Config, ModelError, Scaling};

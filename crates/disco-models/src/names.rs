@@ -4,9 +4,6 @@ use disco_candle::weights::Weights;
 
 use crate::Features;
 
-/// The divisors of the frequencies of rotary embeddings, in GGUF files.
-pub(crate) const DIVISORS: &str = "rope_freqs.weight";
-
 /// The scheme of the names in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Names {

@@ -2,7 +2,8 @@
 
 use disco_candle::weights::Weights;
 
-use crate::names::{DIVISORS, Names, Role};
+use crate::config::DIVISORS;
+use crate::names::{Names, Role};
 use crate::{Config, ModelError, Scaling};
 
 /// A tensor that the model uses, and its shape.

@@ -14,7 +14,6 @@ pub use scaling::Scaling;
 use scaling::rope_from_json;
 
 use crate::ModelError;
-use crate::names::DIVISORS;
 use disco_candle::weights::Weights;
 
 /// Hyperparameters of a model.
@@ -62,6 +61,9 @@ pub enum Pairs {
     /// Elements i and i + half of the head, as in files of Hugging Face.
     Halves,
 }
+
+/// The divisors of the frequencies of rotary embeddings, in GGUF files.
+pub(crate) const DIVISORS: &str = "rope_freqs.weight";
 
 /// The largest width of a matrix that is taken for right, so that products of two have room.
 const MAX_WIDTH: usize = 1 << 24;
