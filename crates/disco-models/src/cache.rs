@@ -16,6 +16,8 @@ pub struct Cache {
     /// Number of used slots.
     pub(crate) used: usize,
     pub(crate) layers: Vec<Layer>,
+    /// The tokens so far, `[sequences, tokens]` each, if the cache may have to be computed again.
+    pub(crate) history: Vec<Tensor>,
     /// The place of the next token, since the first step after a prompt or after new memory.
     cursor: Option<Cursor>,
 }
@@ -55,7 +57,7 @@ pub(crate) struct Cursor {
 impl Cache {
     pub(crate) fn new(starts: Vec<usize>, layers: usize) -> Self {
         let layers = std::iter::repeat_with(Layer::default).take(layers).collect();
-        Self { starts, used: 0, layers, cursor: None }
+        Self { starts, used: 0, layers, history: Vec::new(), cursor: None }
     }
 
     /// Number of sequences.
@@ -66,6 +68,11 @@ impl Cache {
     /// Number of tokens of a sequence so far.
     pub fn len(&self, sequence: usize) -> usize {
         self.used.saturating_sub(self.starts.get(sequence).copied().unwrap_or(self.used))
+    }
+
+    /// Number of tokens of each sequence when `used` slots are used.
+    pub(crate) fn lengths(&self, used: usize) -> Vec<usize> {
+        self.starts.iter().map(|start| used.saturating_sub(*start)).collect()
     }
 
     /// Whether no token has been processed.

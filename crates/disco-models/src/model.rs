@@ -18,8 +18,8 @@ use disco_core::WorkerContext;
 use crate::attention::{Attention, Pass, View, capped};
 use crate::cache::Slots;
 use crate::config::DIVISORS;
+use crate::feed_forward::FeedForward;
 use crate::mask::mask;
-use crate::mlp::Mlp;
 use crate::names::{Names, Role};
 use crate::parts::{Parts, Precision};
 use crate::rope::Rope;
@@ -58,7 +58,7 @@ struct Block {
     attention: Attention,
     attention_post_norm: Option<RmsNorm>,
     ffn_norm: Option<RmsNorm>,
-    mlp: Mlp,
+    feed_forward: FeedForward,
     ffn_post_norm: Option<RmsNorm>,
 }
 
@@ -79,7 +79,7 @@ impl Block {
             attention: Attention::load(parts, config, heads, layer, comm)?,
             attention_post_norm: norm(features.post_norms, Role::AttentionPostNorm)?,
             ffn_norm: norm(features.pre_norms, Role::ffn_norm(features))?,
-            mlp: Mlp::load(parts, layer, comm)?,
+            feed_forward: FeedForward::load(parts, config, layer, comm)?,
             ffn_post_norm: norm(features.post_norms, Role::FfnPostNorm)?,
         })
     }
@@ -218,12 +218,25 @@ impl Transformer {
             .flat_map(|(prompt, start)| vec![0; *start].into_iter().chain(prompt.iter().copied()));
         let tokens = Tensor::from_iter(padded, &self.device)?.reshape((prompts.len(), longest))?;
         let mut cache = Cache::new(starts, self.layers.len());
-        let mut last = None;
-        for from in (0..longest).step_by(CHUNK) {
-            let chunk = tokens.narrow(1, from, CHUNK.min(longest - from))?;
-            last = Some(self.prefill(&mut cache, &chunk)?);
+        let last = self.fill(&mut cache, &tokens, longest)?;
+        Ok((cache, last))
+    }
+
+    /// Processes the tokens `[sequences, count]` of an empty cache, of sequences that will fill `slots` slots. Returns the
+    /// hidden states of the last ones.
+    fn fill(&self, cache: &mut Cache, tokens: &Tensor, slots: usize) -> Result<Tensor, ModelError> {
+        let (_, count) = tokens.dims2()?;
+        self.check_room(slots)?;
+        let lengths = cache.lengths(slots);
+        if self.rope.may_restart(&lengths) {
+            cache.history.push(tokens.clone());
         }
-        last.map(|last| (cache, last)).ok_or_else(|| ModelError::Call("no prompt".into()))
+        let mut last = None;
+        for from in (0..count).step_by(CHUNK) {
+            let chunk = tokens.narrow(1, from, CHUNK.min(count - from))?;
+            last = Some(self.prefill(cache, &chunk, &lengths)?);
+        }
+        last.ok_or_else(|| ModelError::Call("no prompt".into()))
     }
 
     /// Processes one more token of each sequence, u32 `[sequences]` on the model's device. Returns its hidden states,
@@ -237,10 +250,19 @@ impl Transformer {
         cache.finish_step(step)
     }
 
-    /// Makes room for a step. Returns whether it has the memory of the last one.
+    /// Makes room for a step. Returns whether the host does for it what it did for the last one, in the same memory.
+    ///
+    /// Where the next token makes a sequence a long one, which is rotated in another way, the cache is computed again.
     pub(crate) fn prepare_step(&self, cache: &mut Cache) -> Result<bool, ModelError> {
         self.check_room(cache.used + 1)?;
-        Ok(cache.make_room(self.dtype, &self.device)?)
+        if self.rope.restarts(&cache.lengths(cache.used)) {
+            let tokens = Tensor::cat(&cache.history, 1)?;
+            let mut new = Cache::new(cache.starts.clone(), self.layers.len());
+            self.fill(&mut new, &tokens, cache.used + 1)?;
+            *cache = new;
+        }
+        let is_same = cache.make_room(self.dtype, &self.device)?;
+        Ok(is_same && !self.rope.changes(&cache.lengths(cache.used + 1)))
     }
 
     /// A step, whose tokens attend to the first `width` slots. All that it reads and writes is on the device: with the
@@ -251,6 +273,11 @@ impl Transformer {
             let text = format!("a step got tokens {:?} for a cache of {sequences} sequences", tokens.shape());
             return Err(ModelError::Call(text));
         }
+        let lengths = cache.lengths(cache.used + 1);
+        if self.rope.may_restart(&lengths) {
+            // A copy: the tokens of the next step may have the same memory.
+            cache.history.push(tokens.unsqueeze(1)?.copy()?);
+        }
         let cursor = cache.cursor()?;
         let mask = cursor.open(width)?;
         // A token attends to all slots, unless prompts have padding, or slots are not used yet.
@@ -260,7 +287,7 @@ impl Transformer {
                 Some(window) => Some(cursor.windowed(&mask, window)?),
                 None => (!is_open).then(|| mask.clone()),
             };
-            Ok(View { rotation: rope.rotation_at(&cursor.positions)?, mask })
+            Ok(View { rotation: rope.rotation_at(&cursor.positions, &lengths)?, mask })
         })?;
         let shape = self.layers.first().map_or([sequences, 0, 1, 0], |block| block.attention.shape(sequences));
         let pass = Pass { views, slots: Slots::At { index: cursor.index(&shape)?, width } };
@@ -293,15 +320,15 @@ impl Transformer {
         &self.device
     }
 
-    /// Processes tokens `[sequences, count]` of prompts, from the first free slot on.
-    fn prefill(&self, cache: &mut Cache, tokens: &Tensor) -> Result<Tensor, ModelError> {
+    /// Processes tokens `[sequences, count]` of prompts, from the first free slot on. The sequences have `lengths` tokens in all.
+    fn prefill(&self, cache: &mut Cache, tokens: &Tensor, lengths: &[usize]) -> Result<Tensor, ModelError> {
         let (_, count) = tokens.dims2()?;
         let slots = cache.used + count;
         self.check_room(slots)?;
         let (starts, used) = (&cache.starts, cache.used);
         let views = self.views(|rope, window| {
             let mask = mask(starts, used, count, window, (self.dtype, &self.device))?;
-            Ok(View { rotation: rope.rotation(starts, used, count)?, mask })
+            Ok(View { rotation: rope.rotation(starts, used, count, lengths)?, mask })
         })?;
         let pass = Pass { views, slots: Slots::From(used) };
         let hidden = self.forward(cache, tokens, &pass)?;
@@ -341,7 +368,7 @@ impl Transformer {
             let y = block.attention.forward(&normed(&block.attention_norm, x.clone())?, pass, layer)?;
             let y = normed(&block.attention_post_norm, y)?;
             x = (x + scaled(y, features.residual_factor)?)?;
-            let y = block.mlp.forward(&normed(&block.ffn_norm, x.clone())?)?;
+            let y = block.feed_forward.forward(&normed(&block.ffn_norm, x.clone())?)?;
             let y = normed(&block.ffn_post_norm, y)?;
             x = (x + scaled(y, features.residual_factor)?)?;
         }

@@ -9,6 +9,8 @@ use crate::Features;
 pub(crate) enum Names {
     Gguf,
     HuggingFace,
+    /// That of Hugging Face, with other names of experts.
+    Mixtral,
 }
 
 /// A tensor of a layer.
@@ -33,13 +35,19 @@ pub(crate) enum Role {
     /// Gate and up in one matrix.
     GateUp,
     Down,
+    /// The matrix of the logits of experts.
+    Router,
 }
+
+/// The matrices of an expert.
+pub(crate) const EXPERT: [Role; 3] = [Role::Gate, Role::Up, Role::Down];
 
 impl Names {
     /// The scheme of opened weights.
     pub(crate) fn of(weights: &Weights) -> Self {
         match weights.gguf() {
             Some(_) => Self::Gguf,
+            None if weights.contains("model.layers.0.block_sparse_moe.gate.weight") => Self::Mixtral,
             None => Self::HuggingFace,
         }
     }
@@ -90,8 +98,28 @@ impl Names {
             Role::Gate => ("ffn_gate", "mlp.gate_proj"),
             Role::Up => ("ffn_up", "mlp.up_proj"),
             Role::Down => ("ffn_down", "mlp.down_proj"),
+            Role::Router if self == Self::Mixtral => ("", "block_sparse_moe.gate"),
+            Role::Router => ("ffn_gate_inp", "mlp.gate"),
         };
         format!("{}{layer}.{}.weight", self.layers(), self.of_both(gguf, hugging_face))
+    }
+
+    /// A matrix of an expert, of which `role` says which one; in a GGUF file, the tensor that stacks those of all experts.
+    pub(crate) fn expert(self, layer: impl std::fmt::Display, expert: impl std::fmt::Display, role: Role) -> String {
+        let name = self.layer(layer, role);
+        match (self, role) {
+            (Self::Gguf, _) => name.replace(".weight", "_exps.weight"),
+            (Self::HuggingFace, _) => name.replace("mlp.", &format!("mlp.experts.{expert}.")),
+            (Self::Mixtral, role) => {
+                let module = name.split("mlp.").next().unwrap_or_default();
+                let number = match role {
+                    Role::Gate => 1,
+                    Role::Down => 2,
+                    _ => 3,
+                };
+                format!("{module}block_sparse_moe.experts.{expert}.w{number}.weight")
+            }
+        }
     }
 
     /// The bias beside a matrix of a layer.
@@ -103,29 +131,24 @@ impl Names {
     fn of_both(self, gguf: &'static str, hugging_face: &'static str) -> &'static str {
         match self {
             Self::Gguf => gguf,
-            Self::HuggingFace => hugging_face,
+            Self::HuggingFace | Self::Mixtral => hugging_face,
         }
     }
 }
 
 impl Role {
-    /// The tensors of a layer of a model with `features`.
+    /// The tensors of a layer of a model with `features`, without those of experts.
     pub(crate) fn all(features: &Features) -> impl Iterator<Item = Self> {
         let has_head_norms = features.head_norms || features.joint_head_norms;
         let head_norms = [Self::QueryNorm, Self::KeyNorm].into_iter().filter(move |_| has_head_norms);
         let pre_norms = [Self::AttentionNorm, Self::ffn_norm(features)].into_iter().filter(|_| features.pre_norms);
         let post_norms = [Self::AttentionPostNorm, Self::FfnPostNorm].into_iter().filter(|_| features.post_norms);
-        let inputs: &[Self] = if features.fused {
-            &[Self::Qkv, Self::GateUp]
-        } else {
-            &[Self::Query, Self::Key, Self::Value, Self::Gate, Self::Up]
+        let inputs: &[Self] = match features.experts {
+            Some(_) => &[Self::Query, Self::Key, Self::Value, Self::Router],
+            None if features.fused => &[Self::Qkv, Self::GateUp, Self::Down],
+            None => &[Self::Query, Self::Key, Self::Value, Self::Gate, Self::Up, Self::Down],
         };
-        [Self::Output, Self::Down]
-            .into_iter()
-            .chain(inputs.iter().copied())
-            .chain(pre_norms)
-            .chain(head_norms)
-            .chain(post_norms)
+        [Self::Output].into_iter().chain(inputs.iter().copied()).chain(pre_norms).chain(head_norms).chain(post_norms)
     }
 
     /// The norm before the feed-forward network.

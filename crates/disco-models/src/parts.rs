@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use candle_core::quantized::GgmlDType;
+use candle_core::quantized::{GgmlDType, QStorage, QTensor};
 use candle_core::{D, DType, Module as _, Tensor};
 use candle_nn::RmsNorm;
 use disco_candle::Matrix;
@@ -75,9 +75,7 @@ impl Parts<'_> {
             return Ok(Matrix::dense(self.tensor(name)?));
         }
         match self.shards.quantized(name) {
-            Ok(blocks)
-                if blocks.shape().dims().last().is_some_and(|width| width.is_multiple_of(unit(blocks.dtype()))) =>
-            {
+            Ok(blocks) if can_multiply(&blocks) => {
                 self.count(blocks.storage_size_in_bytes());
                 Ok(Matrix::quantized(blocks)?)
             }
@@ -98,11 +96,33 @@ impl Parts<'_> {
         role.has_bias(self.features).then(|| self.tensor(&self.names.bias(layer, role))).transpose()
     }
 
+    /// This rank's parts of the matrices that a tensor stacks, `[matrices, outputs, inputs]`.
+    pub(crate) fn matrices(&self, name: &str) -> Result<Vec<Matrix>, ModelError> {
+        if self.is_quantized(name)? {
+            match self.shards.quantized(name) {
+                Ok(blocks) if can_multiply(&blocks) => {
+                    self.count(blocks.storage_size_in_bytes());
+                    return unstacked(&blocks);
+                }
+                Ok(_) | Err(WeightsError::CutBlock { .. }) => (),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let all = self.tensor(name)?;
+        let count = all.dim(0)?;
+        Ok((0..count).map(|index| all.get(index).map(Matrix::dense)).collect::<candle_core::Result<_>>()?)
+    }
+
     /// This rank's parts of matrices of a layer with the same input, and of their biases. All of them have a bias, or none.
     pub(crate) fn stack(&self, layer: usize, roles: &[Role]) -> Result<Stack, ModelError> {
         let names: Vec<_> = roles.iter().map(|role| self.names.layer(layer, *role)).collect();
         let biases = roles.iter().map(|role| self.bias(layer, *role)).collect::<Result<Vec<_>, _>>()?;
-        for name in &names {
+        self.stack_of(&names, biases)
+    }
+
+    /// This rank's parts of the matrices `names` with the same input, and their biases.
+    pub(crate) fn stack_of(&self, names: &[String], biases: Vec<Option<Tensor>>) -> Result<Stack, ModelError> {
+        for name in names {
             if self.is_quantized(name)? {
                 let matrices = names.iter().map(|name| self.matrix(name)).collect::<Result<Vec<_>, _>>()?;
                 return Ok(Stack::Separate(matrices.into_iter().zip(biases).collect()));
@@ -131,6 +151,24 @@ impl Parts<'_> {
     }
 }
 
+/// Whether candle can multiply these blocks.
+fn can_multiply(blocks: &QTensor) -> bool {
+    blocks.shape().dims().last().is_some_and(|width| width.is_multiple_of(unit(blocks.dtype())))
+}
+
+/// The matrices of a stack of quantised ones.
+fn unstacked(all: &QTensor) -> Result<Vec<Matrix>, ModelError> {
+    let &[count, outputs, inputs] = all.shape().dims() else {
+        return Err(ModelError::Call(format!("a stack of matrices has the shape {:?}", all.shape())));
+    };
+    let data = all.data()?;
+    let matrix = |bytes: &[u8]| {
+        let storage = QStorage::from_data(bytes.to_vec().into(), &all.device(), all.dtype())?;
+        Matrix::quantized(QTensor::new(storage, (outputs, inputs))?)
+    };
+    Ok(data.chunks_exact((data.len() / count.max(1)).max(1)).map(matrix).collect::<candle_core::Result<_>>()?)
+}
+
 /// Number of columns that a rank's part of a quantised matrix is a multiple of, so that candle can multiply its blocks.
 pub(crate) fn unit(dtype: GgmlDType) -> usize {
     match dtype {
@@ -141,6 +179,11 @@ pub(crate) fn unit(dtype: GgmlDType) -> usize {
 }
 
 impl Stack {
+    /// Matrices without biases.
+    pub(crate) fn separate(matrices: impl IntoIterator<Item = Matrix>) -> Self {
+        Self::Separate(matrices.into_iter().map(|matrix| (matrix, None)).collect())
+    }
+
     /// The outputs of all matrices.
     pub(crate) fn forward(&self, x: &Tensor) -> candle_core::Result<Outputs<'_>> {
         Ok(match self {

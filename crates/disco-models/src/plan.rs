@@ -1,41 +1,39 @@
 //! The plan of a model's splits.
 
-use disco_candle::HeadPlan;
 use disco_candle::weights::{Block, Cut, Encoding, Plan, Split, Weights};
+use disco_candle::{HeadPlan, even_ranges};
 
-use crate::names::{Names, Role};
+use crate::names::{EXPERT, Names, Role};
 use crate::parts::unit;
-use crate::{Config, ModelError, tensors};
+use crate::{Config, ExpertSplit, Experts, ModelError, tensors};
 
 /// The plan of splits for `ranks` ranks: which part of each tensor a rank reads.
 ///
 /// Query and kv heads are split as [`HeadPlan`] says, so kv heads may be on several ranks. Hidden units of the
-/// feed-forward networks are split in units of the file's quantisation blocks. The vocabulary is split by rows. Norms
-/// are on every rank.
+/// feed-forward networks are split in units of the file's quantisation blocks; those of experts, too, or whole experts
+/// are ([`Config::expert_split`]). The vocabulary is split by rows. Norms are on every rank.
 ///
 /// # Errors
-/// There are more ranks than query heads or units of hidden units. The weights lack a tensor of the model, have it in
-/// another shape than the configuration says, or have one that would change the results and is not used (a bias, a
-/// scale).
+/// There are more ranks than query heads, units of hidden units, or experts. The weights lack a tensor of the model,
+/// have it in another shape than the configuration says, or have one that would change the results and is not used (a
+/// bias, a scale).
 pub fn plan(config: &Config, weights: &Weights, ranks: usize) -> Result<Plan, ModelError> {
     tensors::check(config, weights)?;
     let names = Names::of(weights);
+    let plan = attention(config, names, ranks)?;
+    let plan = match (config.features.experts, config.expert_split) {
+        (Some(experts), ExpertSplit::Over) => whole_experts(plan, config, experts, names, ranks)?,
+        _ => hidden_units(plan, config, names, unit_of(config, weights, names)?, ranks)?,
+    };
+    Ok(plan.with(names.embedding(), Split::even(0, 1)).with(names.logits(), Split::even(0, 1)).with("*", Split::Whole))
+}
+
+fn attention(config: &Config, names: Names, ranks: usize) -> Result<Plan, ModelError> {
     let heads = HeadPlan::new(config.heads, config.kv_heads, ranks)?;
     let width = config.head_dim;
     let elements = |heads: std::ops::Range<usize>| heads.start * width..heads.end * width;
     let query = |rank| elements(heads.query(rank));
     let kv = |rank| elements(heads.kv(rank));
-    let unit = match weights.info(&names.layer(0, Role::Down))?.encoding() {
-        Encoding::Ggml(dtype) if config.ffn.is_multiple_of(unit(dtype)) => unit(dtype),
-        Encoding::Ggml(dtype) if config.ffn.is_multiple_of(dtype.block_size()) => dtype.block_size(),
-        _ => 1,
-    };
-    let units = config.ffn / unit;
-    if units < ranks {
-        return Err(ModelError::Call(format!(
-            "{units} blocks of {unit} hidden units can't be split over {ranks} ranks; use 1 to {units}"
-        )));
-    }
     let all = |role| names.layer("*", role);
     let bias = |role| names.bias("*", role);
     let head_norms = if config.features.joint_head_norms {
@@ -46,25 +44,81 @@ pub fn plan(config: &Config, weights: &Weights, ranks: usize) -> Result<Plan, Mo
     let [query_norm, key_norm] = head_norms;
     let queries = Block::new(config.heads * width, Cut::Ranges((0..ranks).map(query).collect()));
     let keys = Block::new(config.kv_heads * width, Cut::Ranges((0..ranks).map(kv).collect()));
-    let units = Block::even(config.ffn, unit);
     Ok(Plan::new()
         .with(&all(Role::Query), Split::ranges(0, (0..ranks).map(query)))
         .with(&all(Role::Key), Split::ranges(0, (0..ranks).map(kv)))
         .with(&all(Role::Value), Split::ranges(0, (0..ranks).map(kv)))
         .with(&all(Role::Output), Split::ranges(1, (0..ranks).map(query)))
-        .with(&all(Role::Gate), Split::even(0, unit))
-        .with(&all(Role::Up), Split::even(0, unit))
-        .with(&all(Role::Down), Split::even(1, unit))
         .with(&bias(Role::Query), Split::ranges(0, (0..ranks).map(query)))
         .with(&bias(Role::Key), Split::ranges(0, (0..ranks).map(kv)))
         .with(&bias(Role::Value), Split::ranges(0, (0..ranks).map(kv)))
         .with(&all(Role::Qkv), Split::fused(0, [queries, keys.clone(), keys]))
-        .with(&all(Role::GateUp), Split::fused(0, [units.clone(), units]))
         .with(&all(Role::QueryNorm), query_norm)
-        .with(&all(Role::KeyNorm), key_norm)
-        .with(&bias(Role::Gate), Split::even(0, unit))
-        .with(&bias(Role::Up), Split::even(0, unit))
-        .with(names.embedding(), Split::even(0, 1))
-        .with(names.logits(), Split::even(0, 1))
-        .with("*", Split::Whole))
+        .with(&all(Role::KeyNorm), key_norm))
+}
+
+/// Hidden units that stay together: a quantisation block of the matrix whose columns they are.
+fn unit_of(config: &Config, weights: &Weights, names: Names) -> Result<usize, ModelError> {
+    let down = match config.features.experts {
+        Some(_) => names.expert(0, 0, Role::Down),
+        None => names.layer(0, Role::Down),
+    };
+    Ok(match weights.info(&down)?.encoding() {
+        Encoding::Ggml(dtype) if config.ffn.is_multiple_of(unit(dtype)) => unit(dtype),
+        Encoding::Ggml(dtype) if config.ffn.is_multiple_of(dtype.block_size()) => dtype.block_size(),
+        _ => 1,
+    })
+}
+
+/// Hidden units of the feed-forward network or of each expert are split over the ranks.
+fn hidden_units(plan: Plan, config: &Config, names: Names, unit: usize, ranks: usize) -> Result<Plan, ModelError> {
+    let units = config.ffn / unit;
+    if units < ranks {
+        let remedy = if config.features.experts.is_some() { ", or split whole experts" } else { "" };
+        return Err(ModelError::Call(format!(
+            "{units} blocks of {unit} hidden units can't be split over {ranks} ranks; use 1 to {units}{remedy}"
+        )));
+    }
+    if config.features.experts.is_some() {
+        // The experts of a layer are one tensor in GGUF files.
+        let first = usize::from(names == Names::Gguf);
+        let rules = [(Role::Gate, first), (Role::Up, first), (Role::Down, first + 1)];
+        return Ok(rules
+            .into_iter()
+            .fold(plan, |plan, (role, dim)| plan.with(&names.expert("*", "*", role), Split::even(dim, unit))));
+    }
+    let units = Block::even(config.ffn, unit);
+    Ok(plan
+        .with(&names.layer("*", Role::Gate), Split::even(0, unit))
+        .with(&names.layer("*", Role::Up), Split::even(0, unit))
+        .with(&names.layer("*", Role::Down), Split::even(1, unit))
+        .with(&names.layer("*", Role::GateUp), Split::fused(0, [units.clone(), units]))
+        .with(&names.bias("*", Role::Gate), Split::even(0, unit))
+        .with(&names.bias("*", Role::Up), Split::even(0, unit)))
+}
+
+/// Each rank has some experts whole.
+fn whole_experts(
+    mut plan: Plan,
+    config: &Config,
+    experts: Experts,
+    names: Names,
+    ranks: usize,
+) -> Result<Plan, ModelError> {
+    let count = experts.count;
+    if count < ranks {
+        return Err(ModelError::Call(format!("{count} experts can't be split over {ranks} ranks; use 1 to {count}")));
+    }
+    for role in EXPERT {
+        if names == Names::Gguf {
+            plan = plan.with(&names.expert("*", "", role), Split::even(0, 1));
+            continue;
+        }
+        let rows = if role == Role::Down { config.dim } else { config.ffn };
+        for expert in 0..count {
+            let own = even_ranges(count, ranks).map(|own| if own.contains(&expert) { 0..rows } else { 0..0 });
+            plan = plan.with(&names.expert("*", expert, role), Split::ranges(0, own));
+        }
+    }
+    Ok(plan)
 }

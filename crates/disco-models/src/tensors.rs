@@ -1,9 +1,11 @@
 //! The tensors of a model's files, compared with its configuration.
 
+use std::collections::HashSet;
+
 use disco_candle::weights::Weights;
 
 use crate::config::DIVISORS;
-use crate::names::{Names, Role};
+use crate::names::{EXPERT, Names, Role};
 use crate::{Config, ModelError, Scaling};
 
 /// A tensor that the model uses, and its shape.
@@ -21,8 +23,9 @@ struct Used {
 pub(crate) fn check(config: &Config, weights: &Weights) -> Result<(), ModelError> {
     let names = Names::of(weights);
     let used = used(config, names, names.embedding_in(weights, config.tied));
+    let used_names: HashSet<&str> = used.iter().map(|used| used.name.as_str()).collect();
     // A quantised model has scales in place of matrices, so unused tensors are looked at before missing ones.
-    let unused = weights.names().filter(|name| !used.iter().any(|used| used.name == *name));
+    let unused = weights.names().filter(|name| !used_names.contains(name));
     for name in unused {
         refuse(name, config, names, &used)?;
     }
@@ -38,38 +41,54 @@ pub(crate) fn check(config: &Config, weights: &Weights) -> Result<(), ModelError
 }
 
 fn used(config: &Config, names: Names, embedding: &str) -> Vec<Used> {
-    let &Config { dim, heads, kv_heads, head_dim, ffn, vocabulary, .. } = config;
+    let &Config { dim, rotated, ffn, vocabulary, .. } = config;
     let tensor = |name: &str, shape: &[usize]| Used { name: name.into(), shape: shape.into() };
     let mut used = vec![tensor(embedding, &[vocabulary, dim]), tensor(names.norm(), &[dim])];
     if !config.tied {
         used.push(tensor(names.logits(), &[vocabulary, dim]));
     }
     if config.scaling == Scaling::InFile {
-        used.push(tensor(DIVISORS, &[head_dim / 2]));
+        used.push(tensor(DIVISORS, &[rotated / 2]));
     }
+    let experts = config.features.experts.map_or(0, |experts| experts.count);
     for layer in 0..config.layers {
         for role in Role::all(&config.features) {
-            let shape = match role {
-                Role::AttentionNorm | Role::AttentionPostNorm => vec![dim],
-                Role::FfnNorm | Role::PreFfnNorm | Role::FfnPostNorm => vec![dim],
-                Role::QueryNorm if config.features.joint_head_norms => vec![heads * head_dim],
-                Role::KeyNorm if config.features.joint_head_norms => vec![kv_heads * head_dim],
-                Role::QueryNorm | Role::KeyNorm => vec![head_dim],
-                Role::Query => vec![heads * head_dim, dim],
-                Role::Key | Role::Value => vec![kv_heads * head_dim, dim],
-                Role::Qkv => vec![(heads + 2 * kv_heads) * head_dim, dim],
-                Role::GateUp => vec![2 * ffn, dim],
-                Role::Output => vec![dim, heads * head_dim],
-                Role::Gate | Role::Up => vec![ffn, dim],
-                Role::Down => vec![dim, ffn],
-            };
+            let shape = shape(config, role);
             if role.has_bias(&config.features) {
                 used.push(tensor(&names.bias(layer, role), &shape[..1]));
             }
             used.push(Used { name: names.layer(layer, role), shape });
         }
+        for role in EXPERT {
+            let [rows, columns] = if role == Role::Down { [dim, ffn] } else { [ffn, dim] };
+            if names == Names::Gguf && experts > 0 {
+                used.push(tensor(&names.expert(layer, "", role), &[experts, rows, columns]));
+            } else {
+                used.extend((0..experts).map(|expert| tensor(&names.expert(layer, expert, role), &[rows, columns])));
+            }
+        }
     }
     used
+}
+
+/// The shape of a tensor of a layer.
+fn shape(config: &Config, role: Role) -> Vec<usize> {
+    let &Config { dim, heads, kv_heads, head_dim, ffn, .. } = config;
+    match role {
+        Role::AttentionNorm | Role::AttentionPostNorm => vec![dim],
+        Role::FfnNorm | Role::PreFfnNorm | Role::FfnPostNorm => vec![dim],
+        Role::QueryNorm if config.features.joint_head_norms => vec![heads * head_dim],
+        Role::KeyNorm if config.features.joint_head_norms => vec![kv_heads * head_dim],
+        Role::QueryNorm | Role::KeyNorm => vec![head_dim],
+        Role::Query => vec![heads * head_dim, dim],
+        Role::Key | Role::Value => vec![kv_heads * head_dim, dim],
+        Role::Qkv => vec![(heads + 2 * kv_heads) * head_dim, dim],
+        Role::GateUp => vec![2 * ffn, dim],
+        Role::Output => vec![dim, heads * head_dim],
+        Role::Gate | Role::Up => vec![ffn, dim],
+        Role::Down => vec![dim, ffn],
+        Role::Router => vec![config.features.experts.map_or(0, |experts| experts.count), dim],
+    }
 }
 
 /// Fails if the tensor `name`, which is not used, would change the results.

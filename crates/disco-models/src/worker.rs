@@ -12,7 +12,7 @@ use disco_core::function::Json;
 use disco_core::{Error, Object, Opaque, WorkerContext};
 use serde::{Deserialize, Serialize};
 
-use crate::{Config, Generation, ModelError, Precision, Sampler, Steps, Transformer, plan};
+use crate::{Config, ExpertSplit, Generation, ModelError, Precision, Sampler, Steps, Transformer, plan};
 
 /// The argument of `models.load`.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -24,6 +24,8 @@ pub struct Load {
     pub precision: Precision,
     /// Keys of `config.json` that may be unknown.
     pub ignored_keys: Vec<String>,
+    /// How the experts of a mixture are split over the workers.
+    pub expert_split: ExpertSplit,
     /// Threads of each worker.
     pub threads: usize,
     /// Whether waits for other workers are measured apart, which costs a barrier for each collective.
@@ -42,6 +44,7 @@ impl Load {
             model,
             precision,
             ignored_keys: Vec::new(),
+            expert_split: ExpertSplit::default(),
             threads: 1,
             measures_waits: false,
             print_logits: 0,
@@ -127,7 +130,8 @@ pub fn load(
     let comm = Comm::world(ctx).map_err(disco_candle::to_candle)?;
     comm.measure_waits(load.measures_waits).map_err(disco_candle::to_candle)?;
     let weights = Arc::new(Weights::open(&load.model)?);
-    let config = Config::open_ignoring(&weights, &load.ignored_keys)?;
+    let mut config = Config::open_ignoring(&weights, &load.ignored_keys)?;
+    config.expert_split = load.expert_split;
     let plan = plan(&config, &weights, comm.size())?;
     let dtype = load.precision.dtype();
     let device = disco_candle::device(ctx, dtype).map_err(disco_candle::to_candle)?;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Parser, ValueEnum};
 use disco::SessionKind;
-use disco_models::Precision;
+use disco_models::{ExpertSplit, Precision};
 
 /// Generate text with a language model that is split over the workers of a session
 #[derive(Clone, Debug, Parser)]
@@ -64,6 +64,9 @@ pub(crate) struct Args {
     /// A key of `config.json` that is not understood and does not change the results; can be given more than once
     #[arg(long, value_name = "KEY")]
     pub(crate) ignore_key: Vec<String>,
+    /// How the experts of a mixture are split over the workers
+    #[arg(long, value_enum, default_value_t, value_name = "SPLIT")]
+    pub(crate) experts: Experts,
     /// How often the text continues after the loss of a worker, with a new worker in its place or, where that can't be, in a
     /// new session [default: 1; 0 for `mpi`, which can do neither]
     #[arg(long, value_name = "TIMES")]
@@ -83,6 +86,26 @@ pub(crate) struct Args {
     /// Print which part of each tensor each worker reads, and exit
     #[arg(long)]
     pub(crate) show_plan: bool,
+}
+
+/// How the experts of a mixture are split over the workers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Experts {
+    /// Each worker has some hidden units of every expert
+    #[default]
+    Within,
+    /// Each worker has some experts whole
+    Over,
+}
+
+impl Experts {
+    /// The split for the model.
+    pub(crate) fn split(self) -> ExpertSplit {
+        match self {
+            Self::Within => ExpertSplit::Within,
+            Self::Over => ExpertSplit::Over,
+        }
+    }
 }
 
 /// The type of the weights in memory.

@@ -103,7 +103,8 @@ fn prepare(args: &Args) -> Result<Option<(Text, Vec<String>, Job)>> {
     let restarts = args.restarts()?;
     let path = model::find(args.model.as_deref(), &SMOLLM2)?;
     let weights = Weights::open(&path)?;
-    let config = Config::open_ignoring(&weights, &args.ignore_key)?;
+    let mut config = Config::open_ignoring(&weights, &args.ignore_key)?;
+    config.expert_split = args.experts.split();
     // Also compares the tensors with the configuration, before a worker reads them.
     let plan = plan(&config, &weights, args.workers.into())?;
     if args.show_plan {
@@ -133,6 +134,7 @@ fn batch(args: &Args, text: &Text, prompts: &[String]) -> Result<Batch> {
 fn job(args: &Args, path: PathBuf, batch: Batch, most: usize, restarts: usize) -> Job {
     let mut load = Load::new(path, args.dtype.precision());
     load.ignored_keys.clone_from(&args.ignore_key);
+    load.expert_split = args.experts.split();
     load.threads = threads::per_worker(args);
     load.measures_waits = args.measure_waits;
     load.print_logits = args.print_logits;

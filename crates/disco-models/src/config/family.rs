@@ -2,7 +2,7 @@
 
 use serde_json::Value as Json;
 
-use super::json;
+use super::{json, missing};
 use crate::ModelError;
 
 /// The differences of a family from the transformer of llama.
@@ -51,6 +51,20 @@ pub struct Features {
     pub residual_factor: f64,
     /// Divisor of the logits.
     pub logits_divisor: f64,
+    /// The experts in place of the feed-forward network.
+    pub experts: Option<Experts>,
+}
+
+/// A mixture of experts, of which a router chooses some for each token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Experts {
+    /// Number of experts.
+    pub count: usize,
+    /// How many of them compute each token.
+    pub per_token: usize,
+    /// Whether the shares of the chosen experts sum up to 1; otherwise those of all experts do.
+    pub normalises: bool,
 }
 
 /// An activation function.
@@ -88,6 +102,7 @@ impl Default for Features {
             attention_factor: None,
             residual_factor: 1.0,
             logits_divisor: 1.0,
+            experts: None,
         }
     }
 }
@@ -102,14 +117,45 @@ pub(super) struct Family {
     keys: &'static [&'static str],
 }
 
-const FAMILIES: [Family; 10] = [
+const FAMILIES: [Family; 12] = [
     Family { name: "llama", architecture: "LlamaForCausalLM", keys: &["attention_bias", "mlp_bias"] },
     Family { name: "mistral", architecture: "MistralForCausalLM", keys: &["sliding_window"] },
+    Family {
+        name: "mixtral",
+        architecture: "MixtralForCausalLM",
+        keys: &[
+            "num_experts_per_tok",
+            "num_local_experts",
+            "output_router_logits",
+            "router_aux_loss_coef",
+            "router_jitter_noise",
+            "sliding_window",
+        ],
+    },
     Family { name: "qwen2", architecture: "Qwen2ForCausalLM", keys: &[SLIDES, "sliding_window", "max_window_layers"] },
     Family {
         name: "qwen3",
         architecture: "Qwen3ForCausalLM",
         keys: &["attention_bias", SLIDES, "sliding_window", "max_window_layers"],
+    },
+    Family {
+        name: "qwen3_moe",
+        architecture: "Qwen3MoeForCausalLM",
+        keys: &[
+            "attention_bias",
+            "decoder_sparse_step",
+            "mlp_only_layers",
+            "moe_intermediate_size",
+            "norm_topk_prob",
+            "num_experts",
+            "num_experts_per_tok",
+            "num_local_experts",
+            "output_router_logits",
+            "router_aux_loss_coef",
+            SLIDES,
+            "sliding_window",
+            "max_window_layers",
+        ],
     },
     Family {
         name: "smollm3",
@@ -271,6 +317,11 @@ impl Family {
         self.name == "gemma3_text"
     }
 
+    /// Whether the key `partial_rotary_factor` has an effect.
+    pub(super) fn rotates_partly(&self) -> bool {
+        self.name == "phi3"
+    }
+
     /// The base of the frequencies without the key `rope_theta`: the default of transformers.
     pub(super) fn rope_base(&self) -> f64 {
         match self.name {
@@ -319,17 +370,20 @@ impl Features {
         let all = Self::default();
         let mut features = match family {
             "qwen2" => Self { input_bias: true, ..all },
+            "mixtral" => Self { window: json::number(json, "sliding_window")?, ..all },
             "phi3" => Self { fused: true, window: json::number(json, "sliding_window")?, ..all },
             // The default of transformers.
             "mistral" if json.get("sliding_window").is_none() => Self { window: Some(4096), ..all },
             "mistral" => Self { window: json::number(json, "sliding_window")?, ..all },
             family => {
-                let (attention, head_norms) = (flag("attention_bias")?, family == "qwen3");
+                let (attention, head_norms) = (flag("attention_bias")?, family.starts_with("qwen3"));
                 Self { input_bias: attention, output_bias: attention, ffn_bias: flag("mlp_bias")?, head_norms, ..all }
             }
         };
         if flag(SLIDES)? {
-            return Err(ModelError::Feature { feature: format!("a sliding window in some layers ({SLIDES})") });
+            // The defaults of transformers.
+            features.window = Some(json::number(json, "sliding_window")?.unwrap_or(4096));
+            features.full_layers = (0..layers.min(json::number(json, "max_window_layers")?.unwrap_or(28))).collect();
         }
         if ["gemma2", "gemma3_text"].contains(&family) {
             features.read_gemma(json, layers)?;
@@ -339,6 +393,7 @@ impl Features {
         features.ties = family.starts_with("gemma") || family == "smollm3";
         match family {
             "smollm3" => features.unrotated = unrotated(json, layers)?,
+            "mixtral" | "qwen3_moe" => features.read_experts(json, family)?,
             "granite" => features.read_factors(json)?,
             "olmo2" => (features.pre_norms, features.post_norms, features.joint_head_norms) = (false, true, true),
             _ => (),
@@ -399,6 +454,31 @@ impl Features {
     /// Whether a token of the layer attends to the window only.
     pub(crate) fn is_windowed(&self, layer: usize) -> bool {
         self.window.is_some() && !self.full_layers.contains(&layer)
+    }
+
+    /// The key of the width of the feed-forward network or of an expert.
+    pub(super) fn ffn_key(&self) -> &'static str {
+        match self.experts {
+            Some(_) if self.head_norms => "moe_intermediate_size",
+            _ => "intermediate_size",
+        }
+    }
+
+    /// The experts of Mixtral, which normalises their shares, and of Qwen 3.
+    fn read_experts(&mut self, json: &Json, family: &str) -> Result<(), ModelError> {
+        let number = |key| json::number(json, key);
+        // Two names of one key.
+        let count = number("num_local_experts")?.or(number("num_experts")?);
+        let per_token = number("num_experts_per_tok")?.ok_or_else(|| missing("num_experts_per_tok"))?;
+        let normalises = family == "mixtral" || json::flag(json, "norm_topk_prob")?.unwrap_or(false);
+        let count = count.ok_or_else(|| missing("num_local_experts"))?;
+        let has_dense = json["mlp_only_layers"].as_array().is_some_and(|layers| !layers.is_empty());
+        if has_dense || number("decoder_sparse_step")?.is_some_and(|step| step != 1) {
+            let feature = "a layer without experts beside layers with experts (mlp_only_layers, decoder_sparse_step)";
+            return Err(ModelError::Feature { feature: feature.into() });
+        }
+        self.experts = Some(Experts { count, per_token, normalises });
+        Ok(())
     }
 
     /// The factors of Granite.

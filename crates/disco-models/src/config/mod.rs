@@ -3,15 +3,16 @@
 use std::path::Path;
 
 use candle_core::quantized::gguf_file::{Content, Value};
+use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
 mod family;
 mod json;
 mod scaling;
 
-pub use family::{Activation, Features};
+pub use family::{Activation, Experts, Features};
 pub use scaling::Scaling;
-use scaling::rope_from_json;
+use scaling::{RopeKeys, rope_from_json};
 
 use crate::ModelError;
 use disco_candle::weights::Weights;
@@ -30,6 +31,8 @@ pub struct Config {
     pub kv_heads: usize,
     /// Width of a head.
     pub head_dim: usize,
+    /// Number of elements of a head that rotary embeddings rotate, the first ones.
+    pub rotated: usize,
     /// Width of the feed-forward network.
     pub ffn: usize,
     /// Number of tokens of the vocabulary.
@@ -50,6 +53,19 @@ pub struct Config {
     pub eos: Vec<u32>,
     /// Differences of the model's family from llama.
     pub features: Features,
+    /// How the experts of a mixture are split over ranks. Files say nothing of it: a program may choose.
+    pub expert_split: ExpertSplit,
+}
+
+/// How the experts of a mixture are split over ranks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[non_exhaustive]
+pub enum ExpertSplit {
+    /// Each rank has some hidden units of every expert, so that all ranks have the same work for each token.
+    #[default]
+    Within,
+    /// Each rank has some experts whole: larger products, but the work of a rank depends on the tokens.
+    Over,
 }
 
 /// The elements of a head that rotary embeddings rotate together.
@@ -64,6 +80,9 @@ pub enum Pairs {
 
 /// The divisors of the frequencies of rotary embeddings, in GGUF files.
 pub(crate) const DIVISORS: &str = "rope_freqs.weight";
+
+/// The most experts that are taken for right.
+const MAX_EXPERTS: usize = 1 << 16;
 
 /// The largest width of a matrix that is taken for right, so that products of two have room.
 const MAX_WIDTH: usize = 1 << 24;
@@ -157,6 +176,7 @@ impl Config {
             heads,
             kv_heads: keys.number("llama.attention.head_count_kv")?.unwrap_or(heads),
             head_dim,
+            rotated: keys.number("llama.rope.dimension_count")?.unwrap_or(head_dim),
             ffn: keys.required("llama.feed_forward_length")?,
             vocabulary,
             context: keys.required("llama.context_length")?,
@@ -175,8 +195,9 @@ impl Config {
                 ffn_bias: has("blk.0.ffn_down.bias"),
                 ..Features::default()
             },
+            expert_split: ExpertSplit::default(),
         }
-        .checked(keys.number("llama.rope.dimension_count")?)
+        .checked()
     }
 
     /// Reads the content of a `config.json`. Keys of `ignored` may be unknown.
@@ -192,24 +213,26 @@ impl Config {
             let method = &quantization["quant_method"];
             return Err(ModelError::Feature { feature: format!("quantised weights (quantization_config, {method})") });
         }
-        let (rope_base, scaling) = rope_from_json(json)?;
+        let RopeKeys { base: rope_base, scaling, share } = rope_from_json(json)?;
         let context = json::number(json, "max_position_embeddings")?.unwrap_or(2048);
         let number = |key: &str| json::number(json, key);
         let required = |key: &str| number(key)?.ok_or_else(|| missing(key));
         let (dim, heads) = (required("hidden_size")?, required("num_attention_heads")?);
+        let head_dim = match number("head_dim")? {
+            Some(head_dim) => head_dim,
+            // The defaults of transformers.
+            None if features.norm_offset > 0.0 => 256,
+            None if features.head_norms => 128,
+            None => dim.checked_div(heads).unwrap_or(0),
+        };
         Self {
             dim,
             layers: layers.ok_or_else(|| missing("num_hidden_layers"))?,
             heads,
             kv_heads: number("num_key_value_heads")?.unwrap_or(heads),
-            head_dim: match number("head_dim")? {
-                Some(head_dim) => head_dim,
-                // The defaults of transformers.
-                None if features.norm_offset > 0.0 => 256,
-                None if features.head_norms => 128,
-                None => dim.checked_div(heads).unwrap_or(0),
-            },
-            ffn: required("intermediate_size")?,
+            head_dim,
+            rotated: (head_dim as f64 * share) as usize,
+            ffn: required(features.ffn_key())?,
             vocabulary: required("vocab_size")?,
             context: context.max(scaling.context()),
             eps: json::float(json, "rms_norm_eps")?.ok_or_else(|| missing("rms_norm_eps"))?,
@@ -219,12 +242,13 @@ impl Config {
             tied: json::flag(json, "tie_word_embeddings")?.unwrap_or(features.ties),
             eos: ends(json)?,
             features,
+            expert_split: ExpertSplit::default(),
         }
-        .checked(None)
+        .checked()
     }
 
-    /// Checks that the values fit each other. `rotated` is the number of elements of a head that are rotated.
-    fn checked(self, rotated: Option<usize>) -> Result<Self, ModelError> {
+    /// Checks that the values fit each other.
+    fn checked(self) -> Result<Self, ModelError> {
         let Self { dim, layers, heads, kv_heads, head_dim, ffn, vocabulary, context, .. } = self;
         let fail = |text: String| Err(ModelError::Inconsistent(text));
         if [dim, layers, heads, kv_heads, head_dim, ffn, vocabulary, context].contains(&0) {
@@ -241,15 +265,21 @@ impl Config {
         if !heads.is_multiple_of(kv_heads) {
             return fail(format!("{heads} query heads can't share {kv_heads} kv heads equally"));
         }
-        if !head_dim.is_multiple_of(2) {
-            return fail(format!("rotary embeddings need heads of an even width, but the width is {head_dim}"));
+        let rotated = self.rotated;
+        if !rotated.is_multiple_of(2) || rotated == 0 || rotated > head_dim {
+            return fail(format!("rotary embeddings can't rotate {rotated} of the {head_dim} elements of a head"));
         }
-        match rotated {
-            Some(rotated) if rotated != head_dim => Err(ModelError::Feature {
-                feature: format!("a rotary embedding of {rotated} of the {head_dim} elements of a head"),
-            }),
-            _ => Ok(self),
+        if let Scaling::Long { short, long, .. } = &self.scaling
+            && let Some(wrong) = [short.len(), long.len()].into_iter().find(|len| *len != rotated / 2)
+        {
+            return fail(format!("{wrong} divisors of frequencies, and the rotated elements have {}", rotated / 2));
         }
+        if let Some(experts) = &self.features.experts
+            && !(1..=experts.count.min(MAX_EXPERTS)).contains(&experts.per_token)
+        {
+            return fail(format!("{} of {} experts for each token", experts.per_token, experts.count));
+        }
+        Ok(self)
     }
 }
 
@@ -385,8 +415,8 @@ mod tests {
 
     #[test]
     fn an_unknown_rope_scaling_is_refused_by_name() {
-        let error = llama("rope_scaling", serde_json::json!({"rope_type": "su"})).unwrap_err().to_string();
-        assert!(error.contains("rope scaling \"su\" is not supported"), "{error}");
+        let error = llama("rope_scaling", serde_json::json!({"rope_type": "proportional"})).unwrap_err().to_string();
+        assert!(error.contains("rope scaling \"proportional\" is not supported"), "{error}");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use super::{json, missing};
 use crate::ModelError;
 
 /// Scaling of the frequencies of rotary embeddings.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Scaling {
     /// The frequencies are used as they are.
@@ -44,26 +44,56 @@ pub enum Scaling {
         /// Whether the borders between the frequencies are whole elements.
         truncates: bool,
     },
+    /// LongRoPE: divisors of each frequency, for sequences within the original context and for longer ones, and a factor of
+    /// the rotated elements. A text that outgrows the original context is computed again from its beginning, as
+    /// transformers does. Source: <https://arxiv.org/abs/2402.13753>.
+    Long {
+        /// The divisors within the original context.
+        short: Vec<f32>,
+        /// The divisors beyond it.
+        long: Vec<f32>,
+        /// The original context.
+        context: usize,
+        /// The factor of the rotated elements.
+        attention: f32,
+    },
+    /// A larger base for sequences beyond the original context, which grows with their length. Earlier tokens keep the
+    /// rotation that they were computed with, as in transformers.
+    Dynamic {
+        /// How much longer sequences can be.
+        factor: f32,
+        /// The original context.
+        context: usize,
+    },
     /// The divisor of each frequency is in the tensor `rope_freqs.weight` of a GGUF file.
     InFile,
 }
 
-/// Base and scaling of the frequencies, from `rope_parameters` (transformers 5) or from `rope_theta` and `rope_scaling`.
-pub(super) fn rope_from_json(json: &Json) -> Result<(f32, Scaling), ModelError> {
+/// The rotary embeddings of `config.json`.
+pub(super) struct RopeKeys {
+    /// Base of the frequencies.
+    pub(super) base: f32,
+    pub(super) scaling: Scaling,
+    /// The share of a head that is rotated.
+    pub(super) share: f64,
+}
+
+/// Base, scaling and share, from `rope_parameters` (transformers 5) or from `rope_theta` and `rope_scaling`.
+pub(super) fn rope_from_json(json: &Json) -> Result<RopeKeys, ModelError> {
     let parameters = &json["rope_parameters"];
-    let context = json::number(json, "max_position_embeddings")?;
     let family = Family::of(json)?;
     // The parameters of layers with a window are among the features of the family.
     let full = &parameters["full_attention"];
     let parameters = if family.has_window_rope() && full.is_object() { full } else { parameters };
     let default = family.rope_base();
     let base = |json: &Json| Ok::<_, ModelError>(json::float(json, "rope_theta")?.unwrap_or(default) as f32);
-    match json::float(json, "partial_rotary_factor")? {
-        None | Some(1.0) => (),
-        Some(factor) => return Err(ModelError::Feature { feature: format!("partial_rotary_factor {factor}") }),
+    let share = json::float(parameters, "partial_rotary_factor")?.or(json::float(json, "partial_rotary_factor")?);
+    let share = share.unwrap_or(1.0);
+    if share != 1.0 && !family.rotates_partly() {
+        return Err(ModelError::Feature { feature: format!("partial_rotary_factor {share}") });
     }
     if parameters.is_null() {
-        return Ok((base(json)?, Scaling::from_json("rope_scaling", &json["rope_scaling"], context)?));
+        return Ok(RopeKeys { base: base(json)?, scaling: Scaling::from_json("rope_scaling", json)?, share });
     }
     if parameters.as_object().is_none_or(|values| values.values().any(Json::is_object)) {
         return Err(ModelError::Feature { feature: "rope_parameters that differ between layers".into() });
@@ -73,19 +103,22 @@ pub(super) fn rope_from_json(json: &Json) -> Result<(f32, Scaling), ModelError> 
     if let Some(key) = both {
         return Err(ModelError::Inconsistent(format!("both rope_parameters and {key} are set; remove {key}")));
     }
-    match json::float(parameters, "partial_rotary_factor")? {
-        None | Some(1.0) => Ok((base(parameters)?, Scaling::from_json("rope_parameters", parameters, context)?)),
-        Some(factor) => Err(ModelError::Feature { feature: format!("partial_rotary_factor {factor}") }),
-    }
+    Ok(RopeKeys { base: base(parameters)?, scaling: Scaling::of(json, "rope_parameters", parameters)?, share })
 }
 
 impl Scaling {
-    /// Reads the value `json` of the key `parent`. `context` is that of the whole model.
-    fn from_json(parent: &str, json: &Json, context: Option<usize>) -> Result<Self, ModelError> {
+    /// Reads the key `parent` of `config`.
+    fn from_json(parent: &str, config: &Json) -> Result<Self, ModelError> {
+        Self::of(config, parent, &config[parent])
+    }
+
+    /// Reads the value `json` of the key `parent` of `config`.
+    fn of(config: &Json, parent: &str, json: &Json) -> Result<Self, ModelError> {
         if json.is_null() {
             return Ok(Self::None);
         }
         let number = |key: &str| json::float(json, key)?.ok_or_else(|| missing(&format!("{parent}.{key}")));
+        let context = json::number(config, "max_position_embeddings")?;
         match json["rope_type"].as_str().or(json["type"].as_str()) {
             Some("default") => Ok(Self::None),
             None if json["factor"].is_null() => Ok(Self::None),
@@ -97,16 +130,52 @@ impl Scaling {
                 context: number("original_max_position_embeddings")? as usize,
             }),
             Some("yarn") => Self::yarn_from_json(parent, json, context),
+            // The second is the older name.
+            Some("longrope" | "su") => Self::long_from_json(config, parent, json),
+            Some("dynamic") => Ok(Self::Dynamic {
+                factor: number("factor")? as f32,
+                context: context.ok_or_else(|| missing("max_position_embeddings"))?,
+            }),
             other => {
                 Err(ModelError::Feature { feature: format!("rope scaling {:?}", other.unwrap_or("without a type")) })
             }
         }
     }
 
+    fn long_from_json(config: &Json, parent: &str, json: &Json) -> Result<Self, ModelError> {
+        let divisors = |key: &str| {
+            let numbers = json[key].as_array().and_then(|all| all.iter().map(Json::as_f64).collect::<Option<Vec<_>>>());
+            let numbers =
+                numbers.ok_or_else(|| json::wrong(&format!("{parent}.{key}"), "a list of numbers", &json[key]));
+            Ok::<_, ModelError>(numbers?.into_iter().map(|number| number as f32).collect::<Vec<_>>())
+        };
+        let key = "original_max_position_embeddings";
+        let context = json::number(config, "max_position_embeddings")?;
+        let original = json::number(config, key)?.or(json::number(json, key)?);
+        // As transformers: without an original context, all sequences are short ones.
+        let (context, factor) = match (original, context) {
+            (Some(original), Some(context)) => (original, Some(context as f64 / original as f64)),
+            (original, context) => (original.or(context).ok_or_else(|| missing(key))?, json::float(json, "factor")?),
+        };
+        let attention = match (json::float(json, "attention_factor")?, factor) {
+            (Some(attention), _) => attention,
+            (None, Some(factor)) if factor > 1.0 => (1.0 + factor.ln() / (context as f64).ln()).sqrt(),
+            _ => 1.0,
+        };
+        Ok(Self::Long {
+            short: divisors("short_factor")?,
+            long: divisors("long_factor")?,
+            context,
+            attention: attention as f32,
+        })
+    }
+
     /// The context that the scaling is made for; 0 if that of the model counts.
-    pub(super) fn context(self) -> usize {
+    pub(super) fn context(&self) -> usize {
         match self {
-            Self::Yarn { factor, context, .. } => (context as f32 * factor) as usize,
+            Self::Yarn { factor, context, .. } | Self::Dynamic { factor, context } => {
+                (*context as f32 * factor) as usize
+            }
             _ => 0,
         }
     }

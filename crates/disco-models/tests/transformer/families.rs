@@ -5,13 +5,14 @@ use std::path::{Path, PathBuf};
 
 use disco::SessionKind;
 use disco_candle::weights::Weights;
-use disco_models::Config;
-use disco_models::Precision;
+
 use disco_models::text::Text;
+use disco_models::worker::Load;
+use disco_models::{Config, ExpertSplit, Precision, plan};
 use serde::Deserialize;
 
 use crate::logits::logits_of;
-use crate::tokens::{batch, tokens};
+use crate::tokens::{batch, tokens, tokens_of};
 
 /// `reference.json`, which transformers has computed.
 #[derive(Deserialize)]
@@ -82,6 +83,33 @@ fn texts_of_1_to_4_workers_are_those_of_transformers() {
             assert_eq!(found[..], prompt.greedy_ids[..count], "{name}, a batch: {}", prompt.prompt);
         }
     }
+}
+
+#[test]
+fn texts_are_the_same_if_workers_have_whole_experts() {
+    let mut mixtures = 0;
+    for Case { folder, prompts, .. } in cases() {
+        let config = Config::open(&Weights::open(&folder).unwrap()).unwrap();
+        let Some(experts) = config.features.experts else { continue };
+        mixtures += 1;
+        let mut load = Load::new(folder.clone(), Precision::F32);
+        load.expert_split = ExpertSplit::Over;
+        for workers in 1..=4 {
+            for Prompt { prompt_ids, greedy_ids, .. } in &prompts {
+                let batch = batch(std::slice::from_ref(prompt_ids));
+                let kind = SessionKind::Threads;
+                let found = tokens_of(load.clone(), "local", kind, workers, &batch, greedy_ids.len());
+                assert_eq!(found, std::slice::from_ref(greedy_ids), "{}, {workers} workers", folder.display());
+            }
+        }
+        let mut config = config;
+        config.expert_split = ExpertSplit::Over;
+        let error = plan(&config, &Weights::open(&folder).unwrap(), experts.count + 1).unwrap_err().to_string();
+        let heads = "6 query heads can't be split over";
+        let many = format!("{} experts can't be split over {} ranks", experts.count, experts.count + 1);
+        assert!(error.contains(&many) || error.contains(heads), "{error}");
+    }
+    assert!(mixtures > 1, "the models are missing");
 }
 
 #[test]

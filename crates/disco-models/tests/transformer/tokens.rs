@@ -35,7 +35,18 @@ pub(crate) fn tokens_over(
     batch: &Batch,
     count: usize,
 ) -> Vec<Vec<u32>> {
-    let load = Load::new(model.to_owned(), Precision::F32);
+    tokens_of(Load::new(model.to_owned(), Precision::F32), backend, kind, workers, batch, count)
+}
+
+/// The tokens of workers that load a model as `load` says.
+pub(crate) fn tokens_of(
+    load: Load,
+    backend: &str,
+    kind: SessionKind,
+    workers: usize,
+    batch: &Batch,
+    count: usize,
+) -> Vec<Vec<u32>> {
     let job =
         Job { backend: backend.into(), devices: Vec::new(), load, batch: batch.clone(), most: count, restarts: 0 };
     let mut tokens = vec![Vec::new(); batch.prompts.len()];

@@ -1,0 +1,129 @@
+//! Mixtures of experts: a router chooses the experts that compute a token.
+
+use std::ops::Range;
+
+use candle_core::{D, DType, Result, Tensor};
+
+use crate::feed_forward::Units;
+use crate::names::{EXPERT, Names, Role};
+use crate::parts::{Parts, Stack};
+use crate::{Experts, ModelError};
+
+/// The experts of a layer of which this rank has hidden units, and the router, which is on every rank.
+#[derive(Debug)]
+pub(crate) struct Mixture {
+    /// `[experts, dim]`.
+    router: Tensor,
+    units: Vec<Units>,
+    /// The number of the first of them.
+    first: usize,
+    experts: Experts,
+}
+
+impl Mixture {
+    /// `own`: the experts of which this rank has hidden units.
+    pub(crate) fn load(
+        parts: &Parts<'_>,
+        experts: Experts,
+        layer: usize,
+        own: Range<usize>,
+    ) -> std::result::Result<Self, ModelError> {
+        let (names, activation) = (parts.names, parts.features.activation);
+        let router = parts.tensor(&names.layer(layer, Role::Router))?;
+        let units: Vec<_> = if names == Names::Gguf {
+            let [gate, up, down] = EXPERT.map(|role| parts.matrices(&names.expert(layer, "", role)));
+            let pairs = gate?.into_iter().zip(up?).map(|(gate, up)| Stack::separate([gate, up]));
+            pairs.zip(down?).map(|(inputs, down)| Units::new(inputs, down, activation)).collect()
+        } else {
+            let units = own.clone().map(|expert| {
+                let inputs = [Role::Gate, Role::Up].map(|role| names.expert(layer, expert, role));
+                let down = parts.matrix(&names.expert(layer, expert, Role::Down))?;
+                Ok::<_, ModelError>(Units::new(parts.stack_of(&inputs, vec![None, None])?, down, activation))
+            });
+            units.collect::<std::result::Result<_, _>>()?
+        };
+        Ok(Self { router, units, first: own.start, experts })
+    }
+
+    /// The sum of this rank's part of the experts' outputs: `[.., dim]` to `[.., dim]`.
+    pub(crate) fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let rows = x.flatten_to(x.rank() - 2)?;
+        let shares = self.shares(&rows)?;
+        let y = if x.device().is_cpu() { self.routed(&rows, &shares) } else { self.masked(&rows, &shares) };
+        y?.reshape(x.shape())
+    }
+
+    /// The share of each expert in each of `rows`, f32 `[rows, experts]`: 0 for those that are not chosen.
+    fn shares(&self, rows: &Tensor) -> Result<Tensor> {
+        let logits = rows.matmul(&self.router.t()?)?.to_dtype(DType::F32)?;
+        let all = candle_nn::ops::softmax_last_dim(&logits)?;
+        let chosen = logits.arg_sort_last_dim(false)?.narrow(1, 0, self.experts.per_token)?.contiguous()?;
+        let mut shares = all.gather(&chosen, 1)?;
+        if self.experts.normalises {
+            shares = shares.broadcast_div(&shares.sum_keepdim(1)?)?;
+        }
+        all.zeros_like()?.scatter_add(&chosen, &shares, 1)
+    }
+
+    /// Each expert computes its tokens, which the host knows.
+    #[expect(clippy::disallowed_methods, reason = "the shares are on the host")]
+    fn routed(&self, rows: &Tensor, shares: &Tensor) -> Result<Tensor> {
+        let by_expert = shares.t()?.to_vec2::<f32>()?;
+        let mut sum = rows.zeros_like()?;
+        for (units, shares) in self.units.iter().zip(&by_expert[self.first..]) {
+            let tokens: Vec<u32> = (0..).zip(shares).filter(|(_, share)| **share > 0.0).map(|(row, _)| row).collect();
+            if tokens.is_empty() {
+                continue;
+            }
+            let shares: Vec<f32> = tokens.iter().map(|row| shares[*row as usize]).collect();
+            let shares = Tensor::new(shares, rows.device())?.unsqueeze(1)?.to_dtype(rows.dtype())?;
+            let tokens = Tensor::new(tokens, rows.device())?;
+            let y = units.forward(&rows.index_select(&tokens, 0)?)?;
+            sum = sum.index_add(&tokens, &y.broadcast_mul(&shares)?, 0)?;
+        }
+        Ok(sum)
+    }
+
+    /// Each expert computes all tokens, so that the host waits for no device; those of others have the share 0.
+    fn masked(&self, rows: &Tensor, shares: &Tensor) -> Result<Tensor> {
+        let shares = shares.to_dtype(rows.dtype())?;
+        self.units.iter().enumerate().try_fold(rows.zeros_like()?, |sum, (number, units)| {
+            sum + units.forward(rows)?.broadcast_mul(&shares.narrow(D::Minus1, self.first + number, 1)?)?
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::Device;
+    use disco_candle::Matrix;
+
+    use super::*;
+    use crate::Activation;
+
+    fn random(shape: &[usize]) -> Tensor {
+        Tensor::randn(0f32, 1.0, shape, &Device::Cpu).unwrap()
+    }
+
+    #[test]
+    fn tokens_get_the_same_from_all_experts_with_shares_as_from_the_chosen_ones() {
+        let units = |_| {
+            let inputs = Stack::separate([random(&[6, 5]), random(&[6, 5])].map(Matrix::dense));
+            Units::new(inputs, Matrix::dense(random(&[5, 6])), Activation::Silu)
+        };
+        for normalises in [false, true] {
+            let experts = Experts { count: 4, per_token: 2, normalises };
+            // A rank with the experts 1 to 3.
+            let mixture = Mixture { router: random(&[4, 5]), units: (1..4).map(units).collect(), first: 1, experts };
+            let rows = random(&[7, 5]);
+            let shares = mixture.shares(&rows).unwrap();
+            for row in shares.to_vec2::<f32>().unwrap() {
+                assert_eq!(row.iter().filter(|share| **share > 0.0).count(), 2);
+                assert_eq!(normalises, (row.iter().sum::<f32>() - 1.0).abs() < 1e-5);
+            }
+            let [routed, masked] = [mixture.routed(&rows, &shares), mixture.masked(&rows, &shares)].map(Result::unwrap);
+            let difference = (routed - masked).unwrap().abs().unwrap().max_all().unwrap().to_scalar::<f32>().unwrap();
+            assert!(difference < 1e-4, "{difference}");
+        }
+    }
+}

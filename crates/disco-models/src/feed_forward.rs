@@ -1,0 +1,91 @@
+//! The feed-forward network of one rank.
+
+use std::ops::Range;
+
+use candle_core::{Module as _, Tensor};
+use disco_candle::{Comm, Matrix, even_ranges};
+use disco_core::Reduction;
+
+use crate::experts::Mixture;
+use crate::names::Role;
+use crate::parts::{Parts, Stack};
+use crate::{Activation, Config, ExpertSplit, ModelError};
+
+/// A rank's part of the feed-forward network of a layer.
+#[derive(Debug)]
+pub(crate) struct FeedForward {
+    kind: Kind,
+    bias: Option<Tensor>,
+    comm: Comm,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Dense(Units),
+    Experts(Mixture),
+}
+
+/// Hidden units of one network or of one expert.
+#[derive(Debug)]
+pub(crate) struct Units {
+    gate_and_up: Stack,
+    down: Matrix,
+    activation: Activation,
+}
+
+impl FeedForward {
+    pub(crate) fn load(parts: &Parts<'_>, config: &Config, layer: usize, comm: &Comm) -> Result<Self, ModelError> {
+        let kind = match config.features.experts {
+            Some(experts) => Kind::Experts(Mixture::load(parts, experts, layer, own_experts(config, comm))?),
+            None => Kind::Dense(Units::load(parts, layer)?),
+        };
+        Ok(Self { kind, bias: parts.bias(layer, Role::Down)?, comm: comm.clone() })
+    }
+
+    /// The output of all ranks' hidden units: `[.., dim]` to `[.., dim]`.
+    pub(crate) fn forward(&self, x: &Tensor) -> candle_core::Result<Tensor> {
+        let own = match &self.kind {
+            Kind::Dense(units) => units.forward(x),
+            Kind::Experts(experts) => experts.forward(x),
+        }?;
+        self.comm.all_reduce_in_place(&own, Reduction::Sum)?;
+        self.bias.iter().try_fold(own, |y, bias| y.broadcast_add(bias))
+    }
+}
+
+/// The experts of which this rank has hidden units.
+fn own_experts(config: &Config, comm: &Comm) -> Range<usize> {
+    let count = config.features.experts.map_or(0, |experts| experts.count);
+    match config.expert_split {
+        ExpertSplit::Within => 0..count,
+        ExpertSplit::Over => even_ranges(count, comm.size()).nth(comm.rank()).unwrap_or(0..0),
+    }
+}
+
+impl Units {
+    fn load(parts: &Parts<'_>, layer: usize) -> Result<Self, ModelError> {
+        let down = parts.matrix(&parts.names.layer(layer, Role::Down))?;
+        let gate_and_up = if parts.features.fused {
+            // As many units as the other matrix has columns.
+            let units = down.inputs()?;
+            parts.fused(layer, Role::GateUp, vec![units, units])
+        } else {
+            parts.stack(layer, &[Role::Gate, Role::Up])
+        };
+        Ok(Self::new(gate_and_up?, down, parts.features.activation))
+    }
+
+    pub(crate) fn new(gate_and_up: Stack, down: Matrix, activation: Activation) -> Self {
+        Self { gate_and_up, down, activation }
+    }
+
+    /// The output of these hidden units: `[.., dim]` to `[.., dim]`.
+    pub(crate) fn forward(&self, x: &Tensor) -> candle_core::Result<Tensor> {
+        let y = self.gate_and_up.forward(x)?;
+        let gate = match self.activation {
+            Activation::Silu => y.at(0)?.silu(),
+            Activation::GeluTanh => y.at(0)?.gelu(),
+        };
+        self.down.forward(&(gate? * y.at(1)?)?)
+    }
+}
