@@ -46,6 +46,7 @@ mod parts;
 mod plan;
 mod rope;
 mod sampler;
+mod scales;
 mod tensors;
 pub mod text;
 pub mod worker;

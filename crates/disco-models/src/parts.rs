@@ -10,6 +10,7 @@ use disco_candle::weights::{Encoding, Shards, WeightsError};
 use serde::{Deserialize, Serialize};
 
 use crate::names::{Names, Role};
+use crate::scales::{scaled, scales_of};
 use crate::{Features, ModelError};
 
 /// The type of the elements that a model computes with.
@@ -64,7 +65,10 @@ pub(crate) enum Outputs<'a> {
 impl Parts<'_> {
     /// This rank's part of a tensor.
     pub(crate) fn tensor(&self, name: &str) -> Result<Tensor, ModelError> {
-        let tensor = self.shards.tensor(name)?;
+        let tensor = match scales_of(self.shards.weights(), name)? {
+            Some(scales) => scaled(self.shards, name, &scales, self.features.scale_block)?,
+            None => self.shards.tensor(name)?,
+        };
         self.count(tensor.elem_count() * tensor.dtype().size_in_bytes());
         Ok(tensor)
     }

@@ -6,6 +6,7 @@ use disco_candle::weights::Weights;
 
 use crate::config::DIVISORS;
 use crate::names::{EXPERT, Names, Role};
+use crate::scales::scales_of;
 use crate::{Config, ModelError, Scaling};
 
 /// A tensor that the model uses, and its shape.
@@ -22,7 +23,8 @@ struct Used {
 /// shape, or if there are more layers; [`ModelError::Feature`] if a tensor is not used.
 pub(crate) fn check(config: &Config, weights: &Weights) -> Result<(), ModelError> {
     let names = Names::of(weights);
-    let used = used(config, names, names.embedding_in(weights, config.tied));
+    let mut used = used(config, names, names.embedding_in(weights, config.tied));
+    used.extend(scales(config, weights, &used)?);
     let used_names: HashSet<&str> = used.iter().map(|used| used.name.as_str()).collect();
     // A quantised model has scales in place of matrices, so unused tensors are looked at before missing ones.
     let unused = weights.names().filter(|name| !used_names.contains(name));
@@ -69,6 +71,19 @@ fn used(config: &Config, names: Names, embedding: &str) -> Vec<Used> {
         }
     }
     used
+}
+
+/// The scales of matrices of 8-bit floats.
+fn scales(config: &Config, weights: &Weights, matrices: &[Used]) -> Result<Vec<Used>, ModelError> {
+    let mut found = Vec::new();
+    for Used { name, shape } in matrices.iter().filter(|used| used.shape.len() == 2 && weights.contains(&used.name)) {
+        if let Some(name) = scales_of(weights, name)? {
+            let own = weights.info(&name)?.shape().to_vec();
+            crate::scales::check(&name, &own, shape, config.features.scale_block)?;
+            found.push(Used { name, shape: own });
+        }
+    }
+    Ok(found)
 }
 
 /// The shape of a tensor of a layer.

@@ -51,6 +51,8 @@ pub struct Features {
     pub residual_factor: f64,
     /// Divisor of the logits.
     pub logits_divisor: f64,
+    /// Outputs and inputs of the block of an 8-bit matrix that has one scale, if scales are of blocks.
+    pub scale_block: [usize; 2],
     /// The experts in place of the feed-forward network.
     pub experts: Option<Experts>,
 }
@@ -102,6 +104,7 @@ impl Default for Features {
             attention_factor: None,
             residual_factor: 1.0,
             logits_divisor: 1.0,
+            scale_block: [128, 128],
             experts: None,
         }
     }
@@ -388,6 +391,7 @@ impl Features {
         if ["gemma2", "gemma3_text"].contains(&family) {
             features.read_gemma(json, layers)?;
         }
+        features.scale_block = quantization(json)?.unwrap_or(features.scale_block);
         features.activation = activation(json)?;
         features.read_layer_types(json, layers)?;
         features.ties = family.starts_with("gemma") || family == "smollm3";
@@ -504,6 +508,38 @@ fn activation(json: &Json) -> Result<Activation, ModelError> {
         Some("gelu_pytorch_tanh") => Ok(Activation::GeluTanh),
         None | Some("silu") => Ok(Activation::Silu),
         Some(other) => Err(ModelError::Feature { feature: format!("the activation {other:?}") }),
+    }
+}
+
+/// The block of weights with a scale each, of the key `quantization_config`, if it is known.
+///
+/// # Errors
+/// The weights are quantised in a way that is not supported: all but 8-bit floats (E4M3) whose activations are quantised
+/// while they are computed, which is not done here, and costs no precision to leave out.
+fn quantization(json: &Json) -> Result<Option<[usize; 2]>, ModelError> {
+    let config = &json["quantization_config"];
+    let refuse = |what: &str| {
+        let feature = format!("quantised weights (quantization_config, {}{what})", config["quant_method"]);
+        Err(ModelError::Feature { feature })
+    };
+    match config["quant_method"].as_str() {
+        None if config.is_null() => Ok(None),
+        Some("fp8" | "fbgemm_fp8") if config["activation_scheme"] == "static" => refuse(", activation_scheme static"),
+        Some("fp8" | "fbgemm_fp8") => match config["weight_block_size"].as_array().map(Vec::as_slice) {
+            None => Ok(None),
+            Some([rows, columns]) => match (rows.as_u64(), columns.as_u64()) {
+                (Some(rows @ 1..), Some(columns @ 1..)) => Ok(Some([rows as usize, columns as usize])),
+                _ => {
+                    Err(json::wrong("quantization_config.weight_block_size", "two sizes", &config["weight_block_size"]))
+                }
+            },
+            _ => Err(json::wrong("quantization_config.weight_block_size", "two sizes", &config["weight_block_size"])),
+        },
+        Some("compressed-tensors") if config["format"] == "float-quantized" && config["kv_cache_scheme"].is_null() => {
+            Ok(None)
+        }
+        Some("compressed-tensors") => refuse(&format!(", format {}", config["format"])),
+        _ => refuse(""),
     }
 }
 

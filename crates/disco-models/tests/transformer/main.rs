@@ -19,6 +19,7 @@ mod mpi;
 mod random;
 mod reference;
 mod refused;
+mod scales;
 mod steps;
 mod text;
 mod tokens;
