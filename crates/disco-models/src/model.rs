@@ -17,7 +17,6 @@ use disco_core::WorkerContext;
 
 use crate::attention::{Attention, Pass, View, capped};
 use crate::cache::Slots;
-use crate::config::DIVISORS;
 use crate::feed_forward::FeedForward;
 use crate::mask::mask;
 use crate::names::{Names, Role};
@@ -115,18 +114,15 @@ impl Transformer {
         };
         let layers = (0..config.layers).map(|layer| Block::load(&parts, &config, &heads, layer, &comm));
         let layers = layers.collect::<Result<Vec<_>, ModelError>>()?;
-        let divisors = match config.scaling {
-            Scaling::InFile => Some(parts.tensor(DIVISORS)?),
-            _ => None,
-        };
+        let divisors = config.scaling.tensors().iter().map(|name| parts.tensor(name)).collect::<Result<Vec<_>, _>>()?;
         let dtype = precision.dtype();
         let base = config.features.window_rope_base;
         let window_rope = base.map(|rope_base| Config { rope_base, scaling: Scaling::None, ..config.clone() });
         let norm = parts.norm(names.norm(), config.eps)?;
         let model = Self {
             norm,
-            rope: Rope::new(&config, divisors.as_ref(), dtype, &device)?,
-            window_rope: window_rope.map(|config| Rope::new(&config, None, dtype, &device)).transpose()?,
+            rope: Rope::new(&config, &divisors, dtype, &device)?,
+            window_rope: window_rope.map(|config| Rope::new(&config, &[], dtype, &device)).transpose()?,
             embedding: VocabParallelEmbedding::new(embedding, rows[comm.rank()].clone(), comm.clone())?,
             logits: VocabParallelLogits::new(logits, rows.iter().map(Range::len).collect(), comm.clone())?,
             layers,

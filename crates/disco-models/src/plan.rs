@@ -87,12 +87,15 @@ fn hidden_units(plan: Plan, config: &Config, names: Names, unit: usize, ranks: u
             .into_iter()
             .fold(plan, |plan, (role, dim)| plan.with(&names.expert("*", "*", role), Split::even(dim, unit))));
     }
-    let units = Block::even(config.ffn, unit);
+    let plan = plan.with(&names.layer("*", Role::Down), Split::even(1, unit));
+    // A GGUF file has one name for the fused matrix and for the half of it.
+    if config.features.fused {
+        let units = Block::even(config.ffn, unit);
+        return Ok(plan.with(&names.layer("*", Role::GateUp), Split::fused(0, [units.clone(), units])));
+    }
     Ok(plan
         .with(&names.layer("*", Role::Gate), Split::even(0, unit))
         .with(&names.layer("*", Role::Up), Split::even(0, unit))
-        .with(&names.layer("*", Role::Down), Split::even(1, unit))
-        .with(&names.layer("*", Role::GateUp), Split::fused(0, [units.clone(), units]))
         .with(&names.bias("*", Role::Gate), Split::even(0, unit))
         .with(&names.bias("*", Role::Up), Split::even(0, unit)))
 }

@@ -45,8 +45,8 @@ pub(crate) struct Rotation {
 }
 
 impl Rope {
-    /// `divisors`: the divisor of each frequency, for [`Scaling::InFile`].
-    pub(crate) fn new(config: &Config, divisors: Option<&Tensor>, dtype: DType, device: &Device) -> Result<Self> {
+    /// `divisors`: the [tensors](Scaling::tensors) of the scaling.
+    pub(crate) fn new(config: &Config, divisors: &[Tensor], dtype: DType, device: &Device) -> Result<Self> {
         let (base, rotated) = (config.rope_base, config.rotated);
         let row = |frequencies: Vec<f32>| Tensor::new(frequencies, device)?.unsqueeze(0);
         let plain = plain(base, rotated);
@@ -61,10 +61,16 @@ impl Rope {
             rotated,
             dtype,
         };
-        if let Some(divisors) = divisors {
-            rope.frequencies = (rope.frequencies / divisors.to_dtype(DType::F32)?.flatten_all()?.unsqueeze(0)?)?;
-        }
+        let all = rope.frequencies.clone();
+        let by = |divisors: &Tensor| &all / divisors.to_dtype(DType::F32)?.flatten_all()?.unsqueeze(0)?;
         match &config.scaling {
+            Scaling::InFile => rope.frequencies = divisors.first().map_or_else(|| Ok(all.clone()), by)?,
+            Scaling::LongInFile { context, attention } => {
+                if let [short, long] = divisors {
+                    (rope.frequencies, rope.long) = (by(short)?, Some(Long::Fixed(by(long)?)));
+                }
+                (rope.context, rope.factor) = (*context, (*attention).into());
+            }
             Scaling::Yarn { attention, .. } => rope.factor = (*attention).into(),
             Scaling::Long { short, long, context, attention } => {
                 (rope.frequencies, rope.long) = (divided(short)?, Some(Long::Fixed(divided(long)?)));
@@ -193,7 +199,9 @@ fn plain(base: f32, rotated: usize) -> Vec<f32> {
 /// The frequency with the number `index`.
 fn scaled(index: usize, frequency: f32, config: &Config) -> f32 {
     match config.scaling {
-        Scaling::None | Scaling::InFile | Scaling::Long { .. } | Scaling::Dynamic { .. } => frequency,
+        Scaling::None | Scaling::InFile | Scaling::Dynamic { .. } => frequency,
+        // Their divisors replace these frequencies.
+        Scaling::Long { .. } | Scaling::LongInFile { .. } => frequency,
         Scaling::Linear { factor } => frequency / factor,
         Scaling::Llama3 { factor, low, high, context } => {
             let rotations = context as f32 * frequency / TAU;

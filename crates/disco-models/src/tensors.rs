@@ -4,10 +4,9 @@ use std::collections::HashSet;
 
 use disco_candle::weights::Weights;
 
-use crate::config::DIVISORS;
 use crate::names::{EXPERT, Names, Role};
 use crate::scales::scales_of;
-use crate::{Config, ModelError, Scaling};
+use crate::{Config, ModelError};
 
 /// A tensor that the model uses, and its shape.
 struct Used {
@@ -49,9 +48,7 @@ fn used(config: &Config, names: Names, embedding: &str) -> Vec<Used> {
     if !config.tied {
         used.push(tensor(names.logits(), &[vocabulary, dim]));
     }
-    if config.scaling == Scaling::InFile {
-        used.push(tensor(DIVISORS, &[rotated / 2]));
-    }
+    used.extend(config.scaling.tensors().iter().map(|name| tensor(name, &[rotated / 2])));
     let experts = config.features.experts.map_or(0, |experts| experts.count);
     for layer in 0..config.layers {
         for role in Role::all(&config.features) {

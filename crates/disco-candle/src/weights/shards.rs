@@ -88,8 +88,7 @@ impl Shards {
     }
 
     /// Bytes of memory of all parts of this rank: in the type of these shards, or as in the files.
-    #[cfg(feature = "cuda")]
-    pub(crate) fn memory_bytes(&self, is_as_in_files: bool) -> u64 {
+    pub fn memory_bytes(&self, is_as_in_files: bool) -> u64 {
         if is_as_in_files {
             return self.expected_bytes();
         }

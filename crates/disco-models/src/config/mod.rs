@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
-use candle_core::quantized::gguf_file::{Content, Value};
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
 mod family;
 mod json;
+mod metadata;
 mod scaling;
 
 pub use family::{Activation, Experts, Features};
@@ -78,28 +78,11 @@ pub enum Pairs {
     Halves,
 }
 
-/// The divisors of the frequencies of rotary embeddings, in GGUF files.
-pub(crate) const DIVISORS: &str = "rope_freqs.weight";
-
 /// The most experts that are taken for right.
 const MAX_EXPERTS: usize = 1 << 16;
 
 /// The largest width of a matrix that is taken for right, so that products of two have room.
 const MAX_WIDTH: usize = 1 << 24;
-
-/// Tokens that end a text or a turn whatever the metadata of a GGUF file says, as in llama.cpp: many files name only one
-/// of several ends.
-const ENDS: [&str; 9] = [
-    "<|eot_id|>",
-    "<|eom_id|>",
-    "<|im_end|>",
-    "<|end|>",
-    "<|return|>",
-    "<|endoftext|>",
-    "<|end_of_text|>",
-    "<end_of_turn>",
-    "<EOT>",
-];
 
 impl Config {
     /// Reads the configuration that belongs to opened weights: the metadata of a GGUF file, else `config.json` in the
@@ -117,7 +100,7 @@ impl Config {
     /// Errors of [`open`](Self::open).
     pub fn open_ignoring(weights: &Weights, ignored: &[String]) -> Result<Self, ModelError> {
         if let Some(content) = weights.gguf() {
-            return Self::from_metadata(content, |tensor| weights.contains(tensor));
+            return Self::from_metadata(content, ignored, |tensor| weights.contains(tensor));
         }
         let path = weights.path();
         let folder = if path.is_dir() { path } else { path.parent().unwrap_or(Path::new(".")) };
@@ -134,70 +117,6 @@ impl Config {
             config.eos.dedup();
         }
         Ok(config)
-    }
-
-    /// Reads the metadata of a GGUF file. Texts end with the tokens of its keys and with tokens that are ends by their
-    /// names (`<|eot_id|>`, `<|im_end|>`, …).
-    ///
-    /// # Errors
-    /// The model has another architecture or uses an unsupported feature; a key is missing or has the wrong type.
-    pub fn from_gguf(content: &Content) -> Result<Self, ModelError> {
-        Self::from_metadata(content, |tensor| content.tensor_infos.contains_key(tensor))
-    }
-
-    /// `has`: whether there is a tensor, also one of a type that candle can't hold.
-    fn from_metadata(content: &Content, has: impl Fn(&str) -> bool) -> Result<Self, ModelError> {
-        let keys = Metadata(content);
-        match keys.text("general.architecture")? {
-            "llama" => (),
-            found => {
-                return Err(ModelError::Architecture { found: found.into(), known: "llama (of GGUF files)".into() });
-            }
-        }
-        if keys.number("llama.expert_count")?.is_some_and(|experts| experts > 0) {
-            return Err(ModelError::Feature { feature: "a mixture of experts (llama.expert_count)".into() });
-        }
-        let dim = keys.required("llama.embedding_length")?;
-        let heads = keys.required("llama.attention.head_count")?;
-        let embedding = content.tensor_infos.get("token_embd.weight");
-        let vocabulary = match (embedding.and_then(|info| info.shape.dims().first()), keys.number("llama.vocab_size")?)
-        {
-            (Some(rows), _) => *rows,
-            (None, Some(size)) => size,
-            (None, None) => return Err(missing("llama.vocab_size")),
-        };
-        let head_dim = match keys.number("llama.attention.key_length")? {
-            Some(head_dim) => head_dim,
-            None => dim.checked_div(heads).unwrap_or(0),
-        };
-        Self {
-            dim,
-            layers: keys.required("llama.block_count")?,
-            heads,
-            kv_heads: keys.number("llama.attention.head_count_kv")?.unwrap_or(heads),
-            head_dim,
-            rotated: keys.number("llama.rope.dimension_count")?.unwrap_or(head_dim),
-            ffn: keys.required("llama.feed_forward_length")?,
-            vocabulary,
-            context: keys.required("llama.context_length")?,
-            eps: keys
-                .float("llama.attention.layer_norm_rms_epsilon")?
-                .ok_or_else(|| missing("llama.attention.layer_norm_rms_epsilon"))?
-                .into(),
-            rope_base: keys.float("llama.rope.freq_base")?.unwrap_or(10_000.0),
-            scaling: if has(DIVISORS) { Scaling::InFile } else { keys.scaling()? },
-            pairs: Pairs::Interleaved,
-            tied: !has("output.weight"),
-            eos: keys.ends()?,
-            features: Features {
-                input_bias: has("blk.0.attn_q.bias"),
-                output_bias: has("blk.0.attn_output.bias"),
-                ffn_bias: has("blk.0.ffn_down.bias"),
-                ..Features::default()
-            },
-            expert_split: ExpertSplit::default(),
-        }
-        .checked()
     }
 
     /// Reads the content of a `config.json`. Keys of `ignored` may be unknown.
@@ -292,80 +211,6 @@ fn ends(json: &Json) -> Result<Vec<u32>, ModelError> {
 
 pub(super) fn missing(key: &str) -> ModelError {
     ModelError::Key { key: key.into(), why: "the key is missing".into() }
-}
-
-/// Typed access to the metadata of a GGUF file.
-struct Metadata<'a>(&'a Content);
-
-impl<'a> Metadata<'a> {
-    fn text(&self, key: &str) -> Result<&'a str, ModelError> {
-        match self.0.metadata.get(key) {
-            Some(Value::String(text)) => Ok(text),
-            Some(other) => Err(wrong(key, "a text", other)),
-            None => Err(missing(key)),
-        }
-    }
-
-    /// An optional whole number of any integer type.
-    fn number(&self, key: &str) -> Result<Option<usize>, ModelError> {
-        let Some(value) = self.0.metadata.get(key) else { return Ok(None) };
-        let signed = |number: i64| usize::try_from(number).ok();
-        let number = match value {
-            Value::U8(number) => Some((*number).into()),
-            Value::U16(number) => Some((*number).into()),
-            Value::U32(number) => Some(*number as usize),
-            Value::U64(number) => usize::try_from(*number).ok(),
-            Value::I8(number) => signed((*number).into()),
-            Value::I16(number) => signed((*number).into()),
-            Value::I32(number) => signed((*number).into()),
-            Value::I64(number) => signed(*number),
-            _ => None,
-        };
-        number.map(Some).ok_or_else(|| wrong(key, "a whole number", value))
-    }
-
-    fn scaling(&self) -> Result<Scaling, ModelError> {
-        match self.0.metadata.get("llama.rope.scaling.type") {
-            Some(Value::String(name)) if name == "none" => Ok(Scaling::None),
-            // Older files have a factor without a type, or by another name.
-            kind if kind.is_none_or(|kind| matches!(kind, Value::String(name) if name == "linear")) => {
-                let factor = self.float("llama.rope.scaling.factor")?.or(self.float("llama.rope.scale_linear")?);
-                let factor = factor.filter(|factor| ![0.0, 1.0].contains(factor));
-                Ok(factor.map_or(Scaling::None, |factor| Scaling::Linear { factor }))
-            }
-            other => Err(ModelError::Feature { feature: format!("rope scaling {other:?}") }),
-        }
-    }
-
-    /// The tokens that end a text, by the keys and by the names of tokens.
-    fn ends(&self) -> Result<Vec<u32>, ModelError> {
-        let eos = ["eos", "eot", "eom"].map(|end| self.number(&format!("tokenizer.ggml.{end}_token_id")));
-        let mut eos = eos.into_iter().filter_map(Result::transpose).collect::<Result<Vec<_>, _>>()?;
-        if let Some(Value::Array(tokens)) = self.0.metadata.get("tokenizer.ggml.tokens") {
-            let is_end = |token: &Value| matches!(token, Value::String(text) if ENDS.contains(&text.as_str()));
-            eos.extend((0..).zip(tokens).filter(|(_, token)| is_end(token)).map(|(number, _)| number));
-        }
-        eos.sort_unstable();
-        eos.dedup();
-        Ok(eos.into_iter().map(|token| token as u32).collect())
-    }
-
-    fn required(&self, key: &str) -> Result<usize, ModelError> {
-        self.number(key)?.ok_or_else(|| missing(key))
-    }
-
-    fn float(&self, key: &str) -> Result<Option<f32>, ModelError> {
-        match self.0.metadata.get(key) {
-            None => Ok(None),
-            Some(Value::F32(number)) => Ok(Some(*number)),
-            Some(Value::F64(number)) => Ok(Some(*number as f32)),
-            Some(other) => Err(wrong(key, "a float", other)),
-        }
-    }
-}
-
-fn wrong(key: &str, expected: &str, found: &Value) -> ModelError {
-    ModelError::Key { key: key.into(), why: format!("expected {expected}, got {:?}", found.value_type()) }
 }
 
 #[cfg(test)]

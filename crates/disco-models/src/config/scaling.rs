@@ -65,6 +65,14 @@ pub enum Scaling {
         /// The original context.
         context: usize,
     },
+    /// [`Long`](Self::Long) with the divisors in the tensors `rope_factors_short.weight` and `rope_factors_long.weight` of a
+    /// GGUF file.
+    LongInFile {
+        /// The original context.
+        context: usize,
+        /// The factor of the rotated elements.
+        attention: f32,
+    },
     /// The divisor of each frequency is in the tensor `rope_freqs.weight` of a GGUF file.
     InFile,
 }
@@ -106,7 +114,22 @@ pub(super) fn rope_from_json(json: &Json) -> Result<RopeKeys, ModelError> {
     Ok(RopeKeys { base: base(parameters)?, scaling: Scaling::of(json, "rope_parameters", parameters)?, share })
 }
 
+/// The tensor of [`Scaling::InFile`], which is in GGUF files.
+pub(super) const DIVISORS: &str = "rope_freqs.weight";
+
+/// The tensors of [`Scaling::LongInFile`]: for sequences within the original context, and for longer ones.
+pub(super) const LONG_DIVISORS: [&str; 2] = ["rope_factors_short.weight", "rope_factors_long.weight"];
+
 impl Scaling {
+    /// The names of the tensors with divisors.
+    pub(crate) fn tensors(&self) -> &'static [&'static str] {
+        match self {
+            Self::InFile => &[DIVISORS],
+            Self::LongInFile { .. } => &LONG_DIVISORS,
+            _ => &[],
+        }
+    }
+
     /// Reads the key `parent` of `config`.
     fn from_json(parent: &str, config: &Json) -> Result<Self, ModelError> {
         Self::of(config, parent, &config[parent])

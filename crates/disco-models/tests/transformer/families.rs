@@ -17,14 +17,14 @@ use crate::tokens::{batch, tokens, tokens_of};
 /// `reference.json`, which transformers has computed.
 #[derive(Deserialize)]
 struct Reference {
-    prompts: Vec<Prompt>,
+    pub(crate) prompts: Vec<Prompt>,
 }
 
 #[derive(Deserialize)]
-struct Prompt {
+pub(crate) struct Prompt {
     prompt: String,
-    prompt_ids: Vec<u32>,
-    greedy_ids: Vec<u32>,
+    pub(crate) prompt_ids: Vec<u32>,
+    pub(crate) greedy_ids: Vec<u32>,
     after_prompt: Largest,
     after_last_step: Largest,
 }
@@ -37,9 +37,9 @@ struct Largest {
 }
 
 /// A model and its prompts; the continuations end before a token that ends a text.
-struct Case {
+pub(crate) struct Case {
     folder: PathBuf,
-    prompts: Vec<Prompt>,
+    pub(crate) prompts: Vec<Prompt>,
     vocabulary: usize,
 }
 
@@ -52,7 +52,7 @@ fn cases() -> Vec<Case> {
     cases
 }
 
-fn case(folder: PathBuf) -> Case {
+pub(crate) fn case(folder: PathBuf) -> Case {
     let text = fs::read_to_string(folder.join("reference.json")).unwrap();
     let Reference { mut prompts } = serde_json::from_str(&text).unwrap();
     let config = Config::open(&Weights::open(&folder).unwrap()).unwrap();

@@ -4,6 +4,7 @@
 #![cfg(target_os = "linux")]
 
 mod configuration;
+mod converted;
 #[path = "../../examples/compare/dequantise.rs"]
 mod dequantise;
 mod families;
