@@ -4,9 +4,9 @@ use std::ops::Range;
 
 use candle_core::{D, DType, Result, Tensor};
 
-use crate::feed_forward::Units;
 use crate::names::{EXPERT, Names, Role};
 use crate::parts::{Parts, Stack};
+use crate::units::Units;
 use crate::{Experts, ModelError};
 
 /// The experts of a layer of which this rank has hidden units, and the router, which is on every rank.

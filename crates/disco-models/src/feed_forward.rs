@@ -2,14 +2,15 @@
 
 use std::ops::Range;
 
-use candle_core::{Module as _, Tensor};
-use disco_candle::{Comm, Matrix, even_ranges};
+use candle_core::Tensor;
+use disco_candle::{Comm, even_ranges};
 use disco_core::Reduction;
 
 use crate::experts::Mixture;
 use crate::names::Role;
-use crate::parts::{Parts, Stack};
-use crate::{Activation, Config, ExpertSplit, ModelError};
+use crate::parts::Parts;
+use crate::units::Units;
+use crate::{Config, ExpertSplit, ModelError};
 
 /// A rank's part of the feed-forward network of a layer.
 #[derive(Debug)]
@@ -23,14 +24,6 @@ pub(crate) struct FeedForward {
 enum Kind {
     Dense(Units),
     Experts(Mixture),
-}
-
-/// Hidden units of one network or of one expert.
-#[derive(Debug)]
-pub(crate) struct Units {
-    gate_and_up: Stack,
-    down: Matrix,
-    activation: Activation,
 }
 
 impl FeedForward {
@@ -59,33 +52,5 @@ fn own_experts(config: &Config, comm: &Comm) -> Range<usize> {
     match config.expert_split {
         ExpertSplit::Within => 0..count,
         ExpertSplit::Over => even_ranges(count, comm.size()).nth(comm.rank()).unwrap_or(0..0),
-    }
-}
-
-impl Units {
-    fn load(parts: &Parts<'_>, layer: usize) -> Result<Self, ModelError> {
-        let down = parts.matrix(&parts.names.layer(layer, Role::Down))?;
-        let gate_and_up = if parts.features.fused {
-            // As many units as the other matrix has columns.
-            let units = down.inputs()?;
-            parts.fused(layer, Role::GateUp, vec![units, units])
-        } else {
-            parts.stack(layer, &[Role::Gate, Role::Up])
-        };
-        Ok(Self::new(gate_and_up?, down, parts.features.activation))
-    }
-
-    pub(crate) fn new(gate_and_up: Stack, down: Matrix, activation: Activation) -> Self {
-        Self { gate_and_up, down, activation }
-    }
-
-    /// The output of these hidden units: `[.., dim]` to `[.., dim]`.
-    pub(crate) fn forward(&self, x: &Tensor) -> candle_core::Result<Tensor> {
-        let y = self.gate_and_up.forward(x)?;
-        let gate = match self.activation {
-            Activation::Silu => y.at(0)?.silu(),
-            Activation::GeluTanh => y.at(0)?.gelu(),
-        };
-        self.down.forward(&(gate? * y.at(1)?)?)
     }
 }

@@ -49,6 +49,7 @@ mod sampler;
 mod scales;
 mod tensors;
 pub mod text;
+mod units;
 pub mod worker;
 
 pub use cache::Cache;
