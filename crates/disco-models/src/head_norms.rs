@@ -3,12 +3,12 @@
 use std::ops::Range;
 
 use candle_core::{D, DType, Module as _, Result, Tensor};
-use candle_nn::RmsNorm;
 use disco_candle::Comm;
 use disco_candle::HeadPlan;
 use disco_core::Reduction;
 
 use crate::names::Role;
+use crate::norm::Norm;
 use crate::parts::Parts;
 use crate::{Config, ModelError};
 
@@ -16,7 +16,7 @@ use crate::{Config, ModelError};
 #[derive(Debug)]
 pub(crate) enum HeadNorms {
     /// Each head by itself, with the same weights.
-    Each([RmsNorm; 2]),
+    Each([Norm; 2]),
     /// All heads of all ranks together: one collective sums the squares.
     Joint(JointNorms),
 }
@@ -66,7 +66,7 @@ impl HeadNorms {
         match self {
             Self::Joint(joint) => joint.forward(&query, &key),
             Self::Each([of_query, of_key]) => {
-                let by_head = |norm: &RmsNorm, x: Tensor| {
+                let by_head = |norm: &Norm, x: Tensor| {
                     let (sequences, tokens, elements) = x.dims3()?;
                     let heads = x.reshape((sequences, tokens, (), head_dim))?;
                     norm.forward(&heads.contiguous()?)?.reshape((sequences, tokens, elements))

@@ -42,6 +42,7 @@ mod head_norms;
 mod mask;
 mod model;
 mod names;
+mod norm;
 mod parts;
 mod plan;
 mod rope;

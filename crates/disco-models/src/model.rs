@@ -5,7 +5,6 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Module as _, Tensor};
-use candle_nn::RmsNorm;
 use disco_candle::Comm;
 use disco_candle::Matrix;
 #[cfg(feature = "cuda")]
@@ -20,6 +19,7 @@ use crate::cache::Slots;
 use crate::feed_forward::FeedForward;
 use crate::mask::mask;
 use crate::names::{Names, Role};
+use crate::norm::Norm;
 use crate::parts::{Parts, Precision};
 use crate::rope::Rope;
 use crate::{Cache, Config, ModelError, Scaling};
@@ -36,7 +36,7 @@ pub struct Transformer {
     config: Config,
     embedding: VocabParallelEmbedding,
     layers: Vec<Block>,
-    norm: RmsNorm,
+    norm: Norm,
     logits: VocabParallelLogits,
     rope: Rope,
     /// Of layers with a window, if they have another one.
@@ -53,12 +53,12 @@ pub struct Transformer {
 
 #[derive(Debug)]
 struct Block {
-    attention_norm: Option<RmsNorm>,
+    attention_norm: Option<Norm>,
     attention: Attention,
-    attention_post_norm: Option<RmsNorm>,
-    ffn_norm: Option<RmsNorm>,
+    attention_post_norm: Option<Norm>,
+    ffn_norm: Option<Norm>,
     feed_forward: FeedForward,
-    ffn_post_norm: Option<RmsNorm>,
+    ffn_post_norm: Option<Norm>,
 }
 
 impl Block {
@@ -373,7 +373,7 @@ impl Transformer {
     }
 }
 
-fn normed(norm: &Option<RmsNorm>, x: Tensor) -> candle_core::Result<Tensor> {
+fn normed(norm: &Option<Norm>, x: Tensor) -> candle_core::Result<Tensor> {
     norm.iter().try_fold(x, |x, norm| norm.forward(&x))
 }
 

@@ -4,12 +4,12 @@ use std::cell::Cell;
 
 use candle_core::quantized::{GgmlDType, QStorage, QTensor};
 use candle_core::{D, DType, Module as _, Tensor};
-use candle_nn::RmsNorm;
 use disco_candle::Matrix;
 use disco_candle::weights::{Encoding, Shards, WeightsError};
 use serde::{Deserialize, Serialize};
 
 use crate::names::{Names, Role};
+use crate::norm::Norm;
 use crate::scales::{scaled, scales_of};
 use crate::{Features, ModelError};
 
@@ -89,10 +89,8 @@ impl Parts<'_> {
     }
 
     /// A norm of the model.
-    pub(crate) fn norm(&self, name: &str, eps: f64) -> Result<RmsNorm, ModelError> {
-        let weight = self.tensor(name)?;
-        let offset = self.features.norm_offset;
-        Ok(RmsNorm::new(if offset == 0.0 { weight } else { (weight + offset)? }, eps))
+    pub(crate) fn norm(&self, name: &str, eps: f64) -> Result<Norm, ModelError> {
+        Ok(Norm::new(self.tensor(name)?, self.features.norm_offset, eps)?)
     }
 
     /// This rank's part of the bias beside a matrix of a layer, if the model has one.
