@@ -7,6 +7,7 @@ mod configuration;
 mod converted;
 #[path = "../../examples/compare/dequantise.rs"]
 mod dequantise;
+mod draw;
 mod families;
 #[allow(dead_code, reason = "as the test needs")]
 #[path = "../../examples/generate/generate.rs"]
@@ -16,11 +17,13 @@ mod load;
 mod logits;
 mod long;
 mod losses;
+mod mixed;
 mod mpi;
 mod random;
 mod reference;
 mod refused;
 mod scales;
+mod slow;
 mod steps;
 mod text;
 mod tokens;

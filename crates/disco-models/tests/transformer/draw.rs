@@ -1,0 +1,231 @@
+//! Models of random families, features and shapes, with random weights.
+
+use std::collections::HashMap;
+
+use serde_json::{Value as Json, json};
+
+use crate::slow::{Array, Slow};
+
+const FAMILIES: [&str; 12] = [
+    "llama",
+    "mistral",
+    "mixtral",
+    "qwen2",
+    "qwen3",
+    "qwen3_moe",
+    "smollm3",
+    "phi3",
+    "olmo2",
+    "gemma2",
+    "gemma3_text",
+    "granite",
+];
+
+/// A model and a text, as `pick` chooses: it gets a number of choices, and gives one of them.
+pub(crate) fn draw(pick: &mut dyn FnMut(usize) -> usize) -> (Slow, Vec<u32>) {
+    let family = FAMILIES[pick(FAMILIES.len())];
+    let layers = 1 + pick(3);
+    let kv_heads = 1 + pick(3);
+    let eps = [1e-6, 1e-5, 1e-2];
+    let config = json!({
+        "model_type": family,
+        "hidden_size": 1 + pick(24),
+        "num_hidden_layers": layers,
+        "num_key_value_heads": kv_heads,
+        "num_attention_heads": kv_heads * (1 + pick(3)),
+        "head_dim": 4 + 2 * pick(4),
+        "intermediate_size": 4 + pick(20),
+        "vocab_size": 5 + pick(30),
+        "max_position_embeddings": 8 + pick(20),
+        "rms_norm_eps": eps[pick(3)],
+        "tie_word_embeddings": pick(2) == 0,
+        "eos_token_id": Json::Null,
+    });
+    let mut slow = Slow { config, tensors: HashMap::new() };
+    add_rope(&mut slow.config, family, pick);
+    add_features(&mut slow.config, family, layers, pick);
+    add_tensors(&mut slow, family, pick);
+    let (vocabulary, context) = (number(&slow.config, "vocab_size"), number(&slow.config, "max_position_embeddings"));
+    let most = if slow.config["rope_parameters"]["rope_type"] == "dynamic" { 2 * context } else { context };
+    let tokens = (0..2 + pick(most - 1)).map(|_| pick(vocabulary) as u32).collect();
+    (slow, tokens)
+}
+
+fn number(config: &Json, key: &str) -> usize {
+    config[key].as_u64().unwrap() as usize
+}
+
+fn add_rope(config: &mut Json, family: &str, pick: &mut dyn FnMut(usize) -> usize) {
+    let theta = [100.0, 10_000.0, 1e6][pick(3)];
+    let mut rope = json!({"rope_type": "default", "rope_theta": theta});
+    let mut width = number(config, "head_dim");
+    if family == "phi3" && pick(2) == 0 {
+        rope["partial_rotary_factor"] = json!(0.5);
+        width = width / 4 * 2;
+        config["head_dim"] = json!(2 * width);
+    }
+    let divisors = |pick: &mut dyn FnMut(usize) -> usize| -> Vec<f64> {
+        (0..width / 2).map(|_| 1.0 + pick(8) as f64 / 2.0).collect()
+    };
+    let kind = ["default", "linear", "dynamic", "llama3", "yarn", "longrope"][pick(6)];
+    rope["rope_type"] = json!(kind);
+    let original = 4 + pick(4);
+    match kind {
+        "linear" | "dynamic" => rope["factor"] = json!(2.0),
+        "llama3" => {
+            let more = json!({"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": original});
+            rope.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        }
+        "yarn" => {
+            rope["factor"] = json!(4.0);
+            rope["original_max_position_embeddings"] = json!(original);
+        }
+        "longrope" => {
+            if family == "phi3" {
+                config["original_max_position_embeddings"] = json!(original);
+            }
+            rope["original_max_position_embeddings"] = json!(original);
+            rope["short_factor"] = json!(divisors(pick));
+            rope["long_factor"] = json!(divisors(pick));
+        }
+        _ => (),
+    }
+    config["rope_parameters"] = if family == "gemma3_text" {
+        json!({"full_attention": rope, "sliding_attention": {"rope_type": "default", "rope_theta": 50.0}})
+    } else {
+        rope
+    };
+}
+
+fn add_features(config: &mut Json, family: &str, layers: usize, pick: &mut dyn FnMut(usize) -> usize) {
+    let kinds = |pick: &mut dyn FnMut(usize) -> usize| -> Vec<&str> {
+        (0..layers).map(|_| ["sliding_attention", "full_attention"][pick(2)]).collect()
+    };
+    if ["mistral", "mixtral", "phi3"].contains(&family) {
+        config["sliding_window"] = if pick(2) == 0 { Json::Null } else { json!(1 + pick(6)) };
+    }
+    if ["qwen2", "qwen3", "qwen3_moe", "smollm3"].contains(&family) && pick(2) == 0 {
+        config["use_sliding_window"] = json!(true);
+        config["sliding_window"] = json!(1 + pick(6));
+        config["max_window_layers"] = json!(0);
+        config["layer_types"] = json!(kinds(pick));
+    }
+    if ["llama", "smollm3", "granite"].contains(&family) {
+        config["mlp_bias"] = json!(pick(2) == 0);
+    }
+    if ["llama", "qwen3", "qwen3_moe", "smollm3", "granite", "olmo2"].contains(&family) {
+        config["attention_bias"] = json!(pick(2) == 0);
+    }
+    if ["mixtral", "qwen3_moe"].contains(&family) {
+        let experts = 1 + pick(5);
+        config["num_local_experts"] = json!(experts);
+        config["num_experts_per_tok"] = json!(1 + pick(experts));
+    }
+    if family == "qwen3_moe" {
+        config["moe_intermediate_size"] = json!(4 + pick(9));
+        config["norm_topk_prob"] = json!(pick(2) == 0);
+    }
+    if family == "smollm3" {
+        config["no_rope_layers"] = json!((0..layers).map(|_| pick(2)).collect::<Vec<_>>());
+    }
+    if family == "granite" {
+        for key in ["embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling"] {
+            config[key] = json!(0.25 + pick(8) as f64 / 4.0);
+        }
+    }
+    if family.starts_with("gemma") {
+        config["sliding_window"] = json!(1 + pick(6));
+        config["layer_types"] = json!(kinds(pick));
+        config["query_pre_attn_scalar"] = json!(1 + pick(30));
+        config["final_logit_softcapping"] = if pick(2) == 0 { Json::Null } else { json!(2.0) };
+        config["attn_logit_softcapping"] = if pick(2) == 0 { Json::Null } else { json!(1.5) };
+    }
+}
+
+/// The shapes of all tensors.
+fn add_tensors(slow: &mut Slow, family: &str, pick: &mut dyn FnMut(usize) -> usize) {
+    let config = slow.config.clone();
+    let of = |key: &str| number(&config, key);
+    let (dim, width) = (of("hidden_size"), of("head_dim"));
+    let (queries, keys) = (of("num_attention_heads") * width, of("num_key_value_heads") * width);
+    let has = |key: &str| config[key] == true;
+    let mut shapes = vec![
+        ("model.embed_tokens.weight".to_owned(), vec![of("vocab_size"), dim]),
+        ("model.norm.weight".into(), vec![dim]),
+    ];
+    if !has("tie_word_embeddings") {
+        shapes.push(("lm_head.weight".into(), vec![of("vocab_size"), dim]));
+    }
+    let network = |ffn: usize| [("gate_proj", ffn, dim), ("up_proj", ffn, dim), ("down_proj", dim, ffn)];
+    for layer in 0..of("num_hidden_layers") {
+        let mut add =
+            |name: &str, shape: &[usize]| shapes.push((format!("model.layers.{layer}.{name}"), shape.to_vec()));
+        let mut matrix = |name: &str, rows: usize, columns: usize, has_bias: bool| {
+            add(&format!("{name}.weight"), &[rows, columns]);
+            if has_bias {
+                add(&format!("{name}.bias"), &[rows]);
+            }
+        };
+        let bias = has("attention_bias");
+        if family == "phi3" {
+            matrix("self_attn.qkv_proj", queries + 2 * keys, dim, false);
+            matrix("mlp.gate_up_proj", 2 * of("intermediate_size"), dim, false);
+            matrix("mlp.down_proj", dim, of("intermediate_size"), false);
+        } else {
+            for (name, rows) in [("q_proj", queries), ("k_proj", keys), ("v_proj", keys)] {
+                matrix(&format!("self_attn.{name}"), rows, dim, bias || family == "qwen2");
+            }
+        }
+        matrix("self_attn.o_proj", dim, queries, bias);
+        match family {
+            "phi3" => (),
+            "mixtral" | "qwen3_moe" => {
+                let is_mixtral = family == "mixtral";
+                let module = if is_mixtral { "block_sparse_moe" } else { "mlp" };
+                let ffn = of(if is_mixtral { "intermediate_size" } else { "moe_intermediate_size" });
+                matrix(&format!("{module}.gate"), of("num_local_experts"), dim, false);
+                for expert in 0..of("num_local_experts") {
+                    for ((name, rows, columns), short) in network(ffn).into_iter().zip(["w1", "w3", "w2"]) {
+                        let name = if is_mixtral { short } else { name };
+                        matrix(&format!("{module}.experts.{expert}.{name}"), rows, columns, false);
+                    }
+                }
+            }
+            _ => network(of("intermediate_size"))
+                .into_iter()
+                .for_each(|(name, rows, columns)| matrix(&format!("mlp.{name}"), rows, columns, has("mlp_bias"))),
+        }
+        let norms: &[&str] = match family {
+            "olmo2" => &["post_attention_layernorm", "post_feedforward_layernorm"],
+            "gemma2" | "gemma3_text" => &[
+                "input_layernorm",
+                "post_attention_layernorm",
+                "pre_feedforward_layernorm",
+                "post_feedforward_layernorm",
+            ],
+            _ => &["input_layernorm", "post_attention_layernorm"],
+        };
+        norms.iter().for_each(|name| add(&format!("{name}.weight"), &[dim]));
+        let head_norms = match family {
+            "olmo2" => Some([queries, keys]),
+            "qwen3" | "qwen3_moe" | "gemma3_text" => Some([width, width]),
+            _ => None,
+        };
+        if let Some([query, key]) = head_norms {
+            add("self_attn.q_norm.weight", &[query]);
+            add("self_attn.k_norm.weight", &[key]);
+        }
+    }
+    let mut state = 0x9e37_79b9_7f4a_7c15 ^ pick(256) as u64;
+    let mut random = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        // As 32-bit floats have it.
+        f64::from((state >> 40) as f32 / (1 << 23) as f32 - 1.0)
+    };
+    for (name, shape) in shapes {
+        let values = (0..shape.iter().product()).map(|_| random() * if shape.len() == 1 { 0.5 } else { 0.7 }).collect();
+        slow.tensors.insert(name, Array { shape, values });
+    }
+}
