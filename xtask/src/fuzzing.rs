@@ -5,13 +5,14 @@ use std::env::consts::ARCH;
 use crate::steps::{Step, step};
 
 /// Fuzz targets. A test compares this with the manifest.
-const TARGETS: [&str; 16] = [
+const TARGETS: [&str; 17] = [
     "checkpoint",
     "connection",
     "frame",
     "handshake",
     "invitation",
     "message",
+    "model",
     "name",
     "notice",
     "program",

@@ -328,9 +328,40 @@ impl Family {
     /// The base of the frequencies without the key `rope_theta`: the default of transformers.
     pub(super) fn rope_base(&self) -> f64 {
         match self.name {
-            "gemma3_text" => 1e6,
+            "gemma3_text" | "mixtral" => 1e6,
             "smollm3" => 2e6,
             _ => 1e4,
+        }
+    }
+
+    /// The width of a head without the key `head_dim`, unless it is a share of the hidden state.
+    pub(super) fn head_dim(&self) -> Option<usize> {
+        match self.name {
+            "gemma2" | "gemma3_text" => Some(256),
+            "qwen3" => Some(128),
+            _ => None,
+        }
+    }
+
+    /// The number of kv heads without the key `num_key_value_heads`, unless it is that of query heads, which it is, too, if
+    /// the key is `null`.
+    pub(super) fn kv_heads(&self) -> Option<usize> {
+        match self.name {
+            "mistral" | "mixtral" => Some(8),
+            "qwen2" | "qwen3" => Some(32),
+            "qwen3_moe" | "smollm3" | "gemma2" | "gemma3_text" => Some(4),
+            _ => None,
+        }
+    }
+
+    /// The context without the key `max_position_embeddings`.
+    pub(super) fn context(&self) -> usize {
+        match self.name {
+            "mistral" | "mixtral" | "gemma3_text" => 4096 * 32,
+            "qwen2" | "qwen3" | "qwen3_moe" | "smollm3" => 32768,
+            "gemma2" => 8192,
+            "phi3" => 4096,
+            _ => 2048,
         }
     }
 
@@ -375,18 +406,19 @@ impl Features {
             "qwen2" => Self { input_bias: true, ..all },
             "mixtral" => Self { window: json::number(json, "sliding_window")?, ..all },
             "phi3" => Self { fused: true, window: json::number(json, "sliding_window")?, ..all },
-            // The default of transformers.
-            "mistral" if json.get("sliding_window").is_none() => Self { window: Some(4096), ..all },
-            "mistral" => Self { window: json::number(json, "sliding_window")?, ..all },
+            "mistral" => Self { window: window(json)?, ..all },
             family => {
                 let (attention, head_norms) = (flag("attention_bias")?, family.starts_with("qwen3"));
                 Self { input_bias: attention, output_bias: attention, ffn_bias: flag("mlp_bias")?, head_norms, ..all }
             }
         };
         if flag(SLIDES)? {
-            // The defaults of transformers.
-            features.window = Some(json::number(json, "sliding_window")?.unwrap_or(4096));
+            features.window = window(json)?;
+            // The default of transformers.
             features.full_layers = (0..layers.min(json::number(json, "max_window_layers")?.unwrap_or(28))).collect();
+            if family == "smollm3" && json["layer_types"].is_null() {
+                return Err(ModelError::Feature { feature: format!("{SLIDES} without layer_types") });
+            }
         }
         if ["gemma2", "gemma3_text"].contains(&family) {
             features.read_gemma(json, layers)?;
@@ -420,7 +452,10 @@ impl Features {
         (self.head_norms, self.post_norms, self.norm_offset) = (is_third, true, 1.0);
         self.embedding_factor = (width as f64).sqrt();
         self.attention_factor = Some(scale.powf(-0.5));
-        self.window = Some(json::number(json, "sliding_window")?.unwrap_or(4096));
+        self.window = window(json)?;
+        if self.window.is_none() {
+            return Err(json::wrong("sliding_window", "a whole number", &Json::Null));
+        }
         if is_third {
             let parameters = &json["rope_parameters"]["sliding_attention"];
             let base = json::float(parameters, "rope_theta")?.or(json::float(json, "rope_local_base_freq")?);
@@ -541,6 +576,11 @@ fn quantization(json: &Json) -> Result<Option<[usize; 2]>, ModelError> {
         Some("compressed-tensors") => refuse(&format!(", format {}", config["format"])),
         _ => refuse(""),
     }
+}
+
+/// The key `sliding_window`, with the default of transformers; `null` is no window.
+fn window(json: &Json) -> Result<Option<usize>, ModelError> {
+    if json.get("sliding_window").is_none() { Ok(Some(4096)) } else { json::number(json, "sliding_window") }
 }
 
 /// The layers of SmolLM3 whose flag in `no_rope_layers` is 0; without the key, each `no_rope_layer_interval`-th.

@@ -10,6 +10,7 @@ mod json;
 mod metadata;
 mod scaling;
 
+use family::Family;
 pub use family::{Activation, Experts, Features};
 pub use scaling::Scaling;
 use scaling::{RopeKeys, rope_from_json};
@@ -125,25 +126,27 @@ impl Config {
     /// The model has another architecture or uses an unsupported feature; a key is missing, has the wrong type, or is not
     /// understood.
     pub fn from_json(json: &Json, ignored: &[String]) -> Result<Self, ModelError> {
+        let family = Family::of(json)?;
         let layers = json::number(json, "num_hidden_layers")?;
         let features = Features::from_json(json, layers.unwrap_or(0), ignored)?;
-        let RopeKeys { base: rope_base, scaling, share } = rope_from_json(json)?;
-        let context = json::number(json, "max_position_embeddings")?.unwrap_or(2048);
+        let context = json::number(json, "max_position_embeddings")?.unwrap_or(family.context());
+        let RopeKeys { base: rope_base, scaling, share } = rope_from_json(json, context)?;
         let number = |key: &str| json::number(json, key);
         let required = |key: &str| number(key)?.ok_or_else(|| missing(key));
         let (dim, heads) = (required("hidden_size")?, required("num_attention_heads")?);
         let head_dim = match number("head_dim")? {
             Some(head_dim) => head_dim,
-            // The defaults of transformers.
-            None if features.norm_offset > 0.0 => 256,
-            None if features.head_norms => 128,
-            None => dim.checked_div(heads).unwrap_or(0),
+            None => family.head_dim().unwrap_or(dim.checked_div(heads).unwrap_or(0)),
         };
         Self {
             dim,
             layers: layers.ok_or_else(|| missing("num_hidden_layers"))?,
             heads,
-            kv_heads: number("num_key_value_heads")?.unwrap_or(heads),
+            kv_heads: match number("num_key_value_heads")? {
+                Some(kv_heads) => kv_heads,
+                None if json.get("num_key_value_heads").is_some() => heads,
+                None => family.kv_heads().unwrap_or(heads),
+            },
             head_dim,
             rotated: (head_dim as f64 * share) as usize,
             ffn: required(features.ffn_key())?,

@@ -87,7 +87,9 @@ pub(super) struct RopeKeys {
 }
 
 /// Base, scaling and share, from `rope_parameters` (transformers 5) or from `rope_theta` and `rope_scaling`.
-pub(super) fn rope_from_json(json: &Json) -> Result<RopeKeys, ModelError> {
+///
+/// `context` is that of the whole model.
+pub(super) fn rope_from_json(json: &Json, context: usize) -> Result<RopeKeys, ModelError> {
     let parameters = &json["rope_parameters"];
     let family = Family::of(json)?;
     // The parameters of layers with a window are among the features of the family.
@@ -101,7 +103,11 @@ pub(super) fn rope_from_json(json: &Json) -> Result<RopeKeys, ModelError> {
         return Err(ModelError::Feature { feature: format!("partial_rotary_factor {share}") });
     }
     if parameters.is_null() {
-        return Ok(RopeKeys { base: base(json)?, scaling: Scaling::from_json("rope_scaling", json)?, share });
+        return Ok(RopeKeys {
+            base: base(json)?,
+            scaling: Scaling::of(json, context, "rope_scaling", &json["rope_scaling"])?,
+            share,
+        });
     }
     if parameters.as_object().is_none_or(|values| values.values().any(Json::is_object)) {
         return Err(ModelError::Feature { feature: "rope_parameters that differ between layers".into() });
@@ -111,7 +117,7 @@ pub(super) fn rope_from_json(json: &Json) -> Result<RopeKeys, ModelError> {
     if let Some(key) = both {
         return Err(ModelError::Inconsistent(format!("both rope_parameters and {key} are set; remove {key}")));
     }
-    Ok(RopeKeys { base: base(parameters)?, scaling: Scaling::of(json, "rope_parameters", parameters)?, share })
+    Ok(RopeKeys { base: base(parameters)?, scaling: Scaling::of(json, context, "rope_parameters", parameters)?, share })
 }
 
 /// The tensor of [`Scaling::InFile`], which is in GGUF files.
@@ -130,18 +136,12 @@ impl Scaling {
         }
     }
 
-    /// Reads the key `parent` of `config`.
-    fn from_json(parent: &str, config: &Json) -> Result<Self, ModelError> {
-        Self::of(config, parent, &config[parent])
-    }
-
     /// Reads the value `json` of the key `parent` of `config`.
-    fn of(config: &Json, parent: &str, json: &Json) -> Result<Self, ModelError> {
+    fn of(config: &Json, context: usize, parent: &str, json: &Json) -> Result<Self, ModelError> {
         if json.is_null() {
             return Ok(Self::None);
         }
         let number = |key: &str| json::float(json, key)?.ok_or_else(|| missing(&format!("{parent}.{key}")));
-        let context = json::number(config, "max_position_embeddings")?;
         match json["rope_type"].as_str().or(json["type"].as_str()) {
             Some("default") => Ok(Self::None),
             None if json["factor"].is_null() => Ok(Self::None),
@@ -154,18 +154,15 @@ impl Scaling {
             }),
             Some("yarn") => Self::yarn_from_json(parent, json, context),
             // The second is the older name.
-            Some("longrope" | "su") => Self::long_from_json(config, parent, json),
-            Some("dynamic") => Ok(Self::Dynamic {
-                factor: number("factor")? as f32,
-                context: context.ok_or_else(|| missing("max_position_embeddings"))?,
-            }),
+            Some("longrope" | "su") => Self::long_from_json(config, context, parent, json),
+            Some("dynamic") => Ok(Self::Dynamic { factor: number("factor")? as f32, context }),
             other => {
                 Err(ModelError::Feature { feature: format!("rope scaling {:?}", other.unwrap_or("without a type")) })
             }
         }
     }
 
-    fn long_from_json(config: &Json, parent: &str, json: &Json) -> Result<Self, ModelError> {
+    fn long_from_json(config: &Json, context: usize, parent: &str, json: &Json) -> Result<Self, ModelError> {
         let divisors = |key: &str| {
             let numbers = json[key].as_array().and_then(|all| all.iter().map(Json::as_f64).collect::<Option<Vec<_>>>());
             let numbers =
@@ -173,12 +170,15 @@ impl Scaling {
             Ok::<_, ModelError>(numbers?.into_iter().map(|number| number as f32).collect::<Vec<_>>())
         };
         let key = "original_max_position_embeddings";
-        let context = json::number(config, "max_position_embeddings")?;
-        let original = json::number(config, key)?.or(json::number(json, key)?);
+        let [whole, own] = [json::number(config, key)?, json::number(json, key)?];
+        if whole.is_some() && own.is_some() && whole != own {
+            return Err(ModelError::Inconsistent(format!("both {key} and {parent}.{key} are set, and differ")));
+        }
+        let original = whole.or(own);
         // As transformers: without an original context, all sequences are short ones.
-        let (context, factor) = match (original, context) {
-            (Some(original), Some(context)) => (original, Some(context as f64 / original as f64)),
-            (original, context) => (original.or(context).ok_or_else(|| missing(key))?, json::float(json, "factor")?),
+        let (context, factor) = match original {
+            Some(original) => (original, Some(context as f64 / original as f64)),
+            None => (context, json::float(json, "factor")?),
         };
         let attention = match (json::float(json, "attention_factor")?, factor) {
             (Some(attention), _) => attention,
@@ -203,10 +203,10 @@ impl Scaling {
         }
     }
 
-    fn yarn_from_json(parent: &str, json: &Json, context: Option<usize>) -> Result<Self, ModelError> {
+    fn yarn_from_json(parent: &str, json: &Json, context: usize) -> Result<Self, ModelError> {
         let number = |key: &str| json::float(json, key);
         let factor = number("factor")?.ok_or_else(|| missing(&format!("{parent}.factor")))?;
-        let original = json::number(json, "original_max_position_embeddings")?.or(context);
+        let original = json::number(json, "original_max_position_embeddings")?;
         // The factor of the elements as transformers computes it: given, from two scales, or from the factor.
         let scale = |of: f64| if factor <= 1.0 { 1.0 } else { 0.1 * of * factor.ln() + 1.0 };
         let attention = match (number("attention_factor")?, number("mscale")?, number("mscale_all_dim")?) {
@@ -218,7 +218,7 @@ impl Scaling {
             factor: factor as f32,
             fast: number("beta_fast")?.unwrap_or(32.0) as f32,
             slow: number("beta_slow")?.unwrap_or(1.0) as f32,
-            context: original.ok_or_else(|| missing(&format!("{parent}.original_max_position_embeddings")))?,
+            context: original.unwrap_or(context),
             attention: attention as f32,
             truncates: json::flag(json, "truncate")?.unwrap_or(true),
         })

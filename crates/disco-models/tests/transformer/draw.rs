@@ -51,6 +51,35 @@ pub(crate) fn draw(pick: &mut dyn FnMut(usize) -> usize) -> (Slow, Vec<u32>) {
     (slow, tokens)
 }
 
+/// Changes one key, as a user or a program might: another value, none, or a key that nobody knows. Returns what it did.
+pub(crate) fn change(config: &mut Json, pick: &mut dyn FnMut(usize) -> usize) -> String {
+    let is_rope = pick(3) == 0 && config["rope_parameters"]["rope_type"].is_string();
+    let object = if is_rope { &mut config["rope_parameters"] } else { config };
+    let keys: Vec<String> = object.as_object().unwrap().keys().cloned().collect();
+    let key = &keys[pick(keys.len())];
+    let value = match (pick(5), &object[key]) {
+        (0, _) => {
+            object.as_object_mut().unwrap().remove(key);
+            return format!("{key} removed");
+        }
+        (1, _) => Json::Null,
+        (2, _) => json!("x"),
+        (3, _) => {
+            let key = ["logit_scale", "attn_output_gate", "num_shared_experts"][pick(3)];
+            object[key] = json!(1);
+            return format!("{key} added");
+        }
+        (_, Json::Bool(is_on)) => json!(!is_on),
+        (_, Json::Number(number)) if number.is_u64() => json!(number.as_u64().unwrap() + 1),
+        (_, Json::Number(number)) => json!(number.as_f64().unwrap() * 2.0),
+        (_, Json::String(_)) => json!(FAMILIES[pick(FAMILIES.len())]),
+        (_, other) => json!([other]),
+    };
+    let text = format!("{key} {value}");
+    object[key] = value;
+    text
+}
+
 fn number(config: &Json, key: &str) -> usize {
     config[key].as_u64().unwrap() as usize
 }

@@ -19,6 +19,7 @@ mod long;
 mod losses;
 mod mixed;
 mod mpi;
+mod ours;
 mod random;
 mod reference;
 mod refused;

@@ -62,7 +62,7 @@ impl Slow {
         let head = if self.tensors.contains_key("lm_head.weight") { "lm_head" } else { "model.embed_tokens" };
         let logits = self.product(head, &last);
         let divisor = self.float("logits_scaling", 1.0);
-        let cap = self.config["final_logit_softcapping"].as_f64();
+        let cap = self.cap("final_logit_softcapping", 30.0);
         logits.into_iter().map(|logit| capped(logit / divisor, cap)).collect()
     }
 
@@ -101,7 +101,7 @@ impl Slow {
             _ => (width as f64).powf(-0.5),
         };
         let window = if self.is_windowed(layer) { self.number("sliding_window") } else { usize::MAX };
-        let cap = self.config["attn_logit_softcapping"].as_f64();
+        let cap = self.cap("attn_logit_softcapping", 50.0);
         let attend = |position: usize| {
             let mut all = Vec::new();
             for head in 0..heads {
@@ -125,18 +125,29 @@ impl Slow {
     fn is_windowed(&self, layer: usize) -> bool {
         match &self.config["layer_types"][layer] {
             Json::String(kind) => kind == "sliding_attention",
-            _ => ["mistral", "mixtral", "phi3"].contains(&self.family()) && self.config["sliding_window"].is_u64(),
+            _ if self.config["sliding_window"].is_null() && self.family() != "mistral" => false,
+            _ => match self.family() {
+                // Without the key, the window is 4096, and larger than any text here.
+                "mistral" | "mixtral" | "phi3" => self.config["sliding_window"].is_u64(),
+                "gemma2" => layer % 2 == 0,
+                "gemma3_text" => layer % 6 != 5,
+                "qwen2" | "qwen3" | "qwen3_moe" if self.config["use_sliding_window"] == true => {
+                    layer >= self.config["max_window_layers"].as_u64().unwrap_or(28) as usize
+                }
+                _ => false,
+            },
         }
     }
 
     /// A head whose pairs are half a (rotated) head apart, at a position of a sequence of `length` tokens.
     fn rotated(&self, head: &[f64], position: usize, layer: usize, length: usize) -> Row {
         let mut rope = &self.config["rope_parameters"];
-        if rope["full_attention"].is_object() {
-            rope = &rope[if self.is_windowed(layer) { "sliding_attention" } else { "full_attention" }];
+        let is_local = self.family() == "gemma3_text" && self.is_windowed(layer);
+        if self.family() == "gemma3_text" {
+            rope = &rope[if is_local { "sliding_attention" } else { "full_attention" }];
         }
         let width = (head.len() as f64 * rope["partial_rotary_factor"].as_f64().unwrap_or(1.0)) as usize;
-        let (frequencies, factor) = self.frequencies(rope, width, length);
+        let (frequencies, factor) = self.frequencies(rope, width, length, is_local);
         let mut row = head.to_vec();
         for (i, frequency) in frequencies.iter().enumerate() {
             let (sin, cos) = (position as f64 * frequency).sin_cos();
@@ -148,12 +159,21 @@ impl Slow {
     }
 
     /// The frequencies of `width` elements, and the factor of the rotated ones.
-    fn frequencies(&self, rope: &Json, width: usize, length: usize) -> (Row, f64) {
-        let number = |key: &str| rope[key].as_f64().unwrap();
+    fn frequencies(&self, rope: &Json, width: usize, length: usize, is_local: bool) -> (Row, f64) {
         let context = self.number("max_position_embeddings") as f64;
-        let theta = number("rope_theta");
+        let number = |key: &str| match rope[key].as_f64() {
+            None if key == "original_max_position_embeddings" => self.float(key, context),
+            number => number.unwrap_or_else(|| panic!("{key}")),
+        };
+        let theta = match (self.family(), rope["rope_theta"].as_f64()) {
+            (_, Some(theta)) => theta,
+            _ if is_local => 1e4,
+            ("gemma3_text" | "mixtral", None) => 1e6,
+            ("smollm3", None) => 2e6,
+            _ => 1e4,
+        };
         let plain = |theta: f64| (0..width / 2).map(move |i| theta.powf(-2.0 * i as f64 / width as f64));
-        match rope["rope_type"].as_str().unwrap() {
+        match rope["rope_type"].as_str().unwrap_or("default") {
             "default" => (plain(theta).collect(), 1.0),
             "linear" => (plain(theta).map(|frequency| frequency / number("factor")).collect(), 1.0),
             "dynamic" => {
@@ -267,8 +287,43 @@ impl Slow {
         self.config["model_type"].as_str().unwrap()
     }
 
+    /// The cap of a key, and that of Gemma 2 without the key.
+    fn cap(&self, key: &str, default: f64) -> Option<f64> {
+        match self.config.get(key) {
+            None => (self.family() == "gemma2").then_some(default),
+            Some(cap) => cap.as_f64(),
+        }
+    }
+
     fn number(&self, key: &str) -> usize {
-        self.config[key].as_u64().unwrap_or_else(|| panic!("{key}")) as usize
+        let value = self.config[key].as_u64().map(|number| number as usize);
+        value.or_else(|| self.default(key)).unwrap_or_else(|| panic!("{key}"))
+    }
+
+    /// The value of a key that is not there.
+    fn default(&self, key: &str) -> Option<usize> {
+        let family = self.family();
+        match key {
+            "head_dim" if family.starts_with("gemma") => Some(256),
+            "head_dim" if family == "qwen3" => Some(128),
+            "head_dim" => Some(self.number("hidden_size") / self.number("num_attention_heads")),
+            "num_key_value_heads" => Some(match family {
+                _ if self.config.get(key).is_some() => self.number("num_attention_heads"),
+                "mistral" | "mixtral" => 8,
+                "qwen2" | "qwen3" => 32,
+                "qwen3_moe" | "smollm3" | "gemma2" | "gemma3_text" => 4,
+                _ => self.number("num_attention_heads"),
+            }),
+            "max_position_embeddings" => Some(match family {
+                "mistral" | "mixtral" | "gemma3_text" => 131_072,
+                "qwen2" | "qwen3" | "qwen3_moe" | "smollm3" => 32_768,
+                "gemma2" => 8192,
+                "phi3" => 4096,
+                _ => 2048,
+            }),
+            "sliding_window" => Some(4096),
+            _ => None,
+        }
     }
 
     fn float(&self, key: &str, default: f64) -> f64 {
