@@ -43,5 +43,9 @@ fn check(bytes: &[u8]) -> Result<(), ModelError> {
 
 fn seeds() -> Vec<Vec<u8>> {
     // Without changes, one of each family.
-    (0..12).map(|family| std::iter::once(0).chain([family]).chain((0..200).map(|i| i * 7 ^ family)).collect()).collect()
+    (0..12)
+        .map(|family| {
+            std::iter::once(0).chain([family]).chain((0..200u8).map(|i| i.wrapping_mul(7) ^ family)).collect()
+        })
+        .collect()
 }

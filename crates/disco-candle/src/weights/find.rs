@@ -46,6 +46,9 @@ pub(super) fn find(path: &Path) -> Result<Found, WeightsError> {
 /// The ends of the names of weights in formats that are not read.
 const OTHER_FORMATS: [&str; 9] = [".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".onnx", ".npz", ".ggml"];
 
+/// Files with these ends that a training leaves beside weights.
+const OF_TRAINING: [&str; 4] = ["training_args.bin", "optimizer.pt", "scheduler.pt", "rng_state.pth"];
+
 /// An index is preferred to the files beside it.
 fn find_in(folder: &Path) -> Result<Found, WeightsError> {
     let names = names_in(folder)?;
@@ -58,7 +61,9 @@ fn find_in(folder: &Path) -> Result<Found, WeightsError> {
     let no_dense = indices.is_empty() && dense.is_empty();
     match (indices.as_slice(), gguf.as_slice()) {
         ([], []) if no_dense => {
-            let is_other = |name: &&String| OTHER_FORMATS.iter().any(|end| name.ends_with(end));
+            let is_other = |name: &&String| {
+                OTHER_FORMATS.iter().any(|end| name.ends_with(end)) && !OF_TRAINING.contains(&name.as_str())
+            };
             let other = names.iter().filter(is_other).cloned().collect();
             Err(WeightsError::NoWeights { folder: folder.to_owned(), other })
         }
