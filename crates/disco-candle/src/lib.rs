@@ -62,6 +62,7 @@ mod heads;
 mod lend;
 mod linear;
 mod matrix;
+mod products;
 mod read;
 mod threads;
 mod vocabulary;

@@ -1,7 +1,11 @@
 //! Weights of a linear layer: a dense matrix, or quantised blocks.
 
+use std::sync::Arc;
+
 use candle_core::quantized::{QMatMul, QTensor};
-use candle_core::{DType, Device, Error, Module, Result, Tensor};
+use candle_core::{CpuStorage, DType, Device, Error, Module, Result, Storage, Tensor};
+
+use crate::products::{self, Level, Packed};
 
 /// A matrix of weights, one row for each output, as `y = x·Wᵀ` uses it.
 #[derive(Clone, Debug)]
@@ -10,6 +14,8 @@ pub struct Matrix(Kind);
 #[derive(Clone, Debug)]
 enum Kind {
     Dense(Tensor),
+    /// Quantised blocks on the CPU, packed anew.
+    Packed(Arc<Packed>),
     Quantized(QMatMul),
 }
 
@@ -21,10 +27,17 @@ impl Matrix {
 
     /// A quantised matrix `[outputs, inputs]`. The product quantises its argument, too, as candle's `QMatMul` does.
     ///
+    /// On an x86-64 processor with AVX2, blocks of the types `Q4_0`, `Q4_1`, `Q5_0`, `Q5_1` and `Q8_0` are packed anew for
+    /// products with vector instructions. The weights keep their values.
+    ///
     /// # Errors
     /// Errors of candle's `QMatMul`.
     pub fn quantized(weight: QTensor) -> Result<Self> {
-        Ok(Self(Kind::Quantized(QMatMul::from_qtensor(weight)?)))
+        let packed = Level::detect().map(|level| Packed::new(level, &weight)).transpose()?.flatten();
+        Ok(Self(match packed {
+            Some(packed) => Kind::Packed(Arc::new(packed)),
+            None => Kind::Quantized(QMatMul::from_qtensor(weight)?),
+        }))
     }
 
     /// The device of the weights.
@@ -33,6 +46,7 @@ impl Matrix {
             Kind::Dense(weight) | Kind::Quantized(QMatMul::Tensor(weight) | QMatMul::TensorF16(weight)) => {
                 weight.device().clone()
             }
+            Kind::Packed(_) => Device::Cpu,
             Kind::Quantized(QMatMul::QTensor(weight)) => weight.device(),
         }
     }
@@ -46,6 +60,7 @@ impl Matrix {
             Kind::Dense(weight) | Kind::Quantized(QMatMul::Tensor(weight) | QMatMul::TensorF16(weight)) => {
                 weight.dim(1)
             }
+            Kind::Packed(weight) => Ok(weight.inputs()),
             Kind::Quantized(QMatMul::QTensor(weight)) => Ok(weight.shape().dims2()?.1),
         }
     }
@@ -56,6 +71,7 @@ impl Matrix {
             Kind::Dense(weight) | Kind::Quantized(QMatMul::Tensor(weight) | QMatMul::TensorF16(weight)) => {
                 weight.elem_count() * weight.dtype().size_in_bytes()
             }
+            Kind::Packed(weight) => weight.bytes(),
             Kind::Quantized(QMatMul::QTensor(weight)) => weight.storage_size_in_bytes(),
         }
     }
@@ -65,25 +81,65 @@ impl Module for Matrix {
     /// `x·Wᵀ`: `[.., inputs]` to `[.., outputs]`, in the dtype of `x`.
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         match &self.0 {
-            // One product of two matrices, not one for each item of a batch.
-            Kind::Dense(weight) => {
-                if x.rank() < 2 {
-                    let shape = x.shape();
-                    return Err(Error::Msg(format!(
-                        "the input of a matrix needs two dimensions or more, not {shape:?}"
-                    )));
-                }
-                let (rows, mut dims) = (x.flatten_to(x.rank() - 2)?, x.dims().to_vec());
-                let y = rows.matmul(&weight.t()?)?;
-                dims.pop();
-                dims.push(weight.dim(0)?);
-                y.reshape(dims)
-            }
+            Kind::Dense(weight) => by_rows(x, weight.dims2()?, |rows| dense(rows, weight)),
+            Kind::Packed(weight) => by_rows(x, (weight.outputs(), weight.inputs()), |rows| {
+                let y = with_floats(rows, |x| Ok(weight.product(x)))?;
+                Tensor::from_vec(y, (rows.dim(0)?, weight.outputs()), &Device::Cpu)?.to_dtype(x.dtype())
+            }),
             // Blocks are multiplied in f32.
             Kind::Quantized(weight) if x.dtype() != DType::F32 => {
                 weight.forward(&x.to_dtype(DType::F32)?)?.to_dtype(x.dtype())
             }
             Kind::Quantized(weight) => weight.forward(x),
         }
+    }
+}
+
+/// One product of two matrices, not one for each item of a batch.
+fn by_rows(
+    x: &Tensor,
+    (outputs, inputs): (usize, usize),
+    product: impl FnOnce(&Tensor) -> Result<Tensor>,
+) -> Result<Tensor> {
+    let (shape, mut dims) = (x.shape(), x.dims().to_vec());
+    if x.rank() < 2 {
+        return Err(Error::Msg(format!("the input of a matrix needs two dimensions or more, not {shape:?}")));
+    }
+    if dims.pop() != Some(inputs) {
+        return Err(Error::Msg(format!("the input of a matrix [{outputs}, {inputs}] has the shape {shape:?}")));
+    }
+    dims.push(outputs);
+    product(&x.flatten_to(x.rank() - 2)?)?.reshape(dims)
+}
+
+/// `x·Wᵀ` for rows `x`. A few rows on the CPU need no gradient to be multiplied with vector code of this crate.
+fn dense(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
+    let ((rows, inputs), outputs) = (x.dims2()?, weight.dim(0)?);
+    let is_float = matches!(weight.dtype(), DType::F32 | DType::BF16 | DType::F16) && x.dtype() == weight.dtype();
+    let is_plain = !x.track_op() && !weight.track_op() && weight.device().is_cpu() && weight.is_contiguous();
+    let level = Level::detect().filter(|_| is_float && is_plain && (1..=products::MAX_ROWS).contains(&rows) && inputs > 0);
+    let Some(level) = level else { return x.matmul(&weight.t()?) };
+    let y = with_floats(x, |x| {
+        let (storage, layout) = weight.storage_and_layout();
+        let range = layout.start_offset()..layout.start_offset() + outputs * inputs;
+        match &*storage {
+            Storage::Cpu(CpuStorage::F32(weight)) => Ok(products::product(level, &weight[range], x, inputs)),
+            Storage::Cpu(CpuStorage::BF16(weight)) => Ok(products::product(level, &weight[range], x, inputs)),
+            Storage::Cpu(CpuStorage::F16(weight)) => Ok(products::product(level, &weight[range], x, inputs)),
+            _ => Err(Error::Msg(format!("a matrix on the CPU has elements {:?}", weight.dtype()))),
+        }
+    })?;
+    Tensor::from_vec(y, (rows, outputs), &Device::Cpu)?.to_dtype(x.dtype())
+}
+
+/// Calls `read` with the elements of a tensor on the CPU as 32-bit floats.
+fn with_floats<T>(x: &Tensor, read: impl FnOnce(&[f32]) -> Result<T>) -> Result<T> {
+    let x = x.to_dtype(DType::F32)?.contiguous()?;
+    let (storage, layout) = x.storage_and_layout();
+    match &*storage {
+        Storage::Cpu(CpuStorage::F32(floats)) => {
+            read(&floats[layout.start_offset()..layout.start_offset() + x.elem_count()])
+        }
+        _ => Err(Error::Msg(format!("a matrix on the CPU got an input on {:?}", x.device().location()))),
     }
 }

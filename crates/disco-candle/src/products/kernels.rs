@@ -1,0 +1,206 @@
+//! Vector code for dot products.
+#![allow(unsafe_code)] // Functions for instructions that the processor has, which `Level::detect` has found out.
+
+use std::arch::x86_64::*;
+
+use super::dense::Element;
+use super::packed::{Block, Codes, Group, LANES};
+
+/// Distance in bytes of what is prefetched.
+const PREFETCHED: usize = 2048;
+
+/// The vector instructions that the kernels use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Level {
+    /// AVX2, FMA and F16C.
+    Avx2,
+    /// The same, AVX-512 and VNNI.
+    Avx512,
+}
+
+impl Level {
+    /// The best level of this processor, if it has one.
+    pub(crate) fn detect() -> Option<Self> {
+        let has_avx2 =
+            is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c");
+        let has_avx512 = is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vnni");
+        has_avx2.then_some(if has_avx512 { Self::Avx512 } else { Self::Avx2 })
+    }
+}
+
+/// Products of the rows of a group with `R` rows of blocks. Each row of `x` has as many blocks as the group.
+pub(super) fn packed<const FOUR_BITS: bool, const R: usize>(
+    level: Level,
+    group: &Group<'_>,
+    x: [&[Block]; R],
+) -> [[f32; LANES]; R] {
+    match level {
+        // SAFETY: `Level::detect` has found AVX2, FMA and F16C.
+        Level::Avx2 => unsafe { packed_avx2::<FOUR_BITS, R>(group, x) },
+        // SAFETY: `Level::detect` has found AVX-512F and VNNI.
+        Level::Avx512 => unsafe { packed_avx512::<FOUR_BITS, R>(group, x) },
+    }
+}
+
+/// Products of one row of a dense matrix with `R` rows of the same length.
+pub(super) fn dense<T: Element, const R: usize>(_: Level, row: &[T], x: [&[f32]; R]) -> [f32; R] {
+    // SAFETY: `Level::detect` has found AVX2, FMA and F16C, which both levels have.
+    unsafe { dense_avx2(row, x) }
+}
+
+/// Four columns of a block at a time: 16 vectors of codes in `u8`, times the same four numbers of `x` in each.
+///
+/// These functions loop over indexes, since closures and the functions of iterators that call them are not compiled for the same
+/// instructions, and so are not inlined.
+#[target_feature(enable = "avx512f,avx512vnni")]
+fn packed_avx512<const FOUR_BITS: bool, const R: usize>(group: &Group<'_>, x: [&[Block]; R]) -> [[f32; LANES]; R] {
+    let mut sums = [_mm512_setzero_ps(); R];
+    let per_block = if FOUR_BITS { 4 } else { 8 };
+    let nibbles = _mm512_set1_epi8(15);
+    for index in 0..group.scales.len() {
+        let vectors = &group.codes[index * per_block..][..per_block];
+        let mut codes = [nibbles; 8];
+        for word in 0..per_block {
+            prefetch(&vectors[word]);
+            codes[word] = load(&vectors[word]);
+            if FOUR_BITS {
+                codes[word + 4] = _mm512_and_si512(_mm512_srli_epi32::<4>(codes[word]), nibbles);
+                codes[word] = _mm512_and_si512(codes[word], nibbles);
+            }
+        }
+        let scales = _mm512_cvtph_ps(bytemuck::cast(group.scales[index]));
+        for row in 0..R {
+            let block = &x[row][index];
+            let mut even = _mm512_set1_epi32(-group.zero * block.sum);
+            let mut odd = _mm512_setzero_si512();
+            for pair in 0..4 {
+                even = _mm512_dpbusd_epi32(even, codes[2 * pair], _mm512_set1_epi32(block.words[2 * pair]));
+                odd = _mm512_dpbusd_epi32(odd, codes[2 * pair + 1], _mm512_set1_epi32(block.words[2 * pair + 1]));
+            }
+            let dots = _mm512_cvtepi32_ps(_mm512_add_epi32(even, odd));
+            sums[row] = _mm512_fmadd_ps(dots, _mm512_mul_ps(scales, _mm512_set1_ps(block.scale)), sums[row]);
+            if !group.mins.is_empty() {
+                let mins = _mm512_cvtph_ps(bytemuck::cast(group.mins[index]));
+                sums[row] = _mm512_fmadd_ps(mins, _mm512_set1_ps(block.scale * block.sum as f32), sums[row]);
+            }
+        }
+    }
+    let mut products = [[0.0; LANES]; R];
+    for row in 0..R {
+        // SAFETY: the array has as many elements as the vector.
+        unsafe { _mm512_storeu_ps(products[row].as_mut_ptr(), sums[row]) };
+    }
+    products
+}
+
+/// Asks for the memory a little behind `current`, for which the processor's own prefetching is late.
+#[inline]
+fn prefetch<T>(current: &T) {
+    let ahead = std::ptr::from_ref(current).cast::<i8>().wrapping_add(PREFETCHED);
+    // SAFETY: prefetching any address is allowed.
+    unsafe { _mm_prefetch::<_MM_HINT_T0>(ahead) };
+}
+
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn load(codes: &Codes) -> __m512i {
+    // SAFETY: the codes have the size and the alignment of a vector.
+    unsafe { _mm512_load_si512(std::ptr::from_ref(codes).cast()) }
+}
+
+/// As [`packed_avx512`], for eight rows at a time. Sums of two products of a code of 8 bits and a number of `x` may exceed
+/// 16 bits, so these codes get their sign back first, and `x` takes it over.
+#[target_feature(enable = "avx2,fma,f16c")]
+fn packed_avx2<const FOUR_BITS: bool, const R: usize>(group: &Group<'_>, x: [&[Block]; R]) -> [[f32; LANES]; R] {
+    let mut sums = [[_mm256_setzero_ps(); 2]; R];
+    let per_block = if FOUR_BITS { 4 } else { 8 };
+    let zero = if FOUR_BITS { group.zero } else { group.zero - 128 };
+    let (nibbles, signs, ones) = (_mm256_set1_epi8(15), _mm256_set1_epi8(-128), _mm256_set1_epi16(1));
+    for index in 0..group.scales.len() {
+        let vectors = &group.codes[index * per_block..][..per_block];
+        for half in 0..2 {
+            let mut dots = [_mm256_setzero_si256(); R];
+            for row in 0..R {
+                dots[row] = _mm256_set1_epi32(-zero * x[row][index].sum);
+            }
+            for word in 0..8 {
+                prefetch(&vectors[word % per_block]);
+                let vector = bytemuck::cast::<_, [__m256i; 2]>(vectors[word % per_block].0)[half];
+                let (codes, magnitudes) = match (FOUR_BITS, word < 4) {
+                    (true, true) => (vector, _mm256_and_si256(vector, nibbles)),
+                    (true, false) => (vector, _mm256_and_si256(_mm256_srli_epi16::<4>(vector), nibbles)),
+                    (false, _) => {
+                        let codes = _mm256_xor_si256(vector, signs);
+                        (codes, _mm256_abs_epi8(codes))
+                    }
+                };
+                for row in 0..R {
+                    let numbers = _mm256_set1_epi32(x[row][index].words[word]);
+                    let numbers = if FOUR_BITS { numbers } else { _mm256_sign_epi8(numbers, codes) };
+                    let pairs = _mm256_maddubs_epi16(magnitudes, numbers);
+                    dots[row] = _mm256_add_epi32(dots[row], _mm256_madd_epi16(pairs, ones));
+                }
+            }
+            let scales = _mm256_cvtph_ps(bytemuck::cast::<_, [__m128i; 2]>(group.scales[index])[half]);
+            for row in 0..R {
+                let Block { scale, sum: total, .. } = x[row][index];
+                let sum = &mut sums[row][half];
+                let factors = _mm256_mul_ps(scales, _mm256_set1_ps(scale));
+                *sum = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dots[row]), factors, *sum);
+                if !group.mins.is_empty() {
+                    let mins = _mm256_cvtph_ps(bytemuck::cast::<_, [__m128i; 2]>(group.mins[index])[half]);
+                    *sum = _mm256_fmadd_ps(mins, _mm256_set1_ps(scale * total as f32), *sum);
+                }
+            }
+        }
+    }
+    let mut products = [[0.0; LANES]; R];
+    for row in 0..R {
+        products[row] = bytemuck::cast(sums[row]);
+    }
+    products
+}
+
+/// Sums of 32 lanes, so that four additions are under way at a time.
+#[target_feature(enable = "avx2,fma,f16c")]
+fn dense_avx2<T: Element, const R: usize>(row: &[T], x: [&[f32]; R]) -> [f32; R] {
+    const STEP: usize = 32;
+    let mut sums = [[_mm256_setzero_ps(); STEP / 8]; R];
+    let (steps, rest) = row.as_chunks::<STEP>();
+    for (step, weights) in steps.iter().enumerate() {
+        prefetch(weights);
+        for lane in 0..STEP / 8 {
+            let weights = widen(weights.as_chunks::<8>().0[lane]);
+            for row in 0..R {
+                let x = x[row].as_chunks::<STEP>().0[step].as_chunks::<8>().0[lane];
+                sums[row][lane] = _mm256_fmadd_ps(weights, bytemuck::cast(x), sums[row][lane]);
+            }
+        }
+    }
+    let mut products = [0.0; R];
+    for index in 0..R {
+        let [a, b, c, d] = sums[index];
+        let lanes: [f32; 8] = bytemuck::cast(_mm256_add_ps(_mm256_add_ps(a, b), _mm256_add_ps(c, d)));
+        for lane in lanes {
+            products[index] += lane;
+        }
+        for column in 0..rest.len() {
+            products[index] += rest[column].to_f32() * x[index][steps.len() * STEP + column];
+        }
+    }
+    products
+}
+
+#[target_feature(enable = "avx2,f16c")]
+#[inline]
+fn widen<T: Element>(weights: [T; 8]) -> __m256 {
+    if let Ok(weights) = bytemuck::try_cast::<_, [f32; 8]>(weights) {
+        return bytemuck::cast(weights);
+    }
+    let halves: __m128i = bytemuck::cast(weights);
+    if T::IS_BF16 {
+        _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(halves)))
+    } else {
+        _mm256_cvtph_ps(halves)
+    }
+}
