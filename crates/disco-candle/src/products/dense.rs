@@ -9,15 +9,22 @@ use super::in_parts;
 /// The most rows of `x` for which the products here are faster than those of matrices.
 pub(crate) const MAX_ROWS: usize = 4;
 
+/// How the elements of a dense matrix become 32-bit floats.
+pub(crate) enum Kind {
+    F32,
+    F16,
+    Bf16,
+}
+
 /// The elements of a dense matrix.
 pub(crate) trait Element: Pod + Send + Sync {
-    const IS_BF16: bool;
+    const KIND: Kind;
 
     fn to_f32(self) -> f32;
 }
 
 impl Element for f32 {
-    const IS_BF16: bool = false;
+    const KIND: Kind = Kind::F32;
 
     fn to_f32(self) -> f32 {
         self
@@ -25,7 +32,7 @@ impl Element for f32 {
 }
 
 impl Element for f16 {
-    const IS_BF16: bool = false;
+    const KIND: Kind = Kind::F16;
 
     fn to_f32(self) -> f32 {
         Self::to_f32(self)
@@ -33,7 +40,7 @@ impl Element for f16 {
 }
 
 impl Element for bf16 {
-    const IS_BF16: bool = true;
+    const KIND: Kind = Kind::Bf16;
 
     fn to_f32(self) -> f32 {
         Self::to_f32(self)

@@ -3,7 +3,7 @@
 
 use std::arch::x86_64::*;
 
-use super::dense::Element;
+use super::dense::{Element, Kind};
 use super::packed::{Block, Codes, Group, LANES};
 
 /// Distance in bytes of what is prefetched.
@@ -28,17 +28,18 @@ impl Level {
     }
 }
 
-/// Products of the rows of a group with `R` rows of blocks. Each row of `x` has as many blocks as the group.
-pub(super) fn packed<const FOUR_BITS: bool, const R: usize>(
+/// Products of the rows of a group with `R` rows of blocks. A run of the group has `WORDS` times 4 columns. Each row
+/// of `x` has as many columns as the group.
+pub(super) fn packed<const FOUR_BITS: bool, const WORDS: usize, const R: usize>(
     level: Level,
     group: &Group<'_>,
     x: [&[Block]; R],
 ) -> [[f32; LANES]; R] {
     match level {
         // SAFETY: `Level::detect` has found AVX2, FMA and F16C.
-        Level::Avx2 => unsafe { packed_avx2::<FOUR_BITS, R>(group, x) },
+        Level::Avx2 => unsafe { packed_avx2::<FOUR_BITS, WORDS, R>(group, x) },
         // SAFETY: `Level::detect` has found AVX-512F and VNNI.
-        Level::Avx512 => unsafe { packed_avx512::<FOUR_BITS, R>(group, x) },
+        Level::Avx512 => unsafe { packed_avx512::<FOUR_BITS, WORDS, R>(group, x) },
     }
 }
 
@@ -53,35 +54,35 @@ pub(super) fn dense<T: Element, const R: usize>(_: Level, row: &[T], x: [&[f32];
 /// These functions loop over indexes, since closures and the functions of iterators that call them are not compiled for the same
 /// instructions, and so are not inlined.
 #[target_feature(enable = "avx512f,avx512vnni")]
-fn packed_avx512<const FOUR_BITS: bool, const R: usize>(group: &Group<'_>, x: [&[Block]; R]) -> [[f32; LANES]; R] {
+fn packed_avx512<const FOUR_BITS: bool, const WORDS: usize, const R: usize>(group: &Group<'_>, x: [&[Block]; R]) -> [[f32; LANES]; R] {
     let mut sums = [_mm512_setzero_ps(); R];
-    let per_block = if FOUR_BITS { 4 } else { 8 };
+    let vectors = if FOUR_BITS { WORDS / 2 } else { WORDS };
     let nibbles = _mm512_set1_epi8(15);
     for index in 0..group.scales.len() {
-        let vectors = &group.codes[index * per_block..][..per_block];
-        let mut codes = [nibbles; 8];
-        for word in 0..per_block {
-            prefetch(&vectors[word]);
-            codes[word] = load(&vectors[word]);
+        let run = &group.codes[index * vectors..][..vectors];
+        let mut codes = [nibbles; WORDS];
+        for word in 0..vectors {
+            prefetch(&run[word]);
+            codes[word] = load(&run[word]);
             if FOUR_BITS {
-                codes[word + 4] = _mm512_and_si512(_mm512_srli_epi32::<4>(codes[word]), nibbles);
+                codes[word + vectors] = _mm512_and_si512(_mm512_srli_epi32::<4>(codes[word]), nibbles);
                 codes[word] = _mm512_and_si512(codes[word], nibbles);
             }
         }
         let scales = _mm512_cvtph_ps(bytemuck::cast(group.scales[index]));
         for row in 0..R {
-            let block = &x[row][index];
-            let mut even = _mm512_set1_epi32(-group.zero * block.sum);
+            let (words, sum, scale) = part::<WORDS>(x[row], index);
+            let mut even = _mm512_set1_epi32(-group.zero * sum);
             let mut odd = _mm512_setzero_si512();
-            for pair in 0..4 {
-                even = _mm512_dpbusd_epi32(even, codes[2 * pair], _mm512_set1_epi32(block.words[2 * pair]));
-                odd = _mm512_dpbusd_epi32(odd, codes[2 * pair + 1], _mm512_set1_epi32(block.words[2 * pair + 1]));
+            for pair in 0..WORDS / 2 {
+                even = _mm512_dpbusd_epi32(even, codes[2 * pair], _mm512_set1_epi32(words[2 * pair]));
+                odd = _mm512_dpbusd_epi32(odd, codes[2 * pair + 1], _mm512_set1_epi32(words[2 * pair + 1]));
             }
             let dots = _mm512_cvtepi32_ps(_mm512_add_epi32(even, odd));
-            sums[row] = _mm512_fmadd_ps(dots, _mm512_mul_ps(scales, _mm512_set1_ps(block.scale)), sums[row]);
+            sums[row] = _mm512_fmadd_ps(dots, _mm512_mul_ps(scales, _mm512_set1_ps(scale)), sums[row]);
             if !group.mins.is_empty() {
                 let mins = _mm512_cvtph_ps(bytemuck::cast(group.mins[index]));
-                sums[row] = _mm512_fmadd_ps(mins, _mm512_set1_ps(block.scale * block.sum as f32), sums[row]);
+                sums[row] = _mm512_fmadd_ps(mins, _mm512_set1_ps(scale * sum as f32), sums[row]);
             }
         }
     }
@@ -91,6 +92,17 @@ fn packed_avx512<const FOUR_BITS: bool, const R: usize>(group: &Group<'_>, x: [&
         unsafe { _mm512_storeu_ps(products[row].as_mut_ptr(), sums[row]) };
     }
     products
+}
+
+/// The words of a row of `x` for a run, their sum and their scale.
+#[inline]
+fn part<const WORDS: usize>(x: &[Block], run: usize) -> (&[i32], i32, f32) {
+    let block = &x[run * WORDS / 8];
+    if WORDS == 8 {
+        (&block.words, block.sums[0] + block.sums[1], block.scale)
+    } else {
+        (&block.words[run % 2 * WORDS..][..WORDS], block.sums[run % 2], block.scale)
+    }
 }
 
 /// Asks for the memory a little behind `current`, for which the processor's own prefetching is late.
@@ -111,22 +123,22 @@ fn load(codes: &Codes) -> __m512i {
 /// As [`packed_avx512`], for eight rows at a time. Sums of two products of a code of 8 bits and a number of `x` may exceed
 /// 16 bits, so these codes get their sign back first, and `x` takes it over.
 #[target_feature(enable = "avx2,fma,f16c")]
-fn packed_avx2<const FOUR_BITS: bool, const R: usize>(group: &Group<'_>, x: [&[Block]; R]) -> [[f32; LANES]; R] {
+fn packed_avx2<const FOUR_BITS: bool, const WORDS: usize, const R: usize>(group: &Group<'_>, x: [&[Block]; R]) -> [[f32; LANES]; R] {
     let mut sums = [[_mm256_setzero_ps(); 2]; R];
-    let per_block = if FOUR_BITS { 4 } else { 8 };
+    let vectors = if FOUR_BITS { WORDS / 2 } else { WORDS };
     let zero = if FOUR_BITS { group.zero } else { group.zero - 128 };
     let (nibbles, signs, ones) = (_mm256_set1_epi8(15), _mm256_set1_epi8(-128), _mm256_set1_epi16(1));
     for index in 0..group.scales.len() {
-        let vectors = &group.codes[index * per_block..][..per_block];
+        let run = &group.codes[index * vectors..][..vectors];
         for half in 0..2 {
             let mut dots = [_mm256_setzero_si256(); R];
             for row in 0..R {
-                dots[row] = _mm256_set1_epi32(-zero * x[row][index].sum);
+                dots[row] = _mm256_set1_epi32(-zero * part::<WORDS>(x[row], index).1);
             }
-            for word in 0..8 {
-                prefetch(&vectors[word % per_block]);
-                let vector = bytemuck::cast::<_, [__m256i; 2]>(vectors[word % per_block].0)[half];
-                let (codes, magnitudes) = match (FOUR_BITS, word < 4) {
+            for word in 0..WORDS {
+                prefetch(&run[word % vectors]);
+                let vector = bytemuck::cast::<_, [__m256i; 2]>(run[word % vectors].0)[half];
+                let (codes, magnitudes) = match (FOUR_BITS, word < vectors) {
                     (true, true) => (vector, _mm256_and_si256(vector, nibbles)),
                     (true, false) => (vector, _mm256_and_si256(_mm256_srli_epi16::<4>(vector), nibbles)),
                     (false, _) => {
@@ -135,7 +147,7 @@ fn packed_avx2<const FOUR_BITS: bool, const R: usize>(group: &Group<'_>, x: [&[B
                     }
                 };
                 for row in 0..R {
-                    let numbers = _mm256_set1_epi32(x[row][index].words[word]);
+                    let numbers = _mm256_set1_epi32(part::<WORDS>(x[row], index).0[word]);
                     let numbers = if FOUR_BITS { numbers } else { _mm256_sign_epi8(numbers, codes) };
                     let pairs = _mm256_maddubs_epi16(magnitudes, numbers);
                     dots[row] = _mm256_add_epi32(dots[row], _mm256_madd_epi16(pairs, ones));
@@ -143,7 +155,7 @@ fn packed_avx2<const FOUR_BITS: bool, const R: usize>(group: &Group<'_>, x: [&[B
             }
             let scales = _mm256_cvtph_ps(bytemuck::cast::<_, [__m128i; 2]>(group.scales[index])[half]);
             for row in 0..R {
-                let Block { scale, sum: total, .. } = x[row][index];
+                let (_, total, scale) = part::<WORDS>(x[row], index);
                 let sum = &mut sums[row][half];
                 let factors = _mm256_mul_ps(scales, _mm256_set1_ps(scale));
                 *sum = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dots[row]), factors, *sum);
@@ -161,7 +173,8 @@ fn packed_avx2<const FOUR_BITS: bool, const R: usize>(group: &Group<'_>, x: [&[B
     products
 }
 
-/// Sums of 32 lanes, so that four additions are under way at a time.
+/// Four vectors of sums for one row of `x`, so that additions need not wait for each other, and two for each of several rows,
+/// since there are 16 registers.
 #[target_feature(enable = "avx2,fma,f16c")]
 fn dense_avx2<T: Element, const R: usize>(row: &[T], x: [&[f32]; R]) -> [f32; R] {
     const STEP: usize = 32;
@@ -173,7 +186,8 @@ fn dense_avx2<T: Element, const R: usize>(row: &[T], x: [&[f32]; R]) -> [f32; R]
             let weights = widen(weights.as_chunks::<8>().0[lane]);
             for row in 0..R {
                 let x = x[row].as_chunks::<STEP>().0[step].as_chunks::<8>().0[lane];
-                sums[row][lane] = _mm256_fmadd_ps(weights, bytemuck::cast(x), sums[row][lane]);
+                let sum = &mut sums[row][if R > 2 { lane % 2 } else { lane }];
+                *sum = _mm256_fmadd_ps(weights, bytemuck::cast(x), *sum);
             }
         }
     }
@@ -191,16 +205,13 @@ fn dense_avx2<T: Element, const R: usize>(row: &[T], x: [&[f32]; R]) -> [f32; R]
     products
 }
 
+/// Eight weights as 32-bit floats.
 #[target_feature(enable = "avx2,f16c")]
 #[inline]
 fn widen<T: Element>(weights: [T; 8]) -> __m256 {
-    if let Ok(weights) = bytemuck::try_cast::<_, [f32; 8]>(weights) {
-        return bytemuck::cast(weights);
-    }
-    let halves: __m128i = bytemuck::cast(weights);
-    if T::IS_BF16 {
-        _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(halves)))
-    } else {
-        _mm256_cvtph_ps(halves)
+    match T::KIND {
+        Kind::F32 => bytemuck::cast(weights),
+        Kind::F16 => _mm256_cvtph_ps(bytemuck::cast(weights)),
+        Kind::Bf16 => _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(bytemuck::cast(weights)))),
     }
 }

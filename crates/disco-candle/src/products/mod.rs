@@ -4,6 +4,7 @@
 //! matrix is dense; for quantised blocks they use a pool of the process that serves one caller at a time.
 
 mod dense;
+mod formats;
 mod kernels;
 mod packed;
 

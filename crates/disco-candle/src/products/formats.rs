@@ -1,0 +1,151 @@
+//! Blocks of GGUF files as codes of 4 or 8 bits: `weight = (code - zero)·scale + min`.
+//!
+//! The layouts are those of `ggml-common.h` of llama.cpp.
+
+use std::array::from_fn;
+
+use candle_core::quantized::GgmlDType;
+use half::f16;
+
+/// A quantised type.
+pub(super) struct Format {
+    /// Bytes of a block of the file.
+    pub(super) bytes: usize,
+    /// Runs of columns with a scale of their own in a block of the file.
+    pub(super) runs: usize,
+    /// Columns of a run: 16 or 32.
+    pub(super) columns: usize,
+    pub(super) has_four_bits: bool,
+    pub(super) has_mins: bool,
+    pub(super) zero: i32,
+    /// Reads a run of a block.
+    pub(super) run: fn(&[u8], usize) -> Run,
+}
+
+/// Columns of a row with one scale.
+pub(super) struct Run {
+    pub(super) scale: f32,
+    /// 0 if the type has no least values.
+    pub(super) min: f32,
+    /// Of which the first [`Format::columns`] count.
+    pub(super) codes: [u8; 32],
+}
+
+/// The code of 8 bits for 0.
+const ZERO: i32 = 128;
+
+impl Format {
+    /// The format of a type, if it has blocks that models use.
+    pub(super) fn of(dtype: GgmlDType) -> Option<Self> {
+        let (columns, has_four_bits, has_mins, zero, run): (_, _, _, _, fn(&[u8], usize) -> Run) = match dtype {
+            GgmlDType::Q4_0 => (32, true, false, 8, |block, _| {
+                let codes = nibbles(&block[2..]);
+                Run { scale: float(block, 0), min: 0.0, codes }
+            }),
+            GgmlDType::Q4_1 => (32, true, true, 0, |block, _| {
+                let codes = nibbles(&block[4..]);
+                Run { scale: float(block, 0), min: float(block, 2), codes }
+            }),
+            GgmlDType::Q5_0 => (32, false, false, ZERO, |block, _| {
+                let codes = five_bits(&block[2..]).map(|code| code + (ZERO as u8 - 16));
+                Run { scale: float(block, 0), min: 0.0, codes }
+            }),
+            GgmlDType::Q5_1 => (32, false, true, ZERO, |block, _| {
+                let codes = five_bits(&block[4..]).map(|code| code + ZERO as u8);
+                Run { scale: float(block, 0), min: float(block, 2), codes }
+            }),
+            GgmlDType::Q8_0 => (32, false, false, ZERO, |block, _| {
+                let codes = from_fn(|column| block[2 + column] ^ ZERO as u8);
+                Run { scale: float(block, 0), min: 0.0, codes }
+            }),
+            GgmlDType::Q2K => (16, true, true, 0, q2k),
+            GgmlDType::Q3K => (16, true, false, 4, q3k),
+            GgmlDType::Q4K => (32, true, true, 0, q4k),
+            GgmlDType::Q5K => (32, false, true, ZERO, q5k),
+            GgmlDType::Q6K => (16, false, false, ZERO, q6k),
+            _ => return None,
+        };
+        let (bytes, runs) = (dtype.type_size(), dtype.block_size() / columns);
+        Some(Self { bytes, runs, columns, has_four_bits, has_mins, zero, run })
+    }
+}
+
+/// 16 scales and least values of 4 bits, codes of 2 bits, factors of scales and least values.
+fn q2k(block: &[u8], run: usize) -> Run {
+    let (scales, codes, factors) = (block[run], &block[16..80], &block[80..]);
+    let codes = from_fn(|column| two_bits(codes, 16 * run + column));
+    let [scale, min] = [scales & 15, scales >> 4].map(f32::from);
+    Run { scale: float(factors, 0) * scale, min: -float(factors, 2) * min, codes }
+}
+
+/// The third bits of the codes, their lower two bits, 16 scales of 6 bits, their factor.
+fn q3k(block: &[u8], run: usize) -> Run {
+    let (thirds, codes, scales) = (&block[..32], &block[32..96], &block[96..108]);
+    let codes = from_fn(|column| {
+        let column = 16 * run + column;
+        two_bits(codes, column) | (thirds[column % 32] >> (column / 32 % 8) & 1) << 2
+    });
+    let scale = scales[run % 8] >> (run / 8 * 4) & 15 | (scales[8 + run % 4] >> (run / 4 * 2) & 3) << 4;
+    Run { scale: float(block, 108) * (f32::from(scale) - 32.0), min: 0.0, codes }
+}
+
+/// Factors of scales and least values, 8 pairs of them with 6 bits each, codes of 4 bits.
+fn q4k(block: &[u8], run: usize) -> Run {
+    let codes = &block[16 + run / 2 * 32..];
+    let codes = from_fn(|column| codes[column] >> (run % 2 * 4) & 15);
+    let [scale, min] = scale_and_min(block, run);
+    Run { scale, min, codes }
+}
+
+/// As [`q4k`], with the fifth bits of the codes before the others.
+fn q5k(block: &[u8], run: usize) -> Run {
+    let (fifths, codes) = (&block[16..48], &block[48 + run / 2 * 32..]);
+    let fifth = |column: usize| (fifths[column] >> run & 1) << 4;
+    let codes = from_fn(|column| ZERO as u8 + (codes[column] >> (run % 2 * 4) & 15 | fifth(column)));
+    let [scale, min] = scale_and_min(block, run);
+    Run { scale, min, codes }
+}
+
+/// The lower four bits of the codes, their upper two bits, 16 scales of 8 bits, their factor.
+fn q6k(block: &[u8], run: usize) -> Run {
+    let (codes, upper, scale) = (&block[..128], &block[128..192], block[192 + run] as i8);
+    let codes = from_fn(|column| {
+        let column = 16 * (run % 8) + column % 16;
+        let lower = codes[run / 8 * 64 + column % 64] >> (column / 64 * 4) & 15;
+        let upper = upper[run / 8 * 32 + column % 32] >> (column / 32 * 2) & 3;
+        (ZERO as u8 - 32) + (lower | upper << 4)
+    });
+    Run { scale: float(block, 208) * f32::from(scale), min: 0.0, codes }
+}
+
+fn scale_and_min(block: &[u8], run: usize) -> [f32; 2] {
+    let packed = &block[4..16];
+    let [scale, min] = if run < 4 {
+        [packed[run] & 63, packed[run + 4] & 63]
+    } else {
+        let upper = |at: usize| packed[at] >> 6 << 4;
+        [packed[run + 4] & 15 | upper(run - 4), packed[run + 4] >> 4 | upper(run)]
+    };
+    [float(block, 0) * f32::from(scale), -float(block, 2) * f32::from(min)]
+}
+
+fn float(bytes: &[u8], at: usize) -> f32 {
+    f16::from_le_bytes([bytes[at], bytes[at + 1]]).to_f32()
+}
+
+/// The lower halves of 16 bytes, and then the upper halves.
+fn nibbles(bytes: &[u8]) -> [u8; 32] {
+    from_fn(|column| bytes[column % 16] >> (column / 16 * 4) & 15)
+}
+
+/// Codes of which the fifth bits are in the first 4 bytes.
+fn five_bits(bytes: &[u8]) -> [u8; 32] {
+    let lower = nibbles(&bytes[4..]);
+    from_fn(|column| lower[column] | (bytes[column / 8] >> (column % 8) & 1) << 4)
+}
+
+/// A code of 2 bits: a byte has columns that are 32 apart. Columns after the last one have that of some other.
+fn two_bits(codes: &[u8], column: usize) -> u8 {
+    let column = column % 256;
+    codes[column / 128 * 32 + column % 32] >> (column / 32 % 4 * 2) & 3
+}
