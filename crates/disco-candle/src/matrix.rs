@@ -112,13 +112,19 @@ fn by_rows(
     product(&x.flatten_to(x.rank() - 2)?)?.reshape(dims)
 }
 
-/// `x·Wᵀ` for rows `x`. A few rows on the CPU need no gradient to be multiplied with vector code of this crate.
+/// `x·Wᵀ` for rows `x`. A few rows on the CPU are multiplied with vector code of this crate if no gradient is needed.
 fn dense(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
-    let ((rows, inputs), outputs) = (x.dims2()?, weight.dim(0)?);
-    let is_float = matches!(weight.dtype(), DType::F32 | DType::BF16 | DType::F16) && x.dtype() == weight.dtype();
+    let ((rows, inputs), outputs, dtype) = (x.dims2()?, weight.dim(0)?, weight.dtype());
     let is_plain = !x.track_op() && !weight.track_op() && weight.device().is_cpu() && weight.is_contiguous();
-    let level = Level::detect().filter(|_| is_float && is_plain && (1..=products::MAX_ROWS).contains(&rows) && inputs > 0);
-    let Some(level) = level else { return x.matmul(&weight.t()?) };
+    let is_short = (1..=products::max_rows(dtype)).contains(&rows) && inputs > 0 && x.dtype() == dtype;
+    let Some(level) = Level::detect().filter(|_| is_plain && is_short) else {
+        if dtype == DType::F16 && is_plain {
+            // candle does so for bf16; its product in f16 takes longer.
+            let y = x.to_dtype(DType::F32)?.matmul(&weight.to_dtype(DType::F32)?.t()?)?;
+            return y.to_dtype(x.dtype());
+        }
+        return x.matmul(&weight.t()?);
+    };
     let y = with_floats(x, |x| {
         let (storage, layout) = weight.storage_and_layout();
         let range = layout.start_offset()..layout.start_offset() + outputs * inputs;

@@ -1,13 +1,11 @@
 //! Products with dense matrices.
 
 use bytemuck::Pod;
+use candle_core::DType;
 use half::{bf16, f16};
 
-use super::kernels::{self, Level};
 use super::in_parts;
-
-/// The most rows of `x` for which the products here are faster than those of matrices.
-pub(crate) const MAX_ROWS: usize = 4;
+use super::kernels::{self, Level};
 
 /// How the elements of a dense matrix become 32-bit floats.
 pub(crate) enum Kind {
@@ -47,20 +45,29 @@ impl Element for bf16 {
     }
 }
 
-/// `x·Wᵀ` for at most [`MAX_ROWS`] rows of `x` and the rows of `weight`, of `inputs` elements each.
+/// `x·Wᵀ` for rows of `inputs` elements.
 pub(crate) fn product<T: Element>(level: Level, weight: &[T], x: &[f32], inputs: usize) -> Vec<f32> {
     let rows: Vec<_> = x.chunks_exact(inputs).collect();
-    let outputs = weight.len() / inputs;
-    in_parts(rows.len(), outputs, inputs, |part| {
+    in_parts(rows.len(), weight.len() / inputs, inputs, |part| {
         let weight = &weight[part.start * inputs..part.end * inputs];
-        match rows[..] {
+        let products = rows.chunks(4).map(|rows| match *rows {
             [a] => part_of(level, weight, [a]),
             [a, b] => part_of(level, weight, [a, b]),
             [a, b, c] => part_of(level, weight, [a, b, c]),
             [a, b, c, d] => part_of(level, weight, [a, b, c, d]),
             _ => Vec::new(),
-        }
+        });
+        products.reduce(|first, next| [first, next].concat()).unwrap_or_default()
     })
+}
+
+/// The most rows of `x` for which [`product`] is faster than candle's product of matrices.
+pub(crate) fn max_rows(dtype: DType) -> usize {
+    match dtype {
+        DType::F32 => 4,
+        DType::BF16 | DType::F16 => 16,
+        _ => 0,
+    }
 }
 
 /// The products of some rows of weights: all for the first row of `x`, then all for the next one.

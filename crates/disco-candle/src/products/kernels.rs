@@ -54,7 +54,10 @@ pub(super) fn dense<T: Element, const R: usize>(_: Level, row: &[T], x: [&[f32];
 /// These functions loop over indexes, since closures and the functions of iterators that call them are not compiled for the same
 /// instructions, and so are not inlined.
 #[target_feature(enable = "avx512f,avx512vnni")]
-fn packed_avx512<const FOUR_BITS: bool, const WORDS: usize, const R: usize>(group: &Group<'_>, x: [&[Block]; R]) -> [[f32; LANES]; R] {
+fn packed_avx512<const FOUR_BITS: bool, const WORDS: usize, const R: usize>(
+    group: &Group<'_>,
+    x: [&[Block]; R],
+) -> [[f32; LANES]; R] {
     let mut sums = [_mm512_setzero_ps(); R];
     let vectors = if FOUR_BITS { WORDS / 2 } else { WORDS };
     let nibbles = _mm512_set1_epi8(15);
@@ -123,7 +126,10 @@ fn load(codes: &Codes) -> __m512i {
 /// As [`packed_avx512`], for eight rows at a time. Sums of two products of a code of 8 bits and a number of `x` may exceed
 /// 16 bits, so these codes get their sign back first, and `x` takes it over.
 #[target_feature(enable = "avx2,fma,f16c")]
-fn packed_avx2<const FOUR_BITS: bool, const WORDS: usize, const R: usize>(group: &Group<'_>, x: [&[Block]; R]) -> [[f32; LANES]; R] {
+fn packed_avx2<const FOUR_BITS: bool, const WORDS: usize, const R: usize>(
+    group: &Group<'_>,
+    x: [&[Block]; R],
+) -> [[f32; LANES]; R] {
     let mut sums = [[_mm256_setzero_ps(); 2]; R];
     let vectors = if FOUR_BITS { WORDS / 2 } else { WORDS };
     let zero = if FOUR_BITS { group.zero } else { group.zero - 128 };

@@ -5,28 +5,29 @@
 
 mod dense;
 mod formats;
+#[cfg(target_arch = "x86_64")]
+mod kernels;
+#[cfg(not(target_arch = "x86_64"))]
+#[path = "unsupported.rs"]
 mod kernels;
 mod packed;
+#[cfg(test)]
+mod tests;
 
 use std::ops::Range;
 
 use rayon::iter::{IntoParallelIterator as _, ParallelIterator as _};
 
-pub(crate) use dense::{MAX_ROWS, product};
+pub(crate) use dense::{max_rows, product};
 pub(crate) use kernels::Level;
 pub(crate) use packed::Packed;
 
 /// Products of elements that one thread computes sooner than it wakes another one.
-const MIN_WORK: usize = 1 << 16;
+const MIN_WORK: usize = 1 << 18;
 
 /// The products of `rows` rows, `outputs` for each row. `compute` returns those of a range of outputs, which starts at a
 /// multiple of 16, for all rows.
-fn in_parts(
-    rows: usize,
-    outputs: usize,
-    inputs: usize,
-    compute: impl Fn(Range<usize>) -> Vec<f32> + Sync,
-) -> Vec<f32> {
+fn in_parts(rows: usize, outputs: usize, inputs: usize, compute: impl Fn(Range<usize>) -> Vec<f32> + Sync) -> Vec<f32> {
     let parts = rayon::current_num_threads().min(rows * outputs * inputs / MIN_WORK).max(1);
     if parts == 1 {
         return compute(0..outputs);

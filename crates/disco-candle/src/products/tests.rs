@@ -1,0 +1,189 @@
+use candle_core::quantized::{GgmlDType, QStorage, QTensor};
+use candle_core::{Device, Result, Tensor};
+use half::{bf16, f16};
+use proptest::prelude::*;
+use proptest::sample::select;
+
+use super::dense::Element;
+use super::{Level, Packed, product};
+
+const TYPES: [GgmlDType; 10] = [
+    GgmlDType::Q4_0,
+    GgmlDType::Q4_1,
+    GgmlDType::Q5_0,
+    GgmlDType::Q5_1,
+    GgmlDType::Q8_0,
+    GgmlDType::Q2K,
+    GgmlDType::Q3K,
+    GgmlDType::Q4K,
+    GgmlDType::Q5K,
+    GgmlDType::Q6K,
+];
+
+/// The levels of this processor, or a line that says why a test has nothing to do.
+fn levels() -> Vec<Level> {
+    match Level::detect() {
+        None => {
+            println!("skipped: the processor has no vector instructions that the kernels use");
+            Vec::new()
+        }
+        #[cfg(target_arch = "x86_64")]
+        Some(Level::Avx512) => vec![Level::Avx2, Level::Avx512],
+        Some(level) => vec![level],
+    }
+}
+
+/// Numbers between -1 and 1 that follow from `seed`.
+fn numbers(seed: u64, count: usize) -> Vec<f32> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 40) as f32 / (1 << 23) as f32 - 1.0
+    };
+    (0..count).map(|_| next()).collect()
+}
+
+/// For each row of `x` and of `weights`, their product and the sum of its magnitudes.
+fn expected(weights: &[f32], x: &[f32], inputs: usize) -> Vec<(f64, f64)> {
+    let pair = |x: &[f32], row: &[f32]| {
+        let products = x.iter().zip(row).map(|(x, weight)| f64::from(*x) * f64::from(*weight));
+        products.fold((0.0, 0.0), |(sum, size), product| (sum + product, size + product.abs()))
+    };
+    x.chunks(inputs).flat_map(|x| weights.chunks(inputs).map(move |row| pair(x, row))).collect()
+}
+
+fn quantized(dtype: GgmlDType, weights: Vec<f32>, inputs: usize) -> Result<QTensor> {
+    QTensor::quantize(&Tensor::from_vec(weights, ((), inputs), &Device::Cpu)?, dtype)
+}
+
+fn from_block(dtype: GgmlDType, block: Vec<u8>) -> QTensor {
+    let storage = QStorage::from_data(block.into(), &Device::Cpu, dtype).unwrap();
+    QTensor::new(storage, (1, dtype.block_size())).unwrap()
+}
+
+fn floats(tensor: &QTensor) -> Result<Vec<f32>> {
+    tensor.dequantize(&Device::Cpu)?.flatten_all()?.to_vec1()
+}
+
+fn check_dense<T: Element>(weights: Vec<T>, x: &[f32], inputs: usize) {
+    let wide: Vec<_> = weights.iter().map(|weight| weight.to_f32()).collect();
+    for level in levels() {
+        let found = product(level, &weights, x, inputs);
+        let expected = expected(&wide, x, inputs);
+        assert_eq!(found.len(), expected.len());
+        for (found, (sum, size)) in found.into_iter().zip(expected) {
+            assert!((f64::from(found) - sum).abs() <= size * 1e-6 + 1e-30, "{level:?}: {found}, not {sum}");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// `x` is rounded to 8 bits for each 32 numbers, weights keep their values but for 11 bits of the scales.
+    #[test]
+    fn packed_matrices_give_the_products_of_their_weights(
+        dtype in select(&TYPES[..]), outputs in 1usize..40, blocks in 1usize..4, rows in 1usize..10, seed: u64,
+    ) {
+        let inputs = blocks * dtype.block_size();
+        let matrix = quantized(dtype, numbers(seed, outputs * inputs), inputs).unwrap();
+        let (weights, x) = (floats(&matrix).unwrap(), numbers(!seed, rows * inputs));
+        let largest = weights.iter().fold(0f32, |largest, weight| largest.max(weight.abs()));
+        for level in levels() {
+            let packed = Packed::new(level, &matrix).unwrap().unwrap();
+            let found = packed.product(&x);
+            let expected = expected(&weights, &x, inputs);
+            prop_assert_eq!(found.len(), expected.len());
+            for (found, (sum, _)) in found.into_iter().zip(expected) {
+                // Half of a step of `x` is 1/254; errors are as often up as down.
+                let bound = f64::from(largest) * (inputs as f64).sqrt() * 4.0 * (1.0 / 254.0 + 1e-3);
+                prop_assert!((f64::from(found) - sum).abs() <= bound, "{dtype:?} {level:?}: {found}, not {sum}");
+            }
+        }
+    }
+
+    #[test]
+    fn dense_matrices_give_the_products_of_their_weights(
+        outputs in 0usize..40, inputs in 1usize..100, rows in 0usize..18, seed: u64,
+    ) {
+        let (weights, x) = (numbers(seed, outputs * inputs), numbers(!seed, rows * inputs));
+        check_dense(weights.iter().map(|weight| f16::from_f32(*weight)).collect(), &x, inputs);
+        check_dense(weights.iter().map(|weight| bf16::from_f32(*weight)).collect(), &x, inputs);
+        check_dense(weights, &x, inputs);
+    }
+}
+
+/// Each input is one column, which `x` of 8 bits has exactly: products are the weights themselves.
+#[test]
+fn each_column_of_a_packed_matrix_has_the_weights_of_the_file() {
+    for dtype in TYPES {
+        let inputs = 256;
+        let matrix = quantized(dtype, numbers(7, 3 * inputs), inputs).unwrap();
+        let weights = floats(&matrix).unwrap();
+        let largest = weights.iter().fold(0f32, |largest, weight| largest.max(weight.abs()));
+        let x = Tensor::eye(inputs, candle_core::DType::F32, &Device::Cpu).unwrap();
+        let x: Vec<f32> = x.flatten_all().unwrap().to_vec1().unwrap();
+        for level in levels() {
+            let found = Packed::new(level, &matrix).unwrap().unwrap().product(&x);
+            for (index, found) in found.into_iter().enumerate() {
+                let expected = weights[index % 3 * inputs + index / 3];
+                assert!((found - expected).abs() <= largest * 1e-3, "{dtype:?} {level:?} {index}: {found} {expected}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_extreme_codes_do_not_overflow() {
+    for code in [0x80u8, 0x7f, 0xff] {
+        let mut block = f16::ONE.to_le_bytes().to_vec();
+        block.extend([code; 32]);
+        let matrix = from_block(GgmlDType::Q8_0, block);
+        for level in levels() {
+            let packed = Packed::new(level, &matrix).unwrap().unwrap();
+            for sign in [1.0, -1.0] {
+                assert_eq!(packed.product(&[127.0 * sign; 32]), [127.0 * 32.0 * sign * f32::from(code as i8)]);
+            }
+        }
+    }
+}
+
+#[test]
+fn scales_beyond_16_bits_are_left_to_candle() {
+    // 16 scales of 127, and a factor of 65504.
+    let mut block = vec![127; 208];
+    block.extend(f16::MAX.to_le_bytes());
+    let matrix = from_block(GgmlDType::Q6K, block);
+    for level in levels() {
+        assert!(Packed::new(level, &matrix).unwrap().is_none());
+    }
+}
+
+#[test]
+fn an_input_that_is_not_finite_gives_products_that_are_not_finite() {
+    let matrix = quantized(GgmlDType::Q8_0, vec![1.0; 64], 64).unwrap();
+    for level in levels() {
+        for number in [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            let mut x = numbers(3, 64);
+            x[40] = number;
+            assert!(!Packed::new(level, &matrix).unwrap().unwrap().product(&x)[0].is_finite());
+        }
+    }
+}
+
+#[test]
+fn several_threads_give_the_products_of_one() {
+    let (outputs, inputs, rows) = (1000, 512, 5);
+    let matrix = quantized(GgmlDType::Q4_0, numbers(1, outputs * inputs), inputs).unwrap();
+    let (weights, x) = (numbers(2, outputs * inputs), numbers(4, rows * inputs));
+    for level in levels() {
+        let packed = Packed::new(level, &matrix).unwrap().unwrap();
+        let on = |threads| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            pool.install(|| (packed.product(&x), product(level, &weights, &x, inputs)))
+        };
+        assert_eq!(on(1), on(3));
+    }
+}
