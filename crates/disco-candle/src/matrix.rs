@@ -27,8 +27,10 @@ impl Matrix {
 
     /// A quantised matrix `[outputs, inputs]`. The product quantises its argument, too, as candle's `QMatMul` does.
     ///
-    /// On an x86-64 processor with AVX2, blocks of the types `Q4_0`, `Q4_1`, `Q5_0`, `Q5_1` and `Q8_0` are packed anew for
-    /// products with vector instructions. The weights keep their values.
+    /// On an x86-64 processor with AVX2, the blocks are packed anew for products with vector instructions: as codes of 4 bits
+    /// (`Q4_0`, `Q4_1`, `Q2_K`, `Q3_K`, `Q4_K`) or 8 bits (`Q5_0`, `Q5_1`, `Q8_0`, `Q5_K`, `Q6_K`) with their scales. The codes are
+    /// those of the file; the scales of K-quants, which are products of two numbers, are rounded to 16-bit floats. Threads of the
+    /// current rayon pool share a product, see [`compute_threads`](crate::compute_threads).
     ///
     /// # Errors
     /// Errors of candle's `QMatMul`.

@@ -80,8 +80,9 @@ impl Parts<'_> {
         }
         match self.shards.quantized(name) {
             Ok(blocks) if can_multiply(&blocks) => {
-                self.count(blocks.storage_size_in_bytes());
-                Ok(Matrix::quantized(blocks)?)
+                let matrix = Matrix::quantized(blocks)?;
+                self.count(matrix.bytes());
+                Ok(matrix)
             }
             Ok(_) | Err(WeightsError::CutBlock { .. }) => Ok(Matrix::dense(self.tensor(name)?)),
             Err(error) => Err(error.into()),
@@ -103,8 +104,9 @@ impl Parts<'_> {
         if self.is_quantized(name)? {
             match self.shards.quantized(name) {
                 Ok(blocks) if can_multiply(&blocks) => {
-                    self.count(blocks.storage_size_in_bytes());
-                    return unstacked(&blocks);
+                    let matrices = unstacked(&blocks)?;
+                    self.count(matrices.iter().map(Matrix::bytes).sum());
+                    return Ok(matrices);
                 }
                 Ok(_) | Err(WeightsError::CutBlock { .. }) => (),
                 Err(error) => return Err(error.into()),

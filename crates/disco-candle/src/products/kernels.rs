@@ -136,6 +136,7 @@ fn packed_avx2<const FOUR_BITS: bool, const WORDS: usize, const R: usize>(
     let (nibbles, signs, ones) = (_mm256_set1_epi8(15), _mm256_set1_epi8(-128), _mm256_set1_epi16(1));
     for index in 0..group.scales.len() {
         let run = &group.codes[index * vectors..][..vectors];
+        #[allow(clippy::needless_range_loop, reason = "`half` is an index of other arrays, too")]
         for half in 0..2 {
             let mut dots = [_mm256_setzero_si256(); R];
             for row in 0..R {
