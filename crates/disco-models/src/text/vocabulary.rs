@@ -11,7 +11,7 @@ use tokenizers::normalizers::{Prepend, Replace, Sequence as Normalizers};
 use tokenizers::processors::template::TemplateProcessing;
 use tokenizers::{AddedToken, Tokenizer};
 
-use super::pre::Pre;
+use super::pre::{Alphabet, Pre};
 use super::{Because as _, Why, metadata_text};
 
 /// The character that SentencePiece writes for a space.
@@ -30,7 +30,8 @@ struct Vocabulary<'a> {
 pub(super) fn tokenizer(content: &Content) -> Why<Tokenizer> {
     let vocabulary = Vocabulary { content, tokens: texts(content, "tokenizer.ggml.tokens")? };
     let (mut tokenizer, adds_bos) = match metadata_text(content, "tokenizer.ggml.model") {
-        Some("gpt2") => vocabulary.byte_level()?,
+        Some("gpt2") => vocabulary.byte_pairs(metadata_text(content, "tokenizer.ggml.pre"))?,
+        Some("gemma4") => vocabulary.byte_pairs(Some("gemma4"))?,
         Some("llama") => vocabulary.sentence_piece()?,
         found => {
             let found = found.unwrap_or("(none)");
@@ -58,18 +59,28 @@ pub(super) fn special(content: &Content, key: &str) -> String {
 }
 
 impl Vocabulary<'_> {
-    /// Byte pairs of bytes, and whether texts begin with a token unless the file says so itself.
-    fn byte_level(&self) -> Why<(Tokenizer, bool)> {
-        let pre = Pre::named(metadata_text(self.content, "tokenizer.ggml.pre"))?;
+    /// Byte pairs as `pre` cuts them, and whether texts begin with a token unless the file says so itself.
+    fn byte_pairs(&self, pre: Option<&str>) -> Why<(Tokenizer, bool)> {
+        let pre = Pre::named(pre)?;
         let merges = texts(self.content, "tokenizer.ggml.merges")?;
         let merges = merges.into_iter().map(|merge| {
             let pair = merge.split_once(' ').ok_or_else(|| format!("tokenizer.ggml.merges: {merge:?} is no pair"))?;
             Ok((pair.0.to_owned(), pair.1.to_owned()))
         });
         let model = BPE::builder().vocab_and_merges(self.numbers(), merges.collect::<Why<Vec<_>>>()?);
-        let model = model.ignore_merges(pre.ignores_merges).build().map_err(|error| error.to_string())?;
-        let mut tokenizer = Tokenizer::new(model);
-        tokenizer.with_pre_tokenizer(Some(pre.steps()?)).with_decoder(Some(ByteLevel::default()));
+        let model = model.ignore_merges(pre.ignores_merges).byte_fallback(pre.alphabet == Alphabet::Text);
+        let mut tokenizer = Tokenizer::new(model.build().map_err(|error| error.to_string())?);
+        tokenizer.with_pre_tokenizer(Some(pre.steps()?));
+        match pre.alphabet {
+            Alphabet::Bytes => {
+                tokenizer.with_decoder(Some(ByteLevel::default()));
+            }
+            Alphabet::Text => {
+                let space = Replace::new(" ", SPACE).map_err(|error| error.to_string())?;
+                tokenizer.with_normalizer(Some(space)).map_err(|error| error.to_string())?;
+                tokenizer.with_decoder(Some(pieces(false)?));
+            }
+        }
         Ok((tokenizer, pre.adds_bos))
     }
 
@@ -89,10 +100,7 @@ impl Vocabulary<'_> {
         let prefix = prepends.then(|| Prepend::new(SPACE.to_owned()).into());
         let normalizers = prefix.into_iter().chain([space.into()]).collect();
         tokenizer.with_normalizer(Some(Normalizers::new(normalizers))).map_err(|error| error.to_string())?;
-        let space = Replace::new(SPACE, " ").map_err(|error| error.to_string())?;
-        let strip = prepends.then(|| Strip::new(' ', 1, 0).into());
-        let decoders = [space.into(), ByteFallback::default().into(), Fuse::default().into()].into_iter().chain(strip);
-        tokenizer.with_decoder(Some(Decoders::new(decoders.collect())));
+        tokenizer.with_decoder(Some(pieces(prepends)?));
         Ok((tokenizer, true))
     }
 
@@ -168,6 +176,14 @@ impl Vocabulary<'_> {
         let value = self.content.metadata.get(key);
         value.map(|value| value.to_bool().because(key)).transpose()
     }
+}
+
+/// The decoder of a vocabulary whose tokens are pieces of text, which begins with a space of its own if it `prepends`.
+fn pieces(prepends: bool) -> Why<Decoders> {
+    let space = Replace::new(SPACE, " ").map_err(|error| error.to_string())?;
+    let strip = prepends.then(|| Strip::new(' ', 1, 0).into());
+    let decoders = [space.into(), ByteFallback::default().into(), Fuse::default().into()].into_iter().chain(strip);
+    Ok(Decoders::new(decoders.collect()))
 }
 
 fn array<'a>(content: &'a Content, key: &str) -> Why<&'a Vec<Value>> {
