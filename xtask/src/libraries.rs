@@ -43,9 +43,9 @@ const PACKAGES: [Packages; 4] = [
     Packages { folder: "debian-rccl", names: &["libamdhip64-5", "librccl1"], suite: Some("trixie") },
 ];
 
-/// Wheels for the tests of `disco-cli/tests/mpi`, `crates/disco-ccl/tests`, `disco-nccl/tests`, `crates/disco-ffi/tests` and `testing/suite/tvm`, which
-/// name the files in them. TVM's are for Python 3.11; those of the packages that it imports, too.
-const WHEELS: [Wheel; 14] = [
+/// Wheels for the tests of `disco-cli/tests/mpi`, `crates/disco-ccl/tests`, `disco-nccl/tests`, `crates/disco-ffi/tests`, `crates/disco-models/tests` and
+/// `testing/suite/tvm`, which name the files in them. TVM's are for Python 3.11; those of the packages that it imports, too.
+const WHEELS: [Wheel; 15] = [
     Wheel {
         name: "mpich",
         version: "5.0.2",
@@ -101,6 +101,8 @@ const WHEELS: [Wheel; 14] = [
     long_package("apache-tvm", "0.27.0.post1", "f503fc903b6e16fda5daacac6698ecb8bc38937f57da7aa29f6c7ab169d08657"),
     long_package("ml-dtypes", "0.6.0", "6c8e39b53e90afda8ce52859c93de4dba3e02b76d85dcf091cc469f9184c6dae"),
     long_package("psutil", "7.2.2", "076a2d2f923fd4821644f5ba89f059523da90dc9014e85f8e45a5774ca5bc6f9"),
+    // llama.cpp; 34 MB.
+    long_package("xllamacpp", "2026.10.11549", "c54e7d13520ecc989c63dc99d55de3065e2f343a91f43f053d16b5e62077c261"),
     long_package("cloudpickle", "3.1.2", "9acb47f6afd73f60dc1df93bb801b472f05ff42fa6c84167d25cb206be1fbf4a"),
 ];
 

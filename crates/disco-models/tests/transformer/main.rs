@@ -28,3 +28,4 @@ mod slow;
 mod steps;
 mod text;
 mod tokens;
+mod vocabularies;

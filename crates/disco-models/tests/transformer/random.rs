@@ -56,7 +56,14 @@ impl Model {
         let model = Self { folder, file: "model.gguf" };
         let tensors = shape.tensors(seed, &gguf_name);
         let path = model.path();
-        shape.write_gguf(&path, tensors, matrices);
+        shape.write_gguf(&path, tensors, matrices, &[]);
+        model
+    }
+
+    /// A GGUF file with more metadata, such as a vocabulary.
+    pub(crate) fn gguf_with_metadata(shape: Shape, metadata: &[(&str, Value)]) -> Self {
+        let model = Self { folder: tempfile::tempdir().unwrap(), file: "model.gguf" };
+        shape.write_gguf(&model.path(), shape.tensors(1, &gguf_name), GgmlDType::F32, metadata);
         model
     }
 
@@ -80,7 +87,7 @@ impl Model {
         };
         let mut tensors: Vec<_> = shape.tensors(seed, &gguf_name).into_iter().map(order).collect();
         tensors.push((name.into(), tensor));
-        shape.write_gguf(&model.path(), tensors, GgmlDType::F32);
+        shape.write_gguf(&model.path(), tensors, GgmlDType::F32, &[]);
         model
     }
 
@@ -107,8 +114,8 @@ impl Shape {
         self.heads * self.head_dim
     }
 
-    /// Writes a GGUF file with matrices of one type.
-    fn write_gguf(&self, path: &Path, tensors: Vec<(String, Tensor)>, matrices: GgmlDType) {
+    /// Writes a GGUF file with matrices of one type, and with the metadata `more`.
+    fn write_gguf(&self, path: &Path, tensors: Vec<(String, Tensor)>, matrices: GgmlDType, more: &[(&str, Value)]) {
         let quantize = |(name, tensor): (String, Tensor)| {
             let dtype = if tensor.rank() == 2 { matrices } else { GgmlDType::F32 };
             (name, QTensor::quantize(&tensor, dtype).unwrap())
@@ -128,7 +135,7 @@ impl Shape {
             ("llama.rope.freq_base", Value::F32(1000.0)),
             ("llama.attention.layer_norm_rms_epsilon", Value::F32(1e-5)),
         ];
-        let metadata: Vec<_> = metadata.iter().map(|(key, value)| (*key, value)).collect();
+        let metadata: Vec<_> = metadata.iter().chain(more).map(|(key, value)| (*key, value)).collect();
         gguf_file::write(&mut File::create(path).unwrap(), &metadata, &tensors).unwrap();
     }
 
