@@ -1,5 +1,6 @@
 //! From text to tokens and back.
 
+mod chat;
 mod literal;
 mod pre;
 mod template;
@@ -11,6 +12,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use candle_core::quantized::gguf_file::{Content, Value};
+pub use chat::Chat;
 use disco_candle::weights::{Weights, foreign};
 use literal::Literals;
 use serde_json::Value as Json;
@@ -40,6 +42,9 @@ pub enum TextError {
         /// The reason.
         why: String,
     },
+    /// The template of the model does not accept a chat, or there is no template.
+    #[error("the chat can't be turned into a text: {0}")]
+    Chat(String),
     /// Tokens are no text.
     #[error("tokens {tokens:?} can't be decoded: {why}")]
     Decode {
@@ -85,9 +90,8 @@ impl Text {
 
     fn from_gguf(content: &Content) -> Why<Self> {
         let tokenizer = vocabulary::tokenizer(content)?;
-        let specials = ["tokenizer.ggml.bos_token_id", "tokenizer.ggml.eos_token_id"];
-        let specials = specials.map(|key| vocabulary::special(content, key));
-        Ok(Self { tokenizer, template: ChatTemplate::from_gguf(content, specials) })
+        let special = |name: &str| vocabulary::special(content, &format!("tokenizer.ggml.{name}_id"));
+        Ok(Self { tokenizer, template: ChatTemplate::from_gguf(content, special) })
     }
 
     fn from_folder(folder: &Path) -> Result<Self, TextError> {
@@ -108,20 +112,42 @@ impl Text {
     pub fn tokens(&self, prompt: &str, system: Option<&str>, raw: bool) -> Result<Vec<u32>, TextError> {
         let error = |why| TextError::Prompt { prompt: prompt.to_owned(), why };
         let tokens = match self.template.as_ref().filter(|_| !raw) {
-            Some(template) => self.chat(template, system, prompt),
+            Some(template) => self.encode_chat(template, &Chat::with_prompt(prompt, system)),
             None => self.encode(prompt, true),
         };
         let tokens = tokens.map_err(error)?;
         if tokens.is_empty() { Err(error("it has no tokens".into())) } else { Ok(tokens) }
     }
 
+    /// The tokens of a chat. Special tokens in its messages, tools, documents and variables are text.
+    ///
+    /// # Errors
+    /// The model has no chat template, or it does not accept the chat; the text has no tokens.
+    pub fn chat(&self, chat: &Chat) -> Result<Vec<u32>, TextError> {
+        let tokens = self.template().and_then(|template| self.encode_chat(template, chat)).map_err(TextError::Chat)?;
+        if tokens.is_empty() { Err(TextError::Chat("it has no tokens".into())) } else { Ok(tokens) }
+    }
+
+    /// The text of a chat, as the template of the model renders it.
+    ///
+    /// # Errors
+    /// The model has no chat template, or it does not accept the chat.
+    pub fn render(&self, chat: &Chat) -> Result<String, TextError> {
+        self.template().and_then(|template| template.render(chat)).map_err(TextError::Chat)
+    }
+
+    fn template(&self) -> Why<&ChatTemplate> {
+        self.template.as_ref().ok_or_else(|| "the model has no chat template".into())
+    }
+
     /// The tokens of a chat. The template writes the special tokens itself.
-    fn chat(&self, template: &ChatTemplate, system: Option<&str>, prompt: &str) -> Why<Vec<u32>> {
-        match Literals::new(&self.tokenizer, &[prompt, system.unwrap_or_default()]) {
-            None => self.encode(&template.render(system, prompt)?, false),
+    fn encode_chat(&self, template: &ChatTemplate, chat: &Chat) -> Why<Vec<u32>> {
+        match Literals::new(&self.tokenizer, chat) {
+            None => self.encode(&template.render(chat)?, false),
             Some(literals) => {
-                let system = system.map(|system| literals.mark(system));
-                literals.tokens(&self.tokenizer, &template.render(system.as_deref(), &literals.mark(prompt))?)
+                let marked = chat.map(&|text| literals.mark(text));
+                let text = template.render(&marked).map_err(|why| literals.unmark(&why))?;
+                literals.tokens(&self.tokenizer, &text)
             }
         }
     }

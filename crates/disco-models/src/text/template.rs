@@ -1,102 +1,140 @@
 //! Chat templates: Jinja as transformers renders it.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
 use candle_core::quantized::gguf_file::Content;
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, Value};
-use minijinja::{Environment, ErrorKind, context};
+use minijinja::value::{Kwargs, Serde, Value};
+use minijinja::{Environment, ErrorKind};
 use minijinja_contrib::pycompat::unknown_method_callback;
 use serde::Serialize as _;
 use serde_json::Value as Json;
 use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 
-use super::{Because as _, TextError, Why, metadata_text, read, read_json};
+use super::{Because as _, Chat, TextError, Why, metadata_text, read, read_json};
 
 /// The most spaces before a line of JSON.
 const MAX_INDENT: usize = 64;
 
-/// A template, and the texts of the special tokens that it can name.
+/// The names of special tokens that a template can use.
+const SPECIALS: [&str; 7] =
+    ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
+/// The template for chats with tools, in lists of named templates.
+const TOOL_USE: &str = "tool_use";
+
+/// The templates of a model, and the texts of the special tokens that they can name.
 pub(super) struct ChatTemplate {
-    text: String,
-    bos: String,
-    eos: String,
+    texts: Texts,
+    /// The name and the text of each special token.
+    specials: Vec<(&'static str, String)>,
+}
+
+/// The texts of templates.
+struct Texts {
+    default: String,
+    /// That for chats with tools, if it is another one.
+    tool_use: Option<String>,
 }
 
 impl ChatTemplate {
-    /// The template in the metadata of a GGUF file.
-    pub(super) fn from_gguf(content: &Content, [bos, eos]: [String; 2]) -> Option<Self> {
-        metadata_text(content, "tokenizer.chat_template").map(|text| Self { text: text.into(), bos, eos })
+    /// The template in the metadata of a GGUF file. `special` returns the text of a special token by its name.
+    pub(super) fn from_gguf(content: &Content, special: impl Fn(&str) -> Option<String>) -> Option<Self> {
+        let default = metadata_text(content, "tokenizer.chat_template")?.to_owned();
+        let tool_use = metadata_text(content, "tokenizer.chat_template.tool_use").map(str::to_owned);
+        // In GGUF files, other names.
+        let special = |name| match name {
+            "unk_token" => special("unknown_token"),
+            "sep_token" => special("seperator_token"),
+            "pad_token" => special("padding_token"),
+            _ => special(name),
+        };
+        Some(Self::new(Texts { default, tool_use }, special))
     }
 
     /// The template of a folder: `chat_template.jinja`, else the key `chat_template` of `tokenizer_config.json`, else that
-    /// of `chat_template.json`. Of several named templates, the one named `default`.
+    /// of `chat_template.json`. Of several named templates, those named `default` and `tool_use`; beside
+    /// `chat_template.jinja`, the latter is `additional_chat_templates/tool_use.jinja`.
     ///
     /// # Errors
     /// A file is not what its name says; `chat_template` is neither a text nor a list of templates with a default.
     pub(super) fn from_folder(folder: &Path) -> Result<Option<Self>, TextError> {
         let file = folder.join("tokenizer_config.json");
         let config = read_json(&file)?.unwrap_or_default();
-        // A special token is a text, or an object with one.
-        let special = |key: &str| config[key].as_str().or(config[key]["content"].as_str()).unwrap_or("").to_owned();
-        let (bos, eos) = (special("bos_token"), special("eos_token"));
-        let text = match read(&folder.join("chat_template.jinja"))? {
-            Some(text) => Some(text),
-            None if !config["chat_template"].is_null() => {
-                Some(default(&config["chat_template"]).map_err(|why| TextError::file(&file, why))?)
+        let texts = match read(&folder.join("chat_template.jinja"))? {
+            Some(default) => {
+                let tool_use = read(&folder.join("additional_chat_templates").join("tool_use.jinja"))?;
+                Some(Texts { default, tool_use })
             }
+            None if !config["chat_template"].is_null() => Some(Texts::read(&file, &config)?),
             None => {
                 let file = folder.join("chat_template.json");
                 let json = read_json(&file)?.unwrap_or_default();
-                let template = &json["chat_template"];
-                if template.is_null() {
-                    None
-                } else {
-                    Some(default(template).map_err(|why| TextError::file(&file, why))?)
-                }
+                if json["chat_template"].is_null() { None } else { Some(Texts::read(&file, &json)?) }
             }
         };
-        Ok(text.map(|text| Self { text, bos, eos }))
+        Ok(texts.map(|texts| Self::new(texts, |name| special(&config, name))))
     }
 
-    /// The text of a chat with one message of the user.
+    fn new(texts: Texts, special: impl Fn(&'static str) -> Option<String>) -> Self {
+        let specials = SPECIALS.into_iter().filter_map(|name| Some((name, special(name)?)));
+        Self { texts, specials: specials.collect() }
+    }
+
+    /// The text of a chat.
     ///
     /// # Errors
-    /// The template can't be used, or does not accept the messages.
-    pub(super) fn render(&self, system: Option<&str>, prompt: &str) -> Why<String> {
-        let system = system.map(|content| context! { role => "system", content });
-        let messages: Vec<_> = system.into_iter().chain([context! { role => "user", content => prompt }]).collect();
-        // As transformers: a chat without tools and documents has `None` for them.
-        let values = context! {
-            messages, add_generation_prompt => true, bos_token => &self.bos, eos_token => &self.eos,
-            tools => (), documents => (),
-        };
-        let text =
-            environment().and_then(|environment| environment.render_str(&without_generation(&self.text), values));
+    /// The template can't be used, or does not accept the chat.
+    pub(super) fn render(&self, chat: &Chat) -> Why<String> {
+        // Templates write these two, whether the model has them or not.
+        let mut values: BTreeMap<&str, Value> = [("bos_token", "".into()), ("eos_token", "".into())].into();
+        values.extend(self.specials.iter().map(|(name, text)| (*name, text.into())));
+        values.extend(chat.variables.iter().map(|(name, value)| (name.as_str(), Value::from(Serde(value)))));
+        values.extend([
+            ("messages", Value::from(Serde(&chat.messages))),
+            // As transformers: a chat without tools and documents has `None` for them.
+            ("tools", Value::from(Serde(&chat.tools))),
+            ("documents", Value::from(Serde(&chat.documents))),
+            ("add_generation_prompt", chat.add_generation_prompt.into()),
+        ]);
+        let template = self.texts.tool_use.as_ref().filter(|_| chat.tools.is_some()).unwrap_or(&self.texts.default);
+        let text = environment().and_then(|environment| environment.render_str(&without_generation(template), values));
         text.because("the chat template of the model can't be used; `--raw` continues the prompt without it")
     }
 }
 
-/// The template of the key `chat_template`: a text, or the default of a list of named templates.
-fn default(json: &Json) -> Why<String> {
-    if let Some(text) = json.as_str() {
-        return Ok(text.to_owned());
+/// The text of a special token of `tokenizer_config.json`: a text, or an object with one.
+pub(super) fn special(config: &Json, name: &str) -> Option<String> {
+    config[name].as_str().or(config[name]["content"].as_str()).map(str::to_owned)
+}
+
+impl Texts {
+    /// The templates of the key `chat_template` of a file: a text, or a list of named templates.
+    fn read(file: &Path, json: &Json) -> Result<Self, TextError> {
+        Self::from_json(&json["chat_template"]).map_err(|why| TextError::file(file, why))
     }
-    let Some(list) = json.as_array() else {
-        return Err("`chat_template` is neither a text nor a list of named templates".into());
-    };
-    let named = |wanted: &str| list.iter().find(|entry| entry["name"] == wanted);
-    let entry = match list.as_slice() {
-        [only] => Some(only),
-        _ => named("default"),
-    };
-    match entry.and_then(|entry| entry["template"].as_str()) {
-        Some(text) => Ok(text.to_owned()),
-        None => {
-            let names: Vec<_> = list.iter().map(|entry| entry["name"].to_string()).collect();
-            let names = names.join(", ");
-            Err(format!("`chat_template` has the templates {names}, and none that is named \"default\""))
+
+    fn from_json(json: &Json) -> Why<Self> {
+        if let Some(text) = json.as_str() {
+            return Ok(Self { default: text.to_owned(), tool_use: None });
+        }
+        let Some(list) = json.as_array() else {
+            return Err("`chat_template` is neither a text nor a list of named templates".into());
+        };
+        let text = |entry: &Json| entry["template"].as_str().map(str::to_owned);
+        let named = |wanted: &str| list.iter().find(|entry| entry["name"] == wanted).and_then(text);
+        let default = match list.as_slice() {
+            [only] => text(only),
+            _ => named("default"),
+        };
+        match default {
+            Some(default) => Ok(Self { default, tool_use: named(TOOL_USE) }),
+            None => {
+                let names: Vec<_> = list.iter().map(|entry| entry["name"].to_string()).collect();
+                let names = names.join(", ");
+                Err(format!("`chat_template` has the templates {names}, and none that is named \"default\""))
+            }
         }
     }
 }

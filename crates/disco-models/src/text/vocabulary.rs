@@ -48,13 +48,13 @@ pub(super) fn tokenizer(content: &Content) -> Why<Tokenizer> {
     Ok(tokenizer)
 }
 
-/// The text of the token that the key `key` names; empty without one.
-pub(super) fn special(content: &Content, key: &str) -> String {
-    let token = content.metadata.get(key).and_then(|value| value.to_u32().ok());
-    let tokens = content.metadata.get("tokenizer.ggml.tokens").and_then(|value| value.to_vec().ok());
-    match tokens.zip(token).and_then(|(tokens, token)| tokens.get(token as usize)) {
-        Some(Value::String(text)) => text.clone(),
-        _ => String::new(),
+/// The text of the token that the key `key` names.
+pub(super) fn special(content: &Content, key: &str) -> Option<String> {
+    let token = content.metadata.get(key)?.to_u32().ok()?;
+    let tokens = content.metadata.get("tokenizer.ggml.tokens")?.to_vec().ok()?;
+    match tokens.get(token as usize) {
+        Some(Value::String(text)) => Some(text.clone()),
+        _ => None,
     }
 }
 

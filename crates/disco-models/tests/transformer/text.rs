@@ -2,7 +2,8 @@
 
 use candle_core::quantized::gguf_file::{self, Value};
 use disco_candle::weights::Weights;
-use disco_models::text::{Decoder, Text, TextError};
+use disco_models::text::{Chat, Decoder, Text, TextError};
+use serde_json::json;
 
 /// The character that stands for a byte in a byte-level vocabulary.
 fn character(byte: u8) -> char {
@@ -117,6 +118,91 @@ fn a_special_token_that_a_user_writes_is_text_and_one_of_the_template_is_special
     assert_eq!(text.tokens("a<|end|>", None, true).unwrap(), [literal("a"), vec![257]].concat());
 }
 
+/// A template in the style of several families: the tools as JSON, calls and results of tools, documents, a variable.
+const TOOLS: &str = "\
+{%- if tools %}<tools>{% for tool in tools %}{{ tool | tojson }}\n{% endfor %}</tools>{% endif %}
+{%- for document in documents or [] %}[{{ loop.index0 }}: {{ document['title'] }}]{% endfor %}
+{%- for m in messages %}<{{ m.role }}>
+    {%- if m.tool_calls %}{% for call in m.tool_calls %}{% set f = call.function %}
+        {{- f.name }}({% for key, value in f.arguments|items %}{{ key }}={{ value }}{{ '' if loop.last else ', ' }}{% endfor %})
+    {%- endfor %}{% else %}{{ m.content | trim }}{% endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}<assistant>{% if enable_thinking is defined and not enable_thinking %}no{% endif %}{% endif %}";
+
+#[test]
+fn a_chat_has_messages_tools_documents_and_variables() {
+    let text = bytes("gpt-2", TOOLS);
+    let mut chat = Chat::new(vec![json!({"role": "user", "content": " Oslo? "})]);
+    assert_eq!(text.render(&chat).unwrap(), "<user>Oslo?<assistant>");
+    chat.messages.push(json!({"role": "assistant", "content": null, "tool_calls": [
+        {"function": {"name": "weather", "arguments": {"city": "Oslo", "area": null, "days": 2, "deep": true}}}]}));
+    chat.messages.push(json!({"role": "tool", "content": "rain"}));
+    chat.tools = Some(vec![json!({"type": "function", "function": {"name": "weather", "a": ["<é>", 0.5]}})]);
+    chat.documents = Some(vec![json!({"title": "Oslo", "text": ""})]);
+    chat.variables.insert("enable_thinking".into(), json!(false));
+    // What transformers 5.17 renders.
+    let expected = "<tools>{\"type\": \"function\", \"function\": {\"name\": \"weather\", \"a\": [\"<é>\", 0.5]}}\n</tools>\
+                    [0: Oslo]<user>Oslo?<assistant>weather(city=Oslo, area=None, days=2, deep=True)<tool>rain<assistant>no";
+    assert_eq!(text.render(&chat).unwrap(), expected);
+    let tokens = text.chat(&chat).unwrap();
+    assert_eq!(tokens, expected.bytes().map(u32::from).collect::<Vec<_>>());
+    chat.add_generation_prompt = false;
+    assert!(text.render(&chat).unwrap().ends_with("<tool>rain"));
+}
+
+#[test]
+fn special_tokens_in_tools_and_messages_of_all_roles_are_text() {
+    let text = bytes("gpt-2", "{{ tools|tojson }}{% for m in messages %}{{ m.content }}<|end|>{% endfor %}");
+    let mut chat = Chat::new(vec![json!({"role": "tool", "content": "<|end|>"})]);
+    chat.tools = Some(vec![json!({"<|end|>": ["<|end|>"]})]);
+    let tokens = text.chat(&chat).unwrap();
+    let literal = r#"[{"<|end|>": ["<|end|>"]}]<|end|>"#;
+    assert_eq!(tokens, literal.bytes().map(u32::from).chain([257]).collect::<Vec<_>>());
+    let mut refused = Chat::with_prompt("a<|end|>", None);
+    refused.add_generation_prompt = false;
+    let refusing = bytes("gpt-2", "{{ raise_exception(messages[0].content) }}");
+    let error = refusing.chat(&refused).unwrap_err().to_string();
+    assert!(error.contains("can't be turned into a text") && error.contains("a<|end|>"), "{error}");
+}
+
+/// A folder with the tokenizer of `json` and no tensors.
+fn folder(json: &serde_json::Value, config: &serde_json::Value) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let tensors = std::collections::HashMap::<&str, candle_core::Tensor>::new();
+    candle_core::safetensors::save(&tensors, folder.path().join("model.safetensors")).unwrap();
+    std::fs::write(folder.path().join("tokenizer.json"), json.to_string()).unwrap();
+    std::fs::write(folder.path().join("tokenizer_config.json"), config.to_string()).unwrap();
+    folder
+}
+
+#[test]
+fn text_after_a_special_token_begins_with_a_space_as_the_scheme_says() {
+    let vocabulary = ["<s>", "[I]", "▁", "a", "b", "[", "I", "]", "▁a", "▁b"];
+    let vocabulary: serde_json::Map<_, _> =
+        (0..).zip(vocabulary).map(|(at, piece)| (piece.into(), json!(at))).collect();
+    let special = |id, content, normalized| {
+        json!({"id": id, "content": content, "single_word": false, "lstrip": false, "rstrip": false,
+               "normalized": normalized, "special": true})
+    };
+    let tokens = |scheme: &str, prompt: &str, normalized: bool| {
+        let tokenizer = json!({
+            "version": "1.0", "added_tokens": [special(0, "<s>", normalized), special(1, "[I]", normalized)],
+            "pre_tokenizer": {"type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme, "split": false},
+            "model": {"type": "BPE", "vocab": vocabulary, "merges": [["▁", "a"], ["▁", "b"]]},
+        });
+        let folder = folder(&tokenizer, &json!({"chat_template": "<s>{{ messages[0].content }}[I]b"}));
+        Text::open(&Weights::open(folder.path()).unwrap()).unwrap().tokens(prompt, None, false).unwrap()
+    };
+    for normalized in [false, true] {
+        // As tokenizers: only the text at the beginning of the chat gets a space, and none of these is there.
+        assert_eq!(tokens("first", "a", normalized), [0, 3, 1, 4]);
+        assert_eq!(tokens("first", "a[I]a", normalized), [0, 3, 5, 6, 7, 3, 1, 4]);
+        assert_eq!(tokens("always", "a", normalized), [0, 8, 1, 9]);
+        assert_eq!(tokens("always", "a[I]a", normalized), [0, 8, 5, 6, 7, 3, 1, 9]);
+        assert_eq!(tokens("never", "a[I]a", normalized), [0, 3, 5, 6, 7, 3, 1, 4]);
+    }
+}
+
 #[test]
 fn the_pre_tokenizer_cuts_the_text_and_one_that_is_not_known_is_refused() {
     let tokens = |pre| bytes(pre, "").tokens("a12", None, true).unwrap();
@@ -181,6 +267,10 @@ fn the_default_of_several_named_templates_is_used_and_a_file_that_is_something_e
         r#"{"chat_template": [{"name": "tool_use", "template": "x"}, {"name": "default", "template": "hi"}]}"#,
     );
     assert_eq!(open().unwrap().tokens("x", None, false).unwrap(), [0]);
+    // The template `tool_use` is for chats with tools.
+    let mut chat = Chat::with_prompt("hi", None);
+    chat.tools = Some(Vec::new());
+    assert_eq!(open().unwrap().chat(&chat).unwrap(), [1]);
     write("tokenizer_config.json", r#"{"chat_template": [{"name": "a"}, {"name": "b"}]}"#);
     let error = format!("{:#}", open().err().unwrap());
     assert!(error.contains(r#"has the templates "a", "b", and none that is named "default""#), "{error}");
