@@ -26,6 +26,8 @@ pub struct Load {
     pub ignored_keys: Vec<String>,
     /// How the experts of a mixture are split over the workers.
     pub expert_split: ExpertSplit,
+    /// Tokens that end a text beside those of the model's configuration.
+    pub ends: Vec<u32>,
     /// Threads of each worker.
     pub threads: usize,
     /// Whether waits for other workers are measured apart, which costs a barrier for each collective.
@@ -45,6 +47,7 @@ impl Load {
             precision,
             ignored_keys: Vec::new(),
             expert_split: ExpertSplit::default(),
+            ends: Vec::new(),
             threads: 1,
             measures_waits: false,
             print_logits: 0,
@@ -132,6 +135,7 @@ pub fn load(
     let weights = Arc::new(Weights::open(&load.model)?);
     let mut config = Config::open_ignoring(&weights, &load.ignored_keys)?;
     config.expert_split = load.expert_split;
+    config.eos.extend(&load.ends);
     let plan = plan(&config, &weights, comm.size())?;
     let dtype = load.precision.dtype();
     let device = disco_candle::device(ctx, dtype).map_err(disco_candle::to_candle)?;

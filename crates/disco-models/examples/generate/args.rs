@@ -58,6 +58,13 @@ pub(crate) struct Args {
     /// System message of the chat [default: that of the model's template]
     #[arg(long)]
     pub(crate) system: Option<String>,
+    /// File with a list of JSON schemas of functions, which the model's template tells the model
+    #[arg(long, value_name = "FILE", conflicts_with = "raw")]
+    pub(crate) tools: Option<PathBuf>,
+    /// Variable of the model's template, such as `enable_thinking=false`; a value that is no JSON is a text; can be given
+    /// more than once
+    #[arg(long, value_name = "NAME=VALUE", conflicts_with = "raw", value_parser = variable)]
+    pub(crate) variable: Vec<(String, serde_json::Value)>,
     /// Continue the prompts as they are, without the chat template
     #[arg(long)]
     pub(crate) raw: bool,
@@ -132,6 +139,12 @@ impl Dtype {
             Self::File => Precision::File,
         }
     }
+}
+
+/// A variable and its value.
+fn variable(text: &str) -> Result<(String, serde_json::Value), String> {
+    let (name, value) = text.split_once('=').ok_or("it must be NAME=VALUE")?;
+    Ok((name.to_owned(), serde_json::from_str(value).unwrap_or_else(|_| value.into())))
 }
 
 /// A number from 0 to `most`.

@@ -10,7 +10,8 @@ mod output;
 mod report;
 mod threads;
 
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::{self, ExitCode};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +20,7 @@ use anyhow::{Context, Result, ensure};
 use clap::Parser;
 use disco::{Builder, LaneSession, SessionKind};
 use disco_candle::weights::Weights;
-use disco_models::text::Text;
+use disco_models::text::{Chat, Text};
 use disco_models::worker::{Batch, Load};
 use disco_models::{Config, Sampler, plan};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -121,13 +122,32 @@ fn prepare(args: &Args) -> Result<Option<(Text, Vec<String>, Job)>> {
         config.context
     );
     let most = (args.max_tokens as usize).min(config.context - longest);
-    Ok(Some((text, prompts, job(args, path, batch, most, restarts))))
+    let mut job = job(args, path, batch, most, restarts);
+    if config.eos.is_empty() {
+        job.load.ends = text.ends().to_vec();
+    }
+    Ok(Some((text, prompts, job)))
 }
 
 fn batch(args: &Args, text: &Text, prompts: &[String]) -> Result<Batch> {
-    let tokens = prompts.iter().map(|prompt| text.tokens(prompt, args.system.as_deref(), args.raw));
+    let tools = args.tools.as_deref().map(tools).transpose()?;
+    let tokens = prompts.iter().map(|prompt| {
+        if tools.is_none() && args.variable.is_empty() {
+            return text.tokens(prompt, args.system.as_deref(), args.raw);
+        }
+        let mut chat = Chat::with_prompt(prompt, args.system.as_deref());
+        chat.tools.clone_from(&tools);
+        chat.variables.extend(args.variable.iter().cloned());
+        text.chat(&chat)
+    });
     let sampler = Sampler::new(args.temperature, args.top_p, args.seed);
     Ok(Batch::new(tokens.collect::<Result<_, _>>()?, sampler))
+}
+
+/// The schemas in a file.
+fn tools(file: &Path) -> Result<Vec<serde_json::Value>> {
+    let text = fs::read_to_string(file).with_context(|| format!("{}: it can't be read", file.display()))?;
+    serde_json::from_str(&text).with_context(|| format!("{}: it is no list of JSON schemas", file.display()))
 }
 
 /// The job of the workers: load the model, and generate at most `most` tokens for each prompt.

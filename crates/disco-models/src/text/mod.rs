@@ -73,6 +73,8 @@ impl<T, E: Display> Because<T> for Result<T, E> {
 pub struct Text {
     tokenizer: Tokenizer,
     template: Option<ChatTemplate>,
+    /// The tokens that end a text.
+    ends: Vec<u32>,
 }
 
 impl Text {
@@ -91,7 +93,7 @@ impl Text {
     fn from_gguf(content: &Content) -> Why<Self> {
         let tokenizer = vocabulary::tokenizer(content)?;
         let special = |name: &str| vocabulary::special(content, &format!("tokenizer.ggml.{name}_id"));
-        Ok(Self { tokenizer, template: ChatTemplate::from_gguf(content, special) })
+        Ok(Self { tokenizer, template: ChatTemplate::from_gguf(content, special), ends: Vec::new() })
     }
 
     fn from_folder(folder: &Path) -> Result<Self, TextError> {
@@ -101,7 +103,19 @@ impl Text {
         let mut tokenizer = text.parse::<Tokenizer>().map_err(|why| error(why.to_string()))?;
         // A prompt is not cut or filled up, whatever the training of the model did, as in transformers.
         tokenizer.with_truncation(None).map_err(|why| error(why.to_string()))?.with_padding(None);
-        Ok(Self { tokenizer, template: ChatTemplate::from_folder(folder)? })
+        let config = read_json(&folder.join("tokenizer_config.json"))?.unwrap_or_default();
+        let end = template::special(&config, "eos_token").and_then(|end| tokenizer.token_to_id(&end));
+        Ok(Self { tokenizer, template: ChatTemplate::from_folder(folder, &config)?, ends: end.into_iter().collect() })
+    }
+
+    /// The tokens that end a text by `tokenizer_config.json` (`eos_token`). None for a GGUF file, whose ends
+    /// [`Config::eos`](crate::Config::eos) has.
+    ///
+    /// They are for models whose `config.json` and `generation_config.json` name no end, whose texts would never end
+    /// otherwise. The other files come first, and transformers' `generate` reads only them: the end of a tokenizer can be
+    /// one of the pre-training, which a chat model also writes inside of a text.
+    pub fn ends(&self) -> &[u32] {
+        &self.ends
     }
 
     /// The tokens of a prompt: of a chat with one message, or of the text itself if it is `raw` or the model has no

@@ -53,28 +53,28 @@ impl ChatTemplate {
         Some(Self::new(Texts { default, tool_use }, special))
     }
 
-    /// The template of a folder: `chat_template.jinja`, else the key `chat_template` of `tokenizer_config.json`, else that
+    /// The template of a folder whose `tokenizer_config.json` is `config`: `chat_template.jinja`, else the key `chat_template` of `tokenizer_config.json`, else that
     /// of `chat_template.json`. Of several named templates, those named `default` and `tool_use`; beside
     /// `chat_template.jinja`, the latter is `additional_chat_templates/tool_use.jinja`.
     ///
     /// # Errors
     /// A file is not what its name says; `chat_template` is neither a text nor a list of templates with a default.
-    pub(super) fn from_folder(folder: &Path) -> Result<Option<Self>, TextError> {
-        let file = folder.join("tokenizer_config.json");
-        let config = read_json(&file)?.unwrap_or_default();
+    pub(super) fn from_folder(folder: &Path, config: &Json) -> Result<Option<Self>, TextError> {
         let texts = match read(&folder.join("chat_template.jinja"))? {
             Some(default) => {
                 let tool_use = read(&folder.join("additional_chat_templates").join("tool_use.jinja"))?;
                 Some(Texts { default, tool_use })
             }
-            None if !config["chat_template"].is_null() => Some(Texts::read(&file, &config)?),
+            None if !config["chat_template"].is_null() => {
+                Some(Texts::read(&folder.join("tokenizer_config.json"), config)?)
+            }
             None => {
                 let file = folder.join("chat_template.json");
                 let json = read_json(&file)?.unwrap_or_default();
                 if json["chat_template"].is_null() { None } else { Some(Texts::read(&file, &json)?) }
             }
         };
-        Ok(texts.map(|texts| Self::new(texts, |name| special(&config, name))))
+        Ok(texts.map(|texts| Self::new(texts, |name| special(config, name))))
     }
 
     fn new(texts: Texts, special: impl Fn(&'static str) -> Option<String>) -> Self {

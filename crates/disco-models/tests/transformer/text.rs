@@ -176,6 +176,20 @@ fn folder(json: &serde_json::Value, config: &serde_json::Value) -> tempfile::Tem
 }
 
 #[test]
+fn the_end_of_tokenizer_config_is_a_token_by_its_text_or_by_its_content() {
+    let tokenizer =
+        json!({"version": "1.0", "model": {"type": "WordLevel", "vocab": {"a": 0, "</s>": 1}, "unk_token": "a"}});
+    let ends = |config: serde_json::Value| {
+        let folder = folder(&tokenizer, &config);
+        Text::open(&Weights::open(folder.path()).unwrap()).unwrap().ends().to_vec()
+    };
+    assert_eq!(ends(json!({"eos_token": "</s>"})), [1]);
+    assert_eq!(ends(json!({"eos_token": {"content": "</s>"}})), [1]);
+    assert_eq!(ends(json!({"eos_token": "<eos>"})), []);
+    assert_eq!(ends(json!({"eos_token": null})), []);
+}
+
+#[test]
 fn text_after_a_special_token_begins_with_a_space_as_the_scheme_says() {
     let vocabulary = ["<s>", "[I]", "▁", "a", "b", "[", "I", "]", "▁a", "▁b"];
     let vocabulary: serde_json::Map<_, _> =
