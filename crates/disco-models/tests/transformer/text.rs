@@ -185,8 +185,8 @@ fn the_end_of_tokenizer_config_is_a_token_by_its_text_or_by_its_content() {
     };
     assert_eq!(ends(json!({"eos_token": "</s>"})), [1]);
     assert_eq!(ends(json!({"eos_token": {"content": "</s>"}})), [1]);
-    assert_eq!(ends(json!({"eos_token": "<eos>"})), Vec::<u32>::new());
-    assert_eq!(ends(json!({"eos_token": null})), Vec::<u32>::new());
+    assert_eq!(ends(json!({"eos_token": "<eos>"})), [0; 0]);
+    assert_eq!(ends(json!({"eos_token": null})), [0; 0]);
 }
 
 #[test]
