@@ -179,18 +179,6 @@ impl<'a> Metadata<'a> {
             window,
             ..Features::default()
         };
-        // The factors of the models with 27 billion weights, which files do not have.
-        let gemma = |large: usize| {
-            let width = if layers == large { dim.checked_div(heads).unwrap_or(1) } else { head_dim };
-            Features {
-                post_norms: true,
-                embedding_factor: (dim as f64).sqrt(),
-                attention_factor: Some((width.max(1) as f64).powf(-0.5)),
-                activation: Activation::GeluTanh,
-                window: Some(window.unwrap_or(4096)),
-                ..all.clone()
-            }
-        };
         let features = match self.architecture {
             "qwen3" | "qwen3moe" => Features { head_norms: true, ..all },
             "phi3" => Features { fused: has("blk.0.attn_qkv.weight"), ..all },
@@ -208,22 +196,42 @@ impl<'a> Metadata<'a> {
                 attention_factor: self.factor("attention.scale")?,
                 ..all
             },
-            "gemma2" => Features {
+            "gemma2" | "gemma3" => {
+                let large = if self.architecture == "gemma2" { 46 } else { 62 };
+                // The factor of the models with 27 billion weights, which files do not have.
+                let width = if layers == large { dim.checked_div(heads).unwrap_or(1) } else { head_dim };
+                let features = Features {
+                    embedding_factor: (dim as f64).sqrt(),
+                    attention_factor: Some((width.max(1) as f64).powf(-0.5)),
+                    ..all
+                };
+                self.gemma(features, layers)?
+            }
+            _ => all,
+        };
+        self.refuse_unused(&features).map(|()| features)
+    }
+
+    /// What Gemma 2 and 3 have beside the factors of `all`.
+    fn gemma(&self, all: Features, layers: usize) -> Result<Features, ModelError> {
+        let window = Some(all.window.unwrap_or(4096));
+        let all = Features { post_norms: true, activation: Activation::GeluTanh, window, ..all };
+        Ok(if self.architecture == "gemma2" {
+            Features {
                 score_cap: Some(self.factor("attn_logit_softcapping")?.unwrap_or(50.0)),
                 logits_cap: Some(self.factor("final_logit_softcapping")?.unwrap_or(30.0)),
                 full_layers: self.full_layers(layers, 2)?,
-                ..gemma(46)
-            },
-            "gemma3" => Features {
+                ..all
+            }
+        } else {
+            Features {
                 head_norms: true,
                 logits_cap: self.factor("final_logit_softcapping")?,
                 full_layers: self.full_layers(layers, 6)?,
                 window_rope_base: Some(self.float("rope.freq_base_swa")?.unwrap_or(10_000.0) as f32),
-                ..gemma(62)
-            },
-            _ => all,
-        };
-        self.refuse_unused(&features).map(|()| features)
+                ..all
+            }
+        })
     }
 
     /// # Errors

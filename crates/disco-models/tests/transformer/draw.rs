@@ -171,60 +171,80 @@ fn add_features(config: &mut Json, family: &str, layers: usize, pick: &mut dyn F
     }
 }
 
-/// The shapes of all tensors.
-fn add_tensors(slow: &mut Slow, family: &str, pick: &mut dyn FnMut(usize) -> usize) {
-    let config = slow.config.clone();
-    let of = |key: &str| number(&config, key);
-    let (dim, width) = (of("hidden_size"), of("head_dim"));
-    let (queries, keys) = (of("num_attention_heads") * width, of("num_key_value_heads") * width);
-    let has = |key: &str| config[key] == true;
-    let mut shapes = vec![
-        ("model.embed_tokens.weight".to_owned(), vec![of("vocab_size"), dim]),
-        ("model.norm.weight".into(), vec![dim]),
-    ];
-    if !has("tie_word_embeddings") {
-        shapes.push(("lm_head.weight".into(), vec![of("vocab_size"), dim]));
+/// The shapes of the tensors of a model.
+struct Shapes<'a> {
+    config: &'a Json,
+    all: Vec<(String, Vec<usize>)>,
+}
+
+impl Shapes<'_> {
+    fn of(&self, key: &str) -> usize {
+        number(self.config, key)
     }
-    let network = |ffn: usize| [("gate_proj", ffn, dim), ("up_proj", ffn, dim), ("down_proj", dim, ffn)];
-    for layer in 0..of("num_hidden_layers") {
-        let mut add =
-            |name: &str, shape: &[usize]| shapes.push((format!("model.layers.{layer}.{name}"), shape.to_vec()));
-        let mut matrix = |name: &str, rows: usize, columns: usize, has_bias: bool| {
-            add(&format!("{name}.weight"), &[rows, columns]);
-            if has_bias {
-                add(&format!("{name}.bias"), &[rows]);
-            }
-        };
-        let bias = has("attention_bias");
+
+    fn has(&self, key: &str) -> bool {
+        self.config[key] == true
+    }
+
+    fn add(&mut self, name: &str, shape: &[usize]) {
+        self.all.push((format!("{name}.weight"), shape.to_vec()));
+    }
+
+    fn matrix(&mut self, name: &str, rows: usize, columns: usize, has_bias: bool) {
+        self.add(name, &[rows, columns]);
+        if has_bias {
+            self.all.push((format!("{name}.bias"), vec![rows]));
+        }
+    }
+
+    fn add_attention(&mut self, layer: &str, family: &str) {
+        let (dim, width) = (self.of("hidden_size"), self.of("head_dim"));
+        let (queries, keys) = (self.of("num_attention_heads") * width, self.of("num_key_value_heads") * width);
+        let bias = self.has("attention_bias");
         if family == "phi3" {
-            matrix("self_attn.qkv_proj", queries + 2 * keys, dim, false);
-            matrix("mlp.gate_up_proj", 2 * of("intermediate_size"), dim, false);
-            matrix("mlp.down_proj", dim, of("intermediate_size"), false);
+            self.matrix(&format!("{layer}.self_attn.qkv_proj"), queries + 2 * keys, dim, false);
         } else {
             for (name, rows) in [("q_proj", queries), ("k_proj", keys), ("v_proj", keys)] {
-                matrix(&format!("self_attn.{name}"), rows, dim, bias || family == "qwen2");
+                self.matrix(&format!("{layer}.self_attn.{name}"), rows, dim, bias || family == "qwen2");
             }
         }
-        matrix("self_attn.o_proj", dim, queries, bias);
-        match family {
-            "phi3" => (),
-            "mixtral" | "qwen3_moe" => {
-                let is_mixtral = family == "mixtral";
-                let module = if is_mixtral { "block_sparse_moe" } else { "mlp" };
-                let ffn = of(if is_mixtral { "intermediate_size" } else { "moe_intermediate_size" });
-                matrix(&format!("{module}.gate"), of("num_local_experts"), dim, false);
-                for expert in 0..of("num_local_experts") {
-                    for ((name, rows, columns), short) in network(ffn).into_iter().zip(["w1", "w3", "w2"]) {
-                        let name = if is_mixtral { short } else { name };
-                        matrix(&format!("{module}.experts.{expert}.{name}"), rows, columns, false);
-                    }
+        self.matrix(&format!("{layer}.self_attn.o_proj"), dim, queries, bias);
+        let head_norms = match family {
+            "olmo2" => [queries, keys],
+            "qwen3" | "qwen3_moe" | "gemma3_text" => [width, width],
+            _ => return,
+        };
+        self.add(&format!("{layer}.self_attn.q_norm"), &[head_norms[0]]);
+        self.add(&format!("{layer}.self_attn.k_norm"), &[head_norms[1]]);
+    }
+
+    fn add_network(&mut self, layer: &str, family: &str) {
+        let (dim, ffn) = (self.of("hidden_size"), self.of("intermediate_size"));
+        let network = |ffn: usize| [("gate_proj", ffn, dim), ("up_proj", ffn, dim), ("down_proj", dim, ffn)];
+        let is_mixtral = family == "mixtral";
+        if family == "phi3" {
+            self.matrix(&format!("{layer}.mlp.gate_up_proj"), 2 * ffn, dim, false);
+            self.matrix(&format!("{layer}.mlp.down_proj"), dim, ffn, false);
+        } else if is_mixtral || family == "qwen3_moe" {
+            let module = format!("{layer}.{}", if is_mixtral { "block_sparse_moe" } else { "mlp" });
+            let ffn = if is_mixtral { ffn } else { self.of("moe_intermediate_size") };
+            let experts = self.of("num_local_experts");
+            self.matrix(&format!("{module}.gate"), experts, dim, false);
+            for expert in 0..experts {
+                for ((name, rows, columns), short) in network(ffn).into_iter().zip(["w1", "w3", "w2"]) {
+                    let name = if is_mixtral { short } else { name };
+                    self.matrix(&format!("{module}.experts.{expert}.{name}"), rows, columns, false);
                 }
             }
-            _ => network(of("intermediate_size"))
-                .into_iter()
-                .for_each(|(name, rows, columns)| matrix(&format!("mlp.{name}"), rows, columns, has("mlp_bias"))),
+        } else {
+            for (name, rows, columns) in network(ffn) {
+                self.matrix(&format!("{layer}.mlp.{name}"), rows, columns, self.has("mlp_bias"));
+            }
         }
-        let norms: &[&str] = match family {
+    }
+
+    fn add_norms(&mut self, layer: &str, family: &str) {
+        let names: &[&str] = match family {
             "olmo2" => &["post_attention_layernorm", "post_feedforward_layernorm"],
             "gemma2" | "gemma3_text" => &[
                 "input_layernorm",
@@ -234,16 +254,24 @@ fn add_tensors(slow: &mut Slow, family: &str, pick: &mut dyn FnMut(usize) -> usi
             ],
             _ => &["input_layernorm", "post_attention_layernorm"],
         };
-        norms.iter().for_each(|name| add(&format!("{name}.weight"), &[dim]));
-        let head_norms = match family {
-            "olmo2" => Some([queries, keys]),
-            "qwen3" | "qwen3_moe" | "gemma3_text" => Some([width, width]),
-            _ => None,
-        };
-        if let Some([query, key]) = head_norms {
-            add("self_attn.q_norm.weight", &[query]);
-            add("self_attn.k_norm.weight", &[key]);
-        }
+        let dim = self.of("hidden_size");
+        names.iter().for_each(|name| self.add(&format!("{layer}.{name}"), &[dim]));
+    }
+}
+
+fn add_tensors(slow: &mut Slow, family: &str, pick: &mut dyn FnMut(usize) -> usize) {
+    let mut shapes = Shapes { config: &slow.config, all: Vec::new() };
+    let (vocabulary, dim) = (shapes.of("vocab_size"), shapes.of("hidden_size"));
+    shapes.add("model.embed_tokens", &[vocabulary, dim]);
+    shapes.add("model.norm", &[dim]);
+    if !shapes.has("tie_word_embeddings") {
+        shapes.add("lm_head", &[vocabulary, dim]);
+    }
+    for layer in 0..shapes.of("num_hidden_layers") {
+        let layer = format!("model.layers.{layer}");
+        shapes.add_attention(&layer, family);
+        shapes.add_network(&layer, family);
+        shapes.add_norms(&layer, family);
     }
     let mut state = 0x9e37_79b9_7f4a_7c15 ^ pick(256) as u64;
     let mut random = || {
@@ -253,8 +281,9 @@ fn add_tensors(slow: &mut Slow, family: &str, pick: &mut dyn FnMut(usize) -> usi
         // As 32-bit floats have it.
         f64::from((state >> 40) as f32 / (1 << 23) as f32 - 1.0)
     };
-    for (name, shape) in shapes {
-        let values = (0..shape.iter().product()).map(|_| random() * if shape.len() == 1 { 0.5 } else { 0.7 }).collect();
+    for (name, shape) in shapes.all {
+        let factor = if shape.len() == 1 { 0.5 } else { 0.7 };
+        let values = (0..shape.iter().product()).map(|_| random() * factor).collect();
         slow.tensors.insert(name, Array { shape, values });
     }
 }
