@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Config, ExpertSplit, Generation, ModelError, Precision, Sampler, Steps, Transformer, plan};
 
-/// The argument of `models.load`.
+/// The argument of `disco.models.load`.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[non_exhaustive]
 pub struct Load {
@@ -56,7 +56,7 @@ impl Load {
     }
 }
 
-/// The argument of `models.prompt`.
+/// The argument of `disco.models.prompt`.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[non_exhaustive]
 pub struct Batch {
@@ -73,7 +73,7 @@ impl Batch {
     }
 }
 
-/// Figures of one worker since the last `models.load`.
+/// Figures of one worker since the last `disco.models.load`.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[non_exhaustive]
 pub struct Figures {
@@ -204,10 +204,10 @@ fn figures(_: &mut WorkerContext, worker: Rc<RefCell<Worker>>) -> Result<Json<Fi
     }))
 }
 
-disco_core::register_function!("models.load", load_silently);
-disco_core::register_function!("models.prompt", prompt);
-disco_core::register_function!("models.next", next);
-disco_core::register_function!("models.figures", figures);
+disco_core::register_function!("disco.models.load", load_silently);
+disco_core::register_function!("disco.models.prompt", prompt);
+disco_core::register_function!("disco.models.next", next);
+disco_core::register_function!("disco.models.figures", figures);
 
 impl Worker {
     /// Goes on with the model and other workers.

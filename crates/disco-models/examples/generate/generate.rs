@@ -136,8 +136,8 @@ async fn generate(
     on(Event::Loaded);
 
     let start = Instant::now();
-    let next = session.function("models.next").await?;
-    let mut calls = VecDeque::from([session.call_named("models.prompt", (worker, Json(batch))).await?]);
+    let next = session.function("disco.models.next").await?;
+    let mut calls = VecDeque::from([session.call_named("disco.models.prompt", (worker, Json(batch))).await?]);
     let mut first = None;
     let left = |sequences: &[Sequence]| {
         let open = sequences.iter().filter(|sequence| !sequence.has_ended);
@@ -173,7 +173,7 @@ async fn generate(
 }
 
 async fn figures(session: &LaneSession, worker: &DRef) -> Result<Vec<Figures>> {
-    let figures = session.call_named("models.figures", (worker,)).await?;
+    let figures = session.call_named("disco.models.figures", (worker,)).await?;
     let figures: Vec<Json<Figures>> = session.get_all_as(&figures).await?;
     Ok(figures.into_iter().map(|Json(figures)| figures).collect())
 }

@@ -6,12 +6,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
 mod family;
+mod features;
 mod json;
 mod metadata;
+mod reading;
 mod scaling;
 
 use family::Family;
-pub use family::{Activation, Experts, Features};
+pub use features::{Activation, Experts, Features};
 pub use scaling::Scaling;
 use scaling::{RopeKeys, rope_from_json};
 
