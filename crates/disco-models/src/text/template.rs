@@ -85,7 +85,7 @@ impl ChatTemplate {
     /// The text of a chat.
     ///
     /// # Errors
-    /// The template can't be used, or does not accept the chat.
+    /// The template can't be used, does not accept the chat, or has nothing of its tools, documents or variables.
     pub(super) fn render(&self, chat: &Chat) -> Why<String> {
         // Templates write these two, whether the model has them or not.
         let mut values: BTreeMap<&str, Value> = [("bos_token", "".into()), ("eos_token", "".into())].into();
@@ -99,6 +99,13 @@ impl ChatTemplate {
             ("add_generation_prompt", chat.add_generation_prompt.into()),
         ]);
         let template = self.texts.tool_use.as_ref().filter(|_| chat.tools.is_some()).unwrap_or(&self.texts.default);
+        // What a template does not name would be left out of the chat without a word.
+        let given = [("tools", &chat.tools), ("documents", &chat.documents)].into_iter();
+        let given = given.filter(|(_, values)| values.as_ref().is_some_and(|values| !values.is_empty()));
+        let names = given.map(|(name, _)| name).chain(chat.variables.keys().map(String::as_str));
+        if let Some(name) = names.into_iter().find(|name| !template.contains(name)) {
+            return Err(format!("the chat template of the model has no {name}"));
+        }
         let text = environment().and_then(|environment| environment.render_str(&without_generation(template), values));
         text.because("the chat template of the model can't be used; `--raw` continues the prompt without it")
     }

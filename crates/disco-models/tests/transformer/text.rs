@@ -176,6 +176,20 @@ fn folder(json: &serde_json::Value, config: &serde_json::Value) -> tempfile::Tem
 }
 
 #[test]
+fn what_a_template_would_leave_out_is_refused_by_its_name() {
+    let text = bytes("gpt-2", "{% for m in messages %}{{ m.content }}{% endfor %}");
+    let error = |change: &dyn Fn(&mut Chat)| {
+        let mut chat = Chat::with_prompt("hi", None);
+        change(&mut chat);
+        text.chat(&chat).unwrap_err().to_string()
+    };
+    let found = error(&|chat| chat.tools = Some(vec![json!({"name": "weather"})]));
+    assert!(found.ends_with("the chat template of the model has no tools"), "{found}");
+    let found = error(&|chat| drop(chat.variables.insert("enable_thinking".into(), false.into())));
+    assert!(found.ends_with("the chat template of the model has no enable_thinking"), "{found}");
+}
+
+#[test]
 fn the_end_of_tokenizer_config_is_a_token_by_its_text_or_by_its_content() {
     let tokenizer =
         json!({"version": "1.0", "model": {"type": "WordLevel", "vocab": {"a": 0, "</s>": 1}, "unk_token": "a"}});
