@@ -3,7 +3,9 @@
 use candle_core::{D, DType, IndexOp as _, Module as _, Tensor};
 use candle_nn::LayerNorm;
 use disco_candle::weights::{Plan, Shards, Split};
-use disco_candle::{ColumnParallelLinear, Comm, HeadPlan, Matrix, RowParallelLinear, VocabParallelEmbedding};
+use disco_candle::{
+    ColumnParallelLinear, Comm, HeadPlan, Matrix, RowParallelLinear, VocabParallelEmbedding, even_ranges,
+};
 use serde::Deserialize;
 
 use crate::ModelError;
@@ -18,6 +20,34 @@ pub struct Config {
     /// The most tokens of a sentence.
     pub max_position_embeddings: usize,
     layer_norm_eps: f64,
+    #[serde(default)]
+    hidden_act: Option<String>,
+    #[serde(default)]
+    position_embedding_type: Option<String>,
+    #[serde(default)]
+    model_type: Option<String>,
+}
+
+impl Config {
+    /// # Errors
+    /// A key says that the model is not one of BERT as it is computed here.
+    fn check(&self) -> Result<(), ModelError> {
+        let keys = [
+            ("hidden_act", &self.hidden_act, "gelu"),
+            ("position_embedding_type", &self.position_embedding_type, "absolute"),
+            ("model_type", &self.model_type, "bert"),
+        ];
+        for (key, value, known) in keys {
+            if let Some(other) = value.as_deref().filter(|value| *value != known) {
+                return Err(ModelError::Feature { feature: format!("{key} {other:?}") });
+            }
+        }
+        let (width, heads) = (self.hidden_size, self.num_attention_heads);
+        if heads == 0 || !width.is_multiple_of(heads) {
+            return Err(ModelError::Inconsistent(format!("{heads} heads can't share {width} elements equally")));
+        }
+        Ok(())
+    }
 }
 
 /// One rank's part of a model.
@@ -44,8 +74,10 @@ struct Layer {
 /// Which part of each tensor a rank reads.
 ///
 /// # Errors
-/// There are more ranks than heads.
+/// There are more ranks than heads; the configuration has another activation, other positions, or heads that do not divide
+/// the width.
 pub fn plan(config: &Config, ranks: usize) -> Result<Plan, ModelError> {
+    config.check()?;
     let heads = HeadPlan::new(config.num_attention_heads, config.num_attention_heads, ranks)?;
     let width = config.hidden_size / config.num_attention_heads;
     let own = |rank| heads.query(rank).start * width..heads.query(rank).end * width;
@@ -63,8 +95,9 @@ impl Bert {
     /// Reads this rank's part.
     ///
     /// # Errors
-    /// The weights lack a tensor or can't be read.
+    /// As [`plan`]; the weights lack a tensor or can't be read.
     pub fn load(config: &Config, shards: &Shards, comm: &Comm) -> Result<Self, ModelError> {
+        config.check()?;
         let norm = |name: &str| {
             let [weight, bias] = ["weight", "bias"].map(|part| shards.tensor(&format!("{name}.{part}")));
             Ok::<_, ModelError>(LayerNorm::new(weight?, bias?, config.layer_norm_eps))
@@ -90,8 +123,9 @@ impl Bert {
             })
         };
         let words = shards.tensor("embeddings.word_embeddings.weight")?;
+        let rows = even_ranges(config.vocab_size, comm.size()).nth(comm.rank()).unwrap_or(0..0);
         Ok(Self {
-            words: VocabParallelEmbedding::new(words, own_words(config, comm), comm.clone())?,
+            words: VocabParallelEmbedding::new(words, rows, comm.clone())?,
             positions: shards.tensor("embeddings.position_embeddings.weight")?,
             kind: shards.tensor("embeddings.token_type_embeddings.weight")?.i(0)?,
             norm: norm("embeddings.LayerNorm")?,
@@ -103,8 +137,11 @@ impl Bert {
     /// The embeddings of sentences, vectors of length 1: `[sentences, hidden_size]`. Every rank gets all of them.
     ///
     /// # Errors
-    /// A sentence has more tokens than the model has positions, or a collective fails.
+    /// A sentence has no tokens, or more than the model has positions; a collective fails.
     pub fn embed(&self, sentences: &[Vec<u32>]) -> Result<Tensor, ModelError> {
+        if sentences.iter().any(Vec::is_empty) {
+            return Err(ModelError::Call("a sentence has no tokens".into()));
+        }
         let longest = sentences.iter().map(Vec::len).max().unwrap_or(0);
         let padded = |padding: u32, of: fn(u32) -> u32| {
             let row = move |tokens: &Vec<u32>| {
@@ -146,11 +183,4 @@ impl Layer {
         let y = self.output.forward(&self.intermediate.forward(&x)?.gelu_erf()?)?;
         Ok(self.output_norm.forward(&(y + x)?)?)
     }
-}
-
-/// The rows of the vocabulary of this rank, as the plan splits them.
-fn own_words(config: &Config, comm: &Comm) -> std::ops::Range<usize> {
-    let (each, more) = (config.vocab_size / comm.size(), config.vocab_size % comm.size());
-    let first = |rank: usize| rank * each + rank.min(more);
-    first(comm.rank())..first(comm.rank() + 1)
 }

@@ -84,11 +84,14 @@ impl Mixture {
         Ok(sum)
     }
 
-    /// Each expert computes all tokens, so that the host waits for no device; those of others have the share 0.
+    /// Each expert computes all tokens, so that the host waits for no device. What it computes for the tokens of others is
+    /// left out, even if it overflows.
     fn masked(&self, rows: &Tensor, shares: &Tensor) -> Result<Tensor> {
-        let shares = shares.to_dtype(rows.dtype())?;
-        self.units.iter().enumerate().try_fold(rows.zeros_like()?, |sum, (number, units)| {
-            sum + units.forward(rows)?.broadcast_mul(&shares.narrow(D::Minus1, self.first + number, 1)?)?
+        let zeros = rows.zeros_like()?;
+        self.units.iter().enumerate().try_fold(zeros.clone(), |sum, (number, units)| {
+            let shares = shares.narrow(D::Minus1, self.first + number, 1)?;
+            let y = units.forward(rows)?.broadcast_mul(&shares.to_dtype(rows.dtype())?)?;
+            sum + shares.gt(0.0)?.broadcast_as(y.shape())?.where_cond(&y, &zeros)?
         })
     }
 }
@@ -122,8 +125,22 @@ mod tests {
                 assert_eq!(normalises, (row.iter().sum::<f32>() - 1.0).abs() < 1e-5);
             }
             let [routed, masked] = [mixture.routed(&rows, &shares), mixture.masked(&rows, &shares)].map(Result::unwrap);
+            assert_eq!(masked.dims(), [7, 5]);
             let difference = (routed - masked).unwrap().abs().unwrap().max_all().unwrap().to_scalar::<f32>().unwrap();
             assert!(difference < 1e-4, "{difference}");
         }
+    }
+
+    #[test]
+    fn an_expert_that_overflows_for_the_tokens_of_others_changes_nothing() {
+        let matrix = |value: f32| Matrix::dense(Tensor::full(value, (1, 1), &Device::Cpu).unwrap());
+        let units = |up| Units::new(Stack::separate([matrix(1.0), matrix(up)]), matrix(1.0), Activation::Silu);
+        // Positive tokens go to the first expert, and the second one computes infinity for them.
+        let router = Tensor::new(&[[1f32], [-1.0]], &Device::Cpu).unwrap();
+        let experts = Experts { count: 2, per_token: 1, normalises: true };
+        let mixture = Mixture { router, units: vec![units(1.0), units(f32::INFINITY)], first: 0, experts };
+        let rows = Tensor::new(&[[2f32]], &Device::Cpu).unwrap();
+        let y = mixture.masked(&rows, &mixture.shares(&rows).unwrap()).unwrap().to_vec2::<f32>().unwrap();
+        assert!((y[0][0] - 4.0 / (1.0 + (-2f32).exp())).abs() < 1e-5, "{y:?}");
     }
 }

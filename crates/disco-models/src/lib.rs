@@ -18,7 +18,7 @@
 //! calls the same methods in the same order with the same tokens, and gets the same results.
 //!
 //! The numbers of query heads, of kv heads and of ranks are independent. A kv head is replicated on each rank that has
-//! one of its query heads. A rank without heads takes part in the collectives only.
+//! one of its query heads.
 //!
 //! | to do | see |
 //! |---|---|

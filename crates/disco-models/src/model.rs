@@ -251,7 +251,8 @@ impl Transformer {
     /// Where the next token makes a sequence a long one, which is rotated in another way, the cache is computed again.
     pub(crate) fn prepare_step(&self, cache: &mut Cache) -> Result<bool, ModelError> {
         self.check_room(cache.used + 1)?;
-        if self.rope.restarts(&cache.lengths(cache.used)) {
+        // Without a history, it has been computed again before a step that failed.
+        if !cache.history.is_empty() && self.rope.restarts(&cache.lengths(cache.used)) {
             let tokens = Tensor::cat(&cache.history, 1)?;
             let mut new = Cache::new(cache.starts.clone(), self.layers.len());
             self.fill(&mut new, &tokens, cache.used + 1)?;
@@ -270,10 +271,6 @@ impl Transformer {
             return Err(ModelError::Call(text));
         }
         let lengths = cache.lengths(cache.used + 1);
-        if self.rope.may_restart(&lengths) {
-            // A copy: the tokens of the next step may have the same memory.
-            cache.history.push(tokens.unsqueeze(1)?.copy()?);
-        }
         let cursor = cache.cursor()?;
         let mask = cursor.open(width)?;
         // A token attends to all slots, unless prompts have padding, or slots are not used yet.
@@ -288,7 +285,12 @@ impl Transformer {
         let shape = self.layers.first().map_or([sequences, 0, 1, 0], |block| block.attention.shape(sequences));
         let pass = Pass { views, slots: Slots::At { index: cursor.index(&shape)?, width } };
         cursor.advance()?;
-        self.forward(cache, &tokens.unsqueeze(1)?, &pass)
+        let hidden = self.forward(cache, &tokens.unsqueeze(1)?, &pass)?;
+        if self.rope.may_restart(&lengths) {
+            // A copy: the tokens of the next step may have the same memory.
+            cache.history.push(tokens.unsqueeze(1)?.copy()?);
+        }
+        Ok(hidden)
     }
 
     /// The logits of all tokens of the vocabulary for hidden states, `[sequences, vocabulary]`.

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use candle_core::quantized::{GgmlDType, QStorage, QTensor};
 use candle_core::{D, DType, Module as _, Tensor};
 use disco_candle::Matrix;
-use disco_candle::weights::{Encoding, Shards, WeightsError};
+use disco_candle::weights::{Encoding, Part, Shards, WeightsError};
 use serde::{Deserialize, Serialize};
 
 use crate::names::{Names, Role};
@@ -91,7 +91,13 @@ impl Parts<'_> {
 
     /// A norm of the model.
     pub(crate) fn norm(&self, name: &str, eps: f64) -> Result<Norm, ModelError> {
-        Ok(Norm::new(self.tensor(name)?, self.features.norm_offset, eps)?)
+        if !self.features.wide_norms || self.precision.dtype() == DType::F32 {
+            return Ok(Norm::new(self.tensor(name)?, self.features.norm_offset, eps, false)?);
+        }
+        // Norms are on every rank.
+        let weight = self.shards.weights().read(name, &Part::Whole, DType::F32, self.shards.device())?;
+        self.count(weight.elem_count() * DType::F32.size_in_bytes());
+        Ok(Norm::new(weight, self.features.norm_offset, eps, true)?)
     }
 
     /// This rank's part of the bias beside a matrix of a layer, if the model has one.

@@ -163,6 +163,8 @@ fn prompt(
 ) -> Result<Json<Vec<Option<u32>>>, ModelError> {
     let worker = &mut *worker.borrow_mut();
     let start = Instant::now();
+    // The memory of the last batch is free for this one, and does not go on if this one fails.
+    worker.batch = None;
     if worker.load.print_logits > 0 {
         worker.print_logits(&prompts)?;
     }

@@ -6,7 +6,7 @@ use std::arch::x86_64::*;
 use super::dense::{Element, Kind};
 use super::packed::{Block, Codes, Group, LANES};
 
-/// Distance in bytes of what is prefetched.
+/// How many bytes ahead of the current ones a kernel prefetches.
 const PREFETCHED: usize = 2048;
 
 /// The vector instructions that the kernels use.

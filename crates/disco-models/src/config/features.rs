@@ -24,6 +24,8 @@ pub struct Features {
     pub post_norms: bool,
     /// Added to the weights of all norms.
     pub norm_offset: f64,
+    /// Whether weights of norms keep 32 bits beside states of 16: 1 + w would lose most of a small w.
+    pub wide_norms: bool,
     /// The activation of the feed-forward network's gate.
     pub activation: Activation,
     /// In layers with a window, a token attends to this many last tokens, itself among them.
@@ -88,6 +90,7 @@ impl Default for Features {
             pre_norms: true,
             post_norms: false,
             norm_offset: 0.0,
+            wide_norms: false,
             activation: Activation::Silu,
             window: None,
             full_layers: Vec::new(),

@@ -4,7 +4,7 @@
 use candle_core::quantized::gguf_file::{Content, Value};
 
 use super::scaling::{DIVISORS, LONG_DIVISORS};
-use super::{Activation, Config, ExpertSplit, Experts, Features, Pairs, Scaling, missing};
+use super::{Activation, Config, ExpertSplit, Experts, Features, Pairs, Scaling, check_layers, missing};
 use crate::ModelError;
 
 /// Tokens that end a text or a turn whatever the metadata says, as in llama.cpp: many files name only one of several ends.
@@ -53,13 +53,13 @@ const READ: [&str; 35] = [
     "rope.scale_linear",
     "rope.scaling.attn_factor",
     "rope.scaling.factor",
+    "rope.scaling.finetuned",
     "rope.scaling.original_context_length",
     "rope.scaling.type",
     "rope.scaling.yarn_beta_fast",
     "rope.scaling.yarn_beta_slow",
     "vocab_size",
     // These do not change what a model computes.
-    "rope.scaling.finetuned",
     "tensor_data_layout",
     "sub_type",
 ];
@@ -92,6 +92,7 @@ impl Config {
         let dim = keys.required("embedding_length")?;
         let heads = keys.required("attention.head_count")?;
         let layers = keys.required("block_count")?;
+        check_layers(layers)?;
         let embedding = content.tensor_infos.get("token_embd.weight");
         let rows = embedding.and_then(|info| info.shape.dims().first().copied());
         let head_dim = keys.number("attention.key_length")?.unwrap_or(dim.checked_div(heads).unwrap_or(0));
@@ -115,7 +116,7 @@ impl Config {
                 .float("attention.layer_norm_rms_epsilon")?
                 .ok_or_else(|| missing(&keys.key("attention.layer_norm_rms_epsilon")))?,
             rope_base: keys.float("rope.freq_base")?.unwrap_or(10_000.0) as f32,
-            scaling: if has(DIVISORS) { Scaling::InFile } else { keys.scaling(&has)? },
+            scaling: keys.scaling(&has)?,
             pairs: if is_interleaved { Pairs::Interleaved } else { Pairs::Halves },
             tied: !has("output.weight"),
             eos: keys.ends()?,
@@ -190,6 +191,7 @@ impl<'a> Metadata<'a> {
                 Features { unrotated: (0..layers).filter(|layer| (layer + 1).is_multiple_of(4)).collect(), ..all }
             }
             "granite" => Features {
+                unrotated: if self.rotates()? { Vec::new() } else { (0..layers).collect() },
                 embedding_factor: self.factor("embedding_scale")?.unwrap_or(1.0),
                 residual_factor: self.factor("residual_scale")?.unwrap_or(1.0),
                 logits_divisor: self.factor("logit_scale")?.unwrap_or(1.0),
@@ -214,10 +216,11 @@ impl<'a> Metadata<'a> {
 
     /// What Gemma 2 and 3 have beside the factors of `all`.
     fn gemma(&self, all: Features, layers: usize) -> Result<Features, ModelError> {
-        let window = Some(all.window.unwrap_or(4096));
-        let all = Features { post_norms: true, activation: Activation::GeluTanh, window, ..all };
+        let base = self.float("rope.freq_base_swa")?;
+        let all = Features { post_norms: true, wide_norms: true, activation: Activation::GeluTanh, ..all };
         Ok(if self.architecture == "gemma2" {
             Features {
+                window: Some(all.window.unwrap_or(4096)),
                 score_cap: Some(self.factor("attn_logit_softcapping")?.unwrap_or(50.0)),
                 logits_cap: Some(self.factor("final_logit_softcapping")?.unwrap_or(30.0)),
                 full_layers: self.full_layers(layers, 2)?,
@@ -228,7 +231,7 @@ impl<'a> Metadata<'a> {
                 head_norms: true,
                 logits_cap: self.factor("final_logit_softcapping")?,
                 full_layers: self.full_layers(layers, 6)?,
-                window_rope_base: Some(self.float("rope.freq_base_swa")?.unwrap_or(10_000.0) as f32),
+                window_rope_base: all.window.map(|_| base.unwrap_or(10_000.0) as f32),
                 ..all
             }
         })
@@ -247,7 +250,7 @@ impl<'a> Metadata<'a> {
             ("attn_logit_softcapping", features.score_cap.is_some()),
             ("attention.sliding_window_pattern", is_gemma),
             ("final_logit_softcapping", is_gemma),
-            ("rope.freq_base_swa", features.window_rope_base.is_some()),
+            ("rope.freq_base_swa", self.architecture == "gemma3"),
         ];
         let unused = keys.into_iter().filter(|(_, is_used)| !is_used).map(|(name, _)| self.key(name));
         match unused.into_iter().find(|key| self.content.metadata.contains_key(key)) {
@@ -256,17 +259,17 @@ impl<'a> Metadata<'a> {
         }
     }
 
+    /// Whether Granite rotates queries and keys: this key says so, which means nothing for others.
+    fn rotates(&self) -> Result<bool, ModelError> {
+        self.flag("rope.scaling.finetuned").map(|rotates| rotates.unwrap_or(true))
+    }
+
     fn experts(&self) -> Result<Option<Experts>, ModelError> {
         let Some(count) = self.number("expert_count")?.filter(|count| *count > 0) else { return Ok(None) };
         if !["llama", "qwen3moe"].contains(&self.architecture) {
             return Err(ModelError::Feature { feature: self.key("expert_count") });
         }
-        let key = self.key("expert_weights_norm");
-        let normalises = match self.content.metadata.get(&key) {
-            None => true,
-            Some(Value::Bool(normalises)) => *normalises,
-            Some(other) => return Err(wrong(&key, "true or false", other)),
-        };
+        let normalises = self.flag("expert_weights_norm")?.unwrap_or(true);
         Ok(Some(Experts { count, per_token: self.required("expert_used_count")?, normalises }))
     }
 
@@ -286,6 +289,14 @@ impl<'a> Metadata<'a> {
     }
 
     fn scaling(&self, has: &impl Fn(&str) -> bool) -> Result<Scaling, ModelError> {
+        match self.scaling_of_keys(has)? {
+            scaling if !has(DIVISORS) => Ok(scaling),
+            Scaling::None => Ok(Scaling::InFile),
+            scaling => Err(ModelError::Feature { feature: format!("the rope scaling {scaling:?} beside {DIVISORS}") }),
+        }
+    }
+
+    fn scaling_of_keys(&self, has: &impl Fn(&str) -> bool) -> Result<Scaling, ModelError> {
         let factor = self.float("rope.scaling.factor")?.map(|factor| factor as f32);
         let attention = self.float("rope.scaling.attn_factor")?.unwrap_or(1.0);
         let original = self.number("rope.scaling.original_context_length")?;
@@ -349,6 +360,15 @@ impl<'a> Metadata<'a> {
 
     fn number(&self, name: &str) -> Result<Option<usize>, ModelError> {
         self.whole(&self.key(name))
+    }
+
+    fn flag(&self, name: &str) -> Result<Option<bool>, ModelError> {
+        let key = self.key(name);
+        match self.content.metadata.get(&key) {
+            None => Ok(None),
+            Some(Value::Bool(is_on)) => Ok(Some(*is_on)),
+            Some(other) => Err(wrong(&key, "true or false", other)),
+        }
     }
 
     /// An optional whole number of any integer type.

@@ -81,8 +81,9 @@ pub enum Pairs {
     Halves,
 }
 
-/// The most experts that are taken for right.
-const MAX_EXPERTS: usize = 1 << 16;
+/// The most layers, and experts of a layer, that are taken for right: each has its own tensors.
+const MAX_LAYERS: usize = 1 << 12;
+const MAX_EXPERTS: usize = 1 << 12;
 
 /// The largest width of a matrix that is taken for right, so that products of two have room.
 const MAX_WIDTH: usize = 1 << 24;
@@ -194,12 +195,22 @@ impl Config {
             return fail(format!("{wrong} divisors of frequencies, and the rotated elements have {}", rotated / 2));
         }
         if let Some(experts) = &self.features.experts
-            && !(1..=experts.count.min(MAX_EXPERTS)).contains(&experts.per_token)
+            && (experts.count > MAX_EXPERTS || !(1..=experts.count).contains(&experts.per_token))
         {
-            return fail(format!("{} of {} experts for each token", experts.per_token, experts.count));
+            let (some, all) = (experts.per_token, experts.count);
+            return fail(format!("{some} of {all} experts for each token, and at most {MAX_EXPERTS} can be right"));
         }
         Ok(self)
     }
+}
+
+/// # Errors
+/// There are more layers than can be right.
+fn check_layers(layers: usize) -> Result<(), ModelError> {
+    if layers <= MAX_LAYERS {
+        return Ok(());
+    }
+    Err(ModelError::Inconsistent(format!("{layers} layers, and at most {MAX_LAYERS} can be right")))
 }
 
 /// The tokens of the key `eos_token_id`: none, one, or a list.

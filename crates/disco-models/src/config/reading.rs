@@ -3,11 +3,8 @@
 use serde_json::Value as Json;
 
 use super::family::{Family, SLIDES};
-use super::{Activation, Experts, Features, json, missing};
+use super::{Activation, Experts, Features, check_layers, json, missing};
 use crate::ModelError;
-
-/// The most layers that are taken for right.
-const MAX_LAYERS: usize = 1 << 16;
 
 impl Features {
     /// The features of a model of `layers` layers. Keys of `ignored` may be unknown.
@@ -17,9 +14,7 @@ impl Features {
     pub(super) fn from_json(json: &Json, layers: usize, ignored: &[String]) -> Result<Self, ModelError> {
         let family = Family::of(json)?;
         family.check_keys(json, ignored)?;
-        if layers > MAX_LAYERS {
-            return Err(ModelError::Inconsistent(format!("{layers} layers, and at most {MAX_LAYERS} can be right")));
-        }
+        check_layers(layers)?;
         let family = family.name;
         let flag = |key| Ok::<_, ModelError>(json::flag(json, key)?.unwrap_or(false));
         let all = Self::default();
@@ -36,7 +31,8 @@ impl Features {
         if flag(SLIDES)? {
             features.window = window(json)?;
             // The default of transformers.
-            features.full_layers = (0..layers.min(json::number(json, "max_window_layers")?.unwrap_or(28))).collect();
+            let first = if family == "qwen3_moe" { 0 } else { json::number(json, "max_window_layers")?.unwrap_or(28) };
+            features.full_layers = (0..layers.min(first)).collect();
             if family == "smollm3" && json["layer_types"].is_null() {
                 return Err(ModelError::Feature { feature: format!("{SLIDES} without layer_types") });
             }
@@ -70,7 +66,8 @@ impl Features {
         let (scores, logits) = if is_third { (None, None) } else { (Some(50.0), Some(30.0)) };
         self.score_cap = cap("attn_logit_softcapping", scores)?;
         self.logits_cap = cap("final_logit_softcapping", logits)?;
-        (self.head_norms, self.post_norms, self.norm_offset) = (is_third, true, 1.0);
+        (self.head_norms, self.post_norms) = (is_third, true);
+        (self.norm_offset, self.wide_norms) = (1.0, true);
         self.embedding_factor = (width as f64).sqrt();
         self.attention_factor = Some(scale.powf(-0.5));
         self.window = window(json)?;
@@ -107,6 +104,12 @@ impl Features {
         }
         if self.window.is_some() {
             self.full_layers = (0..layers).filter(|layer| kinds[*layer] == "full_attention").collect();
+            // transformers has one mask for all layers of these families, whatever the key says.
+            let has_one_mask = ["mistral", "mixtral", "phi3", "qwen3_moe"].contains(&Family::of(json)?.name);
+            if has_one_mask && !self.full_layers.is_empty() {
+                let feature = format!("{key}: layers with and without a window in this family");
+                return Err(ModelError::Feature { feature });
+            }
         }
         Ok(())
     }

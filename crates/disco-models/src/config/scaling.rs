@@ -86,38 +86,37 @@ pub(super) struct RopeKeys {
     pub(super) share: f64,
 }
 
-/// Base, scaling and share, from `rope_parameters` (transformers 5) or from `rope_theta` and `rope_scaling`.
+/// Base, scaling and share, from `rope_parameters` (transformers 5), else from `rope_scaling`. What they leave out is at the
+/// top: `rope_theta`, `partial_rotary_factor`.
 ///
 /// `context` is that of the whole model.
 pub(super) fn rope_from_json(json: &Json, context: usize) -> Result<RopeKeys, ModelError> {
-    let parameters = &json["rope_parameters"];
     let family = Family::of(json)?;
+    let parent = if json["rope_parameters"].is_null() { "rope_scaling" } else { "rope_parameters" };
+    let parameters = &json[parent];
     // The parameters of layers with a window are among the features of the family.
     let full = &parameters["full_attention"];
     let parameters = if family.has_window_rope() && full.is_object() { full } else { parameters };
-    let default = family.rope_base();
-    let base = |json: &Json| Ok::<_, ModelError>(json::float(json, "rope_theta")?.unwrap_or(default) as f32);
-    let share = json::float(parameters, "partial_rotary_factor")?.or(json::float(json, "partial_rotary_factor")?);
-    let share = share.unwrap_or(1.0);
+    if parent == "rope_parameters" && !json["rope_scaling"].is_null() && json["rope_scaling"] != *parameters {
+        let both = "both rope_parameters and rope_scaling are set, and differ; remove one of them";
+        return Err(ModelError::Inconsistent(both.into()));
+    }
+    let is_flat = parameters.as_object().is_some_and(|values| !values.values().any(Json::is_object));
+    if !parameters.is_null() && !is_flat {
+        return Err(ModelError::Feature { feature: format!("{parent} that differ between layers") });
+    }
+    let key = |name: &str| match (json::float(parameters, name)?, json::float(json, name)?) {
+        (Some(own), Some(top)) if own != top => Err(ModelError::Inconsistent(format!(
+            "both {name} ({top}) and {parent}.{name} ({own}) are set, and differ"
+        ))),
+        (own, top) => Ok(own.or(top)),
+    };
+    let share = key("partial_rotary_factor")?.unwrap_or(1.0);
     if share != 1.0 && !family.rotates_partly() {
         return Err(ModelError::Feature { feature: format!("partial_rotary_factor {share}") });
     }
-    if parameters.is_null() {
-        return Ok(RopeKeys {
-            base: base(json)?,
-            scaling: Scaling::of(json, context, "rope_scaling", &json["rope_scaling"])?,
-            share,
-        });
-    }
-    if parameters.as_object().is_none_or(|values| values.values().any(Json::is_object)) {
-        return Err(ModelError::Feature { feature: "rope_parameters that differ between layers".into() });
-    }
-    let differs = |key: &&str| !json[*key].is_null() && json[*key] != parameters[*key];
-    let both = ["rope_theta", "rope_scaling"].into_iter().find(differs);
-    if let Some(key) = both {
-        return Err(ModelError::Inconsistent(format!("both rope_parameters and {key} are set; remove {key}")));
-    }
-    Ok(RopeKeys { base: base(parameters)?, scaling: Scaling::of(json, context, "rope_parameters", parameters)?, share })
+    let base = key("rope_theta")?.unwrap_or(family.rope_base()) as f32;
+    Ok(RopeKeys { base, scaling: Scaling::of(json, context, parent, parameters)?, share })
 }
 
 /// The tensor of [`Scaling::InFile`], which is in GGUF files.
@@ -176,14 +175,13 @@ impl Scaling {
         }
         let original = whole.or(own);
         // As transformers: without an original context, all sequences are short ones.
-        let (context, factor) = match original {
-            Some(original) => (original, Some(context as f64 / original as f64)),
-            None => (context, json::float(json, "factor")?),
-        };
-        let attention = match (json::float(json, "attention_factor")?, factor) {
-            (Some(attention), _) => attention,
-            (None, Some(factor)) if factor > 1.0 => (1.0 + factor.ln() / (context as f64).ln()).sqrt(),
-            _ => 1.0,
+        let ratio = original.map_or(1.0, |original| context as f64 / original as f64);
+        let context = original.unwrap_or(context);
+        let factor = json::float(json, "factor")?.unwrap_or(ratio);
+        let attention = match json::float(json, "attention_factor")? {
+            Some(attention) => attention,
+            None if factor > 1.0 => (1.0 + factor.ln() / (context as f64).ln()).sqrt(),
+            None => 1.0,
         };
         Ok(Self::Long {
             short: divisors("short_factor")?,

@@ -17,6 +17,10 @@ use super::{Because as _, Why, metadata_text};
 /// The character that SentencePiece writes for a space.
 const SPACE: &str = "▁";
 
+/// The special tokens of Phi-3 that leave white space after them. Others take it, which files do not say; as llama.cpp, by
+/// the name of the model.
+const PLAIN_OF_PHI3: [&str; 3] = ["<unk>", "<s>", "<|endoftext|>"];
+
 /// The metadata of a vocabulary.
 struct Vocabulary<'a> {
     content: &'a Content,
@@ -125,12 +129,15 @@ impl Vocabulary<'_> {
     fn add_specials(&self, tokenizer: &mut Tokenizer) -> Why<()> {
         let Some(kinds) = self.content.metadata.get("tokenizer.ggml.token_type") else { return Ok(()) };
         let kinds = kinds.to_vec().because("tokenizer.ggml.token_type")?;
+        let name = metadata_text(self.content, "general.name").unwrap_or_default().to_lowercase();
+        let is_phi3 = name.contains("phi-3") || name.contains("phi3");
         // `llama_token_type`: unknown 2, control 3, user defined 4.
         let of = |wanted: &[i64]| -> Vec<AddedToken> {
             let is = |kind: &Value| integer(kind).is_some_and(|kind| wanted.contains(&kind));
             let found = kinds.iter().zip(&self.tokens).filter(|(kind, _)| is(kind));
             let special = wanted != [4];
-            found.map(|(_, token)| AddedToken::from(*token, special).normalized(false)).collect()
+            let strips = |token: &str| special && is_phi3 && !PLAIN_OF_PHI3.contains(&token);
+            found.map(|(_, token)| AddedToken::from(*token, special).normalized(false).rstrip(strips(token))).collect()
         };
         tokenizer.add_special_tokens(of(&[2, 3])).map_err(|error| error.to_string())?;
         tokenizer.add_tokens(of(&[4])).map_err(|error| error.to_string())?;

@@ -66,3 +66,20 @@ fn embeddings_of_a_batch_are_those_of_each_sentence_in_one_process() {
         });
     }
 }
+
+#[test]
+fn what_is_no_such_bert_is_refused_by_its_key() {
+    let error_with = |key: &str, value: serde_json::Value| {
+        let mut json = config();
+        json[key] = value;
+        plan(&serde_json::from_value(json).unwrap(), 1).unwrap_err().to_string()
+    };
+    for (key, value) in [("hidden_act", "relu"), ("position_embedding_type", "relative_key"), ("model_type", "roberta")]
+    {
+        let error = error_with(key, value.into());
+        assert!(error.contains(&format!("{key} {value:?} is not supported")), "{error}");
+    }
+    let error = error_with("num_attention_heads", 4.into());
+    assert!(error.ends_with("4 heads can't share 30 elements equally"), "{error}");
+    assert!(error_with("num_attention_heads", 0.into()).contains("0 heads can't share"));
+}

@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 use std::fs;
+use std::path::Path;
 
 use candle_core::quantized::gguf_file::{Content, Value, VersionedMagic};
 use disco_candle::weights::Weights;
-use disco_models::Config;
+use disco_models::{Config, Scaling};
 
 use crate::random::{Model, THREE_HEADS};
 
@@ -57,7 +58,7 @@ fn a_key_of_another_type_is_an_error_and_not_its_default() {
 #[test]
 fn values_that_no_model_has_are_refused_before_memory_is_taken() {
     let error = config_with("num_hidden_layers", 1_000_000_000_000_000u64.into()).unwrap_err();
-    assert!(error.ends_with("1000000000000000 layers, and at most 65536 can be right"), "{error}");
+    assert!(error.ends_with("1000000000000000 layers, and at most 4096 can be right"), "{error}");
     let error = config_with("head_dim", (1u64 << 40).into()).unwrap_err();
     assert!(error.ends_with("a width or a number is 1099511627776, and at most 16777216 can be right"), "{error}");
     let model = model();
@@ -119,4 +120,60 @@ fn ends_of_a_gguf_file_are_its_keys_and_tokens_that_are_ends_by_their_names() {
     let tensor_infos = HashMap::new();
     let content = Content { magic: VersionedMagic::GgufV3, metadata, tensor_infos, tensor_data_offset: 0 };
     assert_eq!(Config::from_gguf(&content).unwrap().eos, [1, 3, 4]);
+}
+
+#[test]
+fn what_the_parameters_of_rope_leave_out_is_at_the_top() {
+    let base = |keys: &[(&str, serde_json::Value)]| {
+        let model = model();
+        let file = model.path().with_file_name("config.json");
+        let mut json: serde_json::Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+        json["rope_theta"] = serde_json::Value::Null;
+        json["rope_scaling"] = serde_json::Value::Null;
+        keys.iter().for_each(|(key, value)| json[*key] = value.clone());
+        fs::write(&file, json.to_string()).unwrap();
+        open(&model).map(|config| config.rope_base)
+    };
+    let linear = serde_json::json!({"rope_type": "linear", "factor": 2.0});
+    let with_base = serde_json::json!({"rope_type": "linear", "factor": 2.0, "rope_theta": 500.0});
+    for parent in ["rope_parameters", "rope_scaling"] {
+        assert_eq!(base(&[(parent, linear.clone())]).unwrap(), 10_000.0);
+        assert_eq!(base(&[(parent, linear.clone()), ("rope_theta", 700.0.into())]).unwrap(), 700.0);
+        assert_eq!(base(&[(parent, with_base.clone())]).unwrap(), 500.0);
+        let error = base(&[(parent, with_base.clone()), ("rope_theta", 700.0.into())]).unwrap_err();
+        let expected = format!("both rope_theta (700) and {parent}.rope_theta (500) are set, and differ");
+        assert!(error.ends_with(&expected), "{error}");
+    }
+}
+
+#[test]
+fn the_factor_of_longrope_comes_before_the_ratio_of_the_contexts() {
+    let attention = |factor: serde_json::Value| {
+        let scaling = serde_json::json!({
+            "rope_type": "longrope", "short_factor": [1.0, 1.0, 1.0, 1.0], "long_factor": [2.0, 2.0, 2.0, 2.0],
+            "original_max_position_embeddings": 16, "factor": factor,
+        });
+        match config_with("rope_scaling", scaling).unwrap().scaling {
+            Scaling::Long { attention, .. } => f64::from(attention),
+            other => panic!("{other:?}"),
+        }
+    };
+    // The context of the model is 64.
+    let expected = |factor: f64| (1.0 + factor.ln() / 16f64.ln()).sqrt();
+    assert!((attention(serde_json::Value::Null) - expected(4.0)).abs() < 1e-6);
+    assert!((attention(8.0.into()) - expected(8.0)).abs() < 1e-6);
+}
+
+#[test]
+fn windows_are_those_of_the_one_mask_of_a_family() {
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/models/qwen3-moe/config.json");
+    let mut json: serde_json::Value = serde_json::from_str(&fs::read_to_string(model).unwrap()).unwrap();
+    json["use_sliding_window"] = true.into();
+    json["sliding_window"] = 8.into();
+    json["max_window_layers"] = 28.into();
+    let features = Config::from_json(&json, &[]).unwrap().features;
+    assert_eq!((features.window, features.full_layers), (Some(8), vec![]));
+    json["layer_types"] = serde_json::json!(["sliding_attention", "full_attention"]);
+    let error = Config::from_json(&json, &[]).unwrap_err().to_string();
+    assert!(error.contains("layer_types: layers with and without a window in this family"), "{error}");
 }

@@ -13,7 +13,7 @@ use candle_core::{Device, Tensor};
 use disco::SessionKind;
 use disco_candle::weights::Weights;
 use disco_models::worker::Load;
-use disco_models::{Config, ExpertSplit, Precision};
+use disco_models::{Config, ExpertSplit, Precision, Scaling};
 use serde_json::Value as Json;
 
 use crate::families::{Case, Prompt, case};
@@ -327,4 +327,46 @@ fn a_key_of_a_gguf_file_that_is_not_understood_is_refused_by_name() {
     let error = error_with("mamba", "block_count", Value::U32(4)).unwrap();
     assert!(error.contains("the architecture \"mamba\", which is not supported"), "{error}");
     assert!(error.contains("qwen3moe, phi3, gemma2, gemma3, olmo2, smollm3, granite (of GGUF files)"), "{error}");
+}
+
+#[test]
+fn keys_of_a_gguf_file_that_turn_something_off_are_obeyed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    let open = |conversion: &Conversion| {
+        conversion.write(&path, GgmlDType::F32);
+        Config::open(&Weights::open(&path).unwrap()).map_err(|error| error.to_string())
+    };
+    let mut granite = Conversion::new(&model("granite"), "granite");
+    assert!(open(&granite).unwrap().features.unrotated.is_empty());
+    granite.set("rope.scaling.finetuned", Value::Bool(false));
+    assert_eq!(open(&granite).unwrap().features.unrotated, [0, 1]);
+
+    let mut gemma = Conversion::new(&model("gemma3-plain"), "gemma3");
+    assert!(open(&gemma).unwrap().features.window.is_some());
+    gemma.metadata.remove("gemma3.attention.sliding_window");
+    let features = open(&gemma).unwrap().features;
+    assert_eq!((features.window, features.window_rope_base), (None, None));
+
+    let mut llama = Conversion::new(&model("llama-3"), "llama");
+    assert_eq!(open(&llama).unwrap().scaling, Scaling::InFile);
+    llama.set("rope.scaling.factor", Value::F32(2.0));
+    let error = open(&llama).unwrap_err();
+    assert!(error.contains("the rope scaling Linear { factor: 2.0 } beside rope_freqs.weight is not"), "{error}");
+}
+
+#[test]
+fn numbers_of_layers_and_experts_that_no_model_has_are_refused_before_memory_is_taken() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    let error_with = |name: &str, architecture, keys: &[(&str, Value)]| {
+        let mut conversion = Conversion::new(&model(name), architecture);
+        keys.iter().for_each(|(key, value)| conversion.set(key, value.clone()));
+        conversion.write(&path, GgmlDType::F32);
+        Config::open(&Weights::open(&path).unwrap()).unwrap_err().to_string()
+    };
+    let error = error_with("smollm3-four", "smollm3", &[("block_count", Value::U64(1 << 60))]);
+    assert!(error.ends_with("1152921504606846976 layers, and at most 4096 can be right"), "{error}");
+    let error = error_with("mixtral", "llama", &[("expert_count", Value::U64(1 << 40))]);
+    assert!(error.ends_with("2 of 1099511627776 experts for each token, and at most 4096 can be right"), "{error}");
 }

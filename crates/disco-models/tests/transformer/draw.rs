@@ -136,8 +136,10 @@ fn add_features(config: &mut Json, family: &str, layers: usize, pick: &mut dyn F
     if ["qwen2", "qwen3", "qwen3_moe", "smollm3"].contains(&family) && pick(2) == 0 {
         config["use_sliding_window"] = json!(true);
         config["sliding_window"] = json!(1 + pick(6));
-        config["max_window_layers"] = json!(0);
-        config["layer_types"] = json!(kinds(pick));
+        config["max_window_layers"] = json!(pick(layers + 1));
+        if family != "qwen3_moe" && (family == "smollm3" || pick(2) == 0) {
+            config["layer_types"] = json!(kinds(pick));
+        }
     }
     if ["llama", "smollm3", "granite"].contains(&family) {
         config["mlp_bias"] = json!(pick(2) == 0);

@@ -131,7 +131,8 @@ impl Slow {
                 "mistral" | "mixtral" | "phi3" => self.config["sliding_window"].is_u64(),
                 "gemma2" => layer.is_multiple_of(2),
                 "gemma3_text" => layer % 6 != 5,
-                "qwen2" | "qwen3" | "qwen3_moe" if self.config["use_sliding_window"] == true => {
+                "qwen3_moe" => self.config["use_sliding_window"] == true,
+                "qwen2" | "qwen3" if self.config["use_sliding_window"] == true => {
                     layer >= self.config["max_window_layers"].as_u64().unwrap_or(28) as usize
                 }
                 _ => false,

@@ -1,21 +1,24 @@
 //! Texts that grow token by token: steps of all shapes choose the same tokens, and the host waits once for each of them.
 
 use std::ffi::c_void;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use candle_core::quantized::GgmlDType;
-use candle_core::{DType, Device};
+use candle_core::{DType, Device, Tensor};
 use disco::device_api::{self, Event};
 use disco::tensor::Storage;
 use disco::{
-    Builder, DataPlane as _, DeviceKind, Json, Queue, Session as _, SessionExt as _, WorkerContext, WorkerId, block_on,
+    Builder, DataPlane as _, DeviceKind, Json, Queue, Session as _, SessionExt as _, Value, WorkerContext, WorkerId,
+    block_on,
 };
 use disco_candle::Comm;
 use disco_candle::weights::{Shards, Weights};
-use disco_models::{Config, Precision, Sampler, Steps, Transformer, plan};
+use disco_models::worker::{Batch, Load};
+use disco_models::{Cache, Config, Precision, Sampler, Steps, Transformer, plan};
 
+use crate::families::{Case, Prompt, case};
 use crate::random::{Model, NINE_HEADS, THREE_HEADS};
 
 /// Tokens of each text. The cache has 64 slots at first, so it gets larger memory on the way.
@@ -203,4 +206,47 @@ fn the_host_waits_once_for_each_token() {
         let each = if sampler.is_greedy() { 16 } else { 4 * NINE_HEADS.vocabulary };
         assert_eq!(queue.bytes, COUNT * prompts.len() * each);
     }
+}
+
+#[test]
+fn a_text_that_outgrows_its_original_context_goes_on_after_a_failed_step() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/models/phi3-cross");
+    let Case { prompts, .. } = case(folder.clone());
+    let model = load(folder, Comm::alone()).unwrap();
+    // Its original context has 16 tokens.
+    let Prompt { prompt_ids, greedy_ids, .. } = &prompts[0];
+    let (mut cache, mut hidden) = model.prompt(std::slice::from_ref(prompt_ids)).unwrap();
+    for (number, expected) in greedy_ids.iter().enumerate() {
+        assert_eq!(model.most_probable(&hidden).unwrap().to_vec().unwrap(), [*expected], "token {number}");
+        let step = |cache: &mut Cache, token: u32| model.step(cache, &Tensor::new(&[token], &Device::Cpu).unwrap());
+        assert!(step(&mut cache, 1_000_000).is_err());
+        hidden = step(&mut cache, *expected).unwrap();
+    }
+}
+
+#[test]
+fn a_batch_that_fails_ends_the_one_before() {
+    disco::init_test!();
+    let model = Model::gguf(THREE_HEADS, 2, GgmlDType::F32);
+    let session = Builder::threads(2).start().unwrap();
+    block_on(async {
+        session.init_ccl("local", &[]).await.unwrap();
+        let load = Json(Load::new(model.path(), Precision::F32));
+        let worker = session.call_named("disco.models.load", (load, Value::None)).await.unwrap();
+        let prompt = |tokens: Vec<u32>| {
+            let batch = Json(Batch::new(vec![tokens], Sampler::GREEDY));
+            session.call_named("disco.models.prompt", (&worker, batch))
+        };
+        let first: Json<Vec<Option<u32>>> =
+            session.get_as(&prompt(vec![1, 2]).await.unwrap(), WorkerId::new(0)).await.unwrap();
+        assert!(first.0[0].is_some());
+        let failed = prompt(vec![1; 65]).await.unwrap();
+        let error = session.get_as::<Json<Vec<Option<u32>>>>(&failed, WorkerId::new(0)).await.unwrap_err();
+        assert!(error.to_string().contains("the context of the model has 64"), "{error}");
+        session.recover().await.unwrap();
+        let next = session.call_named("disco.models.next", (&worker,)).await.unwrap();
+        let next: Json<Vec<Option<u32>>> = session.get_as(&next, WorkerId::new(0)).await.unwrap();
+        assert_eq!(next.0, []);
+        _ = session.shutdown().await;
+    });
 }

@@ -176,6 +176,25 @@ fn folder(json: &serde_json::Value, config: &serde_json::Value) -> tempfile::Tem
 }
 
 #[test]
+fn special_tokens_of_phi_3_take_the_white_space_after_them() {
+    let tokens_of = |name: &str| {
+        let tokens = ["<unk>", "<s>", "<|end|>", "<0x0A>", "▁", "a"].map(str::to_owned);
+        let text = gguf(&[
+            ("general.name", Value::String(name.into())),
+            ("tokenizer.ggml.model", Value::String("llama".into())),
+            ("tokenizer.ggml.tokens", texts(tokens)),
+            ("tokenizer.ggml.scores", Value::Array(vec![Value::F32(0.0); 6])),
+            ("tokenizer.ggml.token_type", Value::Array([2, 3, 3, 6, 1, 1].map(Value::I32).into())),
+            ("tokenizer.ggml.add_bos_token", Value::Bool(false)),
+            ("tokenizer.ggml.add_space_prefix", Value::Bool(false)),
+        ]);
+        text.unwrap().tokens("a<|end|>\na<s>\na", None, true).unwrap()
+    };
+    assert_eq!(tokens_of("Phi-3 Mini 4k"), [5, 2, 5, 1, 3, 5]);
+    assert_eq!(tokens_of("Llama 2"), [5, 2, 3, 5, 1, 3, 5]);
+}
+
+#[test]
 fn what_a_template_would_leave_out_is_refused_by_its_name() {
     let text = bytes("gpt-2", "{% for m in messages %}{{ m.content }}{% endfor %}");
     let error = |change: &dyn Fn(&mut Chat)| {
