@@ -152,7 +152,7 @@ pub(crate) fn long_tests() -> Vec<Step> {
 }
 
 /// Tests under AddressSanitizer.
-fn sanitized_tests() -> [Step; 3] {
+fn sanitized_tests() -> [Step; 4] {
     let target = format!("--target-dir target/asan --target {ARCH}-unknown-linux-gnu");
     let sanitized = |name, tests: &str, filter: &str| {
         step(name, &format!("test --quiet {tests} {target} -- {filter}"))
@@ -179,6 +179,7 @@ fn sanitized_tests() -> [Step; 3] {
             // Skips tests that run the compiler: it would have to compile with the same flags.
             "--skip the_message_for",
         ),
+        sanitized("vector products, address sanitizer", "--package disco-candle --lib", "products"),
         sanitized("conformance, address sanitizer", "--package disco-tests --test conformance", ""),
         // Memory that stuck peers may still access is leaked on purpose.
         sanitized("processes, address sanitizer", "--package disco-tests --test processes", &but)
