@@ -22,6 +22,7 @@
 //!
 //! | to do | see |
 //! |---|---|
+//! | models by their names on a hub (feature `hub`, on by default) | `hub` |
 //! | texts to tokens and back | [`text`] |
 //! | worker functions that load a model and generate | [`worker`] |
 //! | embeddings of sentences | [`bert`] |
@@ -39,6 +40,8 @@ mod experts;
 mod feed_forward;
 mod generation;
 mod head_norms;
+#[cfg(feature = "hub")]
+pub mod hub;
 mod mask;
 mod model;
 mod names;

@@ -39,10 +39,10 @@ struct Args {
     /// Kind of session: threads, processes [default: processes for `mpi`, threads for others]
     #[arg(long, env = "DISCO_SESSION")]
     session: Option<SessionKind>,
-    /// Folder of a BERT model with `config.json`, `tokenizer.json` and `model.safetensors`
+    /// Folder of a BERT model with `config.json`, `tokenizer.json` and `model.safetensors`, or its name on Hugging Face's hub
     /// [default: all-MiniLM-L6-v2, fetched once]
-    #[arg(long, value_name = "FOLDER")]
-    model: Option<PathBuf>,
+    #[arg(long, value_name = "FOLDER|NAME")]
+    model: Option<String>,
 }
 
 /// Worker function: the embeddings of sentences.

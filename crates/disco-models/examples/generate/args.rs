@@ -36,10 +36,11 @@ pub(crate) struct Args {
     /// Threads of each worker [default: the cores of the machine, shared equally]
     #[arg(long)]
     pub(crate) threads: Option<usize>,
-    /// GGUF file, safetensors file, or folder with `config.json`, `tokenizer.json` and safetensors files
+    /// GGUF file, safetensors file, folder with `config.json`, `tokenizer.json` and safetensors files, or name on Hugging
+    /// Face's hub: `OWNER/REPOSITORY`, with `:Q4_K_M` or such for one of several GGUF files
     /// [default: SmolLM2-135M-Instruct, fetched once]
-    #[arg(long, value_name = "FILE|FOLDER")]
-    pub(crate) model: Option<PathBuf>,
+    #[arg(long, value_name = "FILE|FOLDER|NAME")]
+    pub(crate) model: Option<String>,
     /// Type of the weights in memory
     #[arg(long, value_enum, default_value_t)]
     pub(crate) dtype: Dtype,

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
+use disco_models::hub::{Hub, HubName};
+use indicatif::{ProgressBar, ProgressStyle};
 
 /// The folder of fetched models.
 const CACHE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/test-cache");
@@ -17,15 +19,34 @@ pub(crate) struct Fetched {
     pub(crate) file: &'static str,
 }
 
-/// The path of a model: `path` if it is given, else the fetched model, which is fetched if it is missing.
+/// The path of a model: `model` if it is given, a path or a name on a hub, else the fetched model, which is fetched if it is
+/// missing.
 ///
 /// # Errors
-/// There is no such file, or the model can't be fetched.
-pub(crate) fn find(path: Option<&Path>, model: &Fetched) -> Result<PathBuf> {
-    if let Some(path) = path {
-        ensure!(path.exists(), "{}: there is no such file or folder", path.display());
-        return Ok(path.to_owned());
+/// There is no such file and no such name, or the model can't be fetched.
+pub(crate) fn find(model: Option<&str>, default: &Fetched) -> Result<PathBuf> {
+    match model {
+        Some(path) if Path::new(path).exists() => Ok(path.into()),
+        Some(name) => from_hub(name),
+        None => fetch(default),
     }
+}
+
+/// Downloads a model, with a bar of progress on a terminal.
+fn from_hub(name: &str) -> Result<PathBuf> {
+    let name: HubName = name.parse().with_context(|| format!("{name}: there is no such file or folder"))?;
+    let style = ProgressStyle::with_template("{msg} [{bar:30}] {bytes}/{total_bytes}")?.progress_chars("=> ");
+    let bar = ProgressBar::new(0).with_style(style);
+    let path = Hub::from_env().fetch(&name, |downloaded| {
+        bar.set_message(downloaded.file.clone());
+        bar.set_length(downloaded.total);
+        bar.set_position(downloaded.bytes);
+    });
+    bar.finish_and_clear();
+    path.with_context(|| format!("there is no file or folder {name}, and the hub has not given it"))
+}
+
+fn fetch(model: &Fetched) -> Result<PathBuf> {
     let file = Path::new(CACHE).join(model.file);
     if file.exists() {
         return Ok(file);
