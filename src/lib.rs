@@ -143,6 +143,7 @@ pub mod internal {
     pub use crate::init::restart_under_mpi;
     pub use crate::init::{init_in_test, init_without_launcher};
     pub use crate::remote::node::be_node;
+    pub use crate::remote::role::{WorkerProgram, set_worker_program};
     pub use crate::remote::signals;
 }
 

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write as _};
 use std::path::Path;
-use std::process::{self, Command, Stdio};
+use std::process::{self, Stdio};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -157,8 +157,8 @@ pub(crate) fn start_here(
 ) -> Result<Vec<NodeProcess>> {
     let seconds = u32::try_from(start.as_secs()).unwrap_or(u32::MAX).max(1);
     let start = |id: u32| {
-        let mut command = Command::new(processes::this_program());
-        command.args(crate::remote::role::args()).stdin(Stdio::null());
+        let mut command = crate::remote::role::command();
+        command.stdin(Stdio::null());
         command.env(CONNECT, announcement.address.to_string()).env(NODE_ID, id.to_string());
         command.env(JOIN_SECONDS, seconds.to_string()).env_remove(SPARE).env(STARTER, process::id().to_string());
         token.pass_on(&mut command);

@@ -2,6 +2,8 @@
 
 use std::env;
 use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::Command;
 use std::sync::OnceLock;
 
 use disco_channel::processes::{self, Invitation, Launch};
@@ -9,6 +11,29 @@ use disco_core::{Error, Result, worker};
 
 /// The role of this process; unset until it calls [`init`](crate::init).
 static ROLE: OnceLock<Role> = OnceLock::new();
+
+/// What is executed as a worker or a node instead of this program.
+static WORKER_PROGRAM: OnceLock<WorkerProgram> = OnceLock::new();
+
+/// A program with its arguments and with variables that it gets in addition to those of this process.
+#[allow(clippy::exhaustive_structs, reason = "the extension module makes one")]
+#[derive(Clone, Debug)]
+pub struct WorkerProgram {
+    /// The executable.
+    pub path: PathBuf,
+    /// Its arguments.
+    pub args: Vec<OsString>,
+    /// Names and values.
+    pub env: Vec<(OsString, OsString)>,
+}
+
+/// Lets sessions execute `program` as workers and nodes, for a process that is an interpreter: its own arguments would run
+/// the user's program again. A second call changes nothing.
+#[doc(hidden)]
+pub fn set_worker_program(program: WorkerProgram) {
+    WORKER_PROGRAM.get_or_init(|| program);
+    set_program();
+}
 
 enum Role {
     Program,
@@ -49,11 +74,31 @@ pub(crate) fn set_worker() {
 /// Errors of [`check`].
 pub(crate) fn launch() -> Result<Launch> {
     check()?;
-    Ok(Launch::this_program().args(args()))
+    let WorkerProgram { path, args, env } = match WORKER_PROGRAM.get() {
+        Some(program) => program.clone(),
+        None => return Ok(Launch::this_program().args(args())),
+    };
+    Ok(env.into_iter().fold(Launch::program(path, args), |launch, (name, value)| launch.env(name, value)))
+}
+
+/// The command that starts a node here.
+pub(crate) fn command() -> Command {
+    match WORKER_PROGRAM.get() {
+        Some(WorkerProgram { path, args, env }) => {
+            let mut command = Command::new(path);
+            command.args(args).envs(env.iter().map(|(name, value)| (name, value)));
+            command
+        }
+        None => {
+            let mut command = Command::new(processes::this_program());
+            command.args(args());
+            command
+        }
+    }
 }
 
 /// The arguments with which this program is started as a worker or as a node.
-pub(crate) fn args() -> Vec<OsString> {
+fn args() -> Vec<OsString> {
     match ROLE.get() {
         // Makes the harness run only this test, even if it is ignored, on the main thread and without capturing its
         // output.

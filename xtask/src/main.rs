@@ -12,6 +12,7 @@ mod libraries;
 mod models;
 mod modules;
 mod peers;
+mod python;
 mod run;
 mod steps;
 mod table;
@@ -72,6 +73,8 @@ enum Command {
     Modules,
     /// Measure Disco beside TVM and MPI libraries, and write the tables of docs/maintainers/performance.md
     Peers(peers::Peers),
+    /// Check the types and stubs of the Python package, and run its tests
+    Python(python::Python),
     /// Run test programs and examples, several at a time: all of them, or those of some packages
     Programs(test_programs::Selection),
     /// Run all parts of `gpu-evidence.sh` without a GPU, on the test double and the CPU, with small sizes and counts
@@ -101,6 +104,7 @@ impl Command {
             Self::Deny => return tools::deny(),
             Self::Modules => return modules::check(),
             Self::Peers(peers) => return peers.run(),
+            Self::Python(python) => return python.run(),
             Self::Programs(selection) => return test_programs::run(&selection),
             Self::GpuRehearsal => return gpu::rehearse(),
             Self::Check { fast: true, since } => fast::steps(&since)?,

@@ -18,7 +18,7 @@ pub(crate) struct Step {
 }
 
 /// Packages of the workspace and their folders. Each must build alone. A test compares this with the manifests.
-pub(crate) const CRATES: [(&str, &str); 24] = [
+pub(crate) const CRATES: [(&str, &str); 25] = [
     ("disco-runtime", "."),
     ("disco-core", "disco-core"),
     ("disco-engine", "crates/disco-engine"),
@@ -35,6 +35,7 @@ pub(crate) const CRATES: [(&str, &str); 24] = [
     ("disco-checkpoint", "crates/disco-checkpoint"),
     ("disco-trace", "crates/disco-trace"),
     ("disco-conformance", "crates/disco-conformance"),
+    ("disco-python", "crates/disco-python"),
     ("disco-gpu-double", "testing/disco-gpu-double"),
     ("disco-runtime-cli", "disco-cli"),
     ("disco-benches", "benches"),
@@ -46,12 +47,13 @@ pub(crate) const CRATES: [(&str, &str); 24] = [
 ];
 
 /// Packages that are not published.
-const UNPUBLISHED: [&str; 7] = [
+const UNPUBLISHED: [&str; 8] = [
     "disco-gpu-double",
     "disco-benches",
     "disco-mailbox",
     "disco-ffi-library",
     "disco-metrics",
+    "disco-python",
     "disco-tests",
     "xtask",
 ];
@@ -107,6 +109,7 @@ pub(crate) fn programs() -> Vec<Step> {
         step("tests, benchmarks and examples compile", &format!("{} --quiet", Selection::default().build())),
         step("documentation tests", &format!("test --quiet --workspace {ALL_FEATURES} --doc")),
         step("tests and examples, benchmarks once each", "run --quiet --package xtask -- programs"),
+        step("Python package", "run --quiet --package xtask -- python"),
     ]
 }
 

@@ -1,13 +1,13 @@
 //! Import and export of DLPack tensors without a copy.
 //!
-//! The layouts are those of `dlpack.h`, with the unversioned `DLManagedTensor`, which all frameworks exchange.
+//! The layouts are those of `dlpack.h`: the unversioned `DLManagedTensor`, which all frameworks exchange, and the versioned
+//! one, by which a consumer learns that it may write.
 
 #![allow(unsafe_code)]
 #![allow(clippy::exhaustive_structs, reason = "the interface's")]
 
 use std::any::Any;
 use std::ffi::c_void;
-use std::ptr;
 use std::slice;
 use std::sync::Arc;
 
@@ -71,9 +71,41 @@ pub struct DLManagedTensor {
     pub deleter: Option<unsafe extern "C" fn(*mut DLManagedTensor)>,
 }
 
-/// The owner of an exported tensor's memory.
+/// `DLPackVersion`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DLPackVersion {
+    /// Versions with another number have another layout.
+    pub major: u32,
+    /// Later numbers add values of fields.
+    pub minor: u32,
+}
+
+/// `DLManagedTensorVersioned`.
+#[repr(C)]
+#[derive(Debug)]
+pub struct DLManagedTensorVersioned {
+    /// The version of the layout.
+    pub version: DLPackVersion,
+    /// Private data of the producer.
+    pub manager_ctx: *mut c_void,
+    /// Called once by the consumer when it is done.
+    pub deleter: Option<unsafe extern "C" fn(*mut DLManagedTensorVersioned)>,
+    /// [`DLManagedTensorVersioned::READ_ONLY`], or 0.
+    pub flags: u64,
+    /// The tensor.
+    pub dl_tensor: DLTensor,
+}
+
+impl DLManagedTensorVersioned {
+    /// The version of this layout.
+    pub const VERSION: DLPackVersion = DLPackVersion { major: 1, minor: 0 };
+    /// The consumer must not write.
+    pub const READ_ONLY: u64 = 1;
+}
+
+/// What an exported tensor points to.
 struct Export {
-    managed: DLManagedTensor,
     shape: Vec<i64>,
     strides: Vec<i64>,
     _tensor: Tensor,
@@ -102,34 +134,42 @@ impl Tensor {
     ///
     /// The consumer does not check the borrow flag: the program must order writes itself.
     pub fn to_dlpack(&self) -> *mut DLManagedTensor {
+        let (dl_tensor, export) = self.export();
+        let managed = DLManagedTensor { dl_tensor, manager_ctx: export.cast(), deleter: Some(delete_export) };
+        Box::into_raw(Box::new(managed))
+    }
+
+    /// As [`Tensor::to_dlpack`], for a consumer of the versioned layout, which may write.
+    pub fn to_dlpack_versioned(&self) -> *mut DLManagedTensorVersioned {
+        let (dl_tensor, export) = self.export();
+        let managed = DLManagedTensorVersioned {
+            version: DLManagedTensorVersioned::VERSION,
+            manager_ctx: export.cast(),
+            deleter: Some(delete_versioned),
+            flags: 0,
+            dl_tensor,
+        };
+        Box::into_raw(Box::new(managed))
+    }
+
+    /// The tensor for a consumer, and the leaked box that it points to.
+    fn export(&self) -> (DLTensor, *mut Export) {
         let (code, bits) = self.dtype().dlpack();
         let device = self.device();
-        let mut export = Box::new(Export {
-            managed: DLManagedTensor {
-                dl_tensor: DLTensor {
-                    data: self.0.storage.pointer().cast(),
-                    device: DLDevice { device_type: device.kind.dlpack(), device_id: device.ordinal },
-                    ndim: self.0.shape.len() as i32,
-                    dtype: DLDataType { code, bits, lanes: 1 },
-                    shape: ptr::null_mut(),
-                    strides: ptr::null_mut(),
-                    byte_offset: self.0.byte_offset as u64,
-                },
-                manager_ctx: ptr::null_mut(),
-                deleter: Some(delete_export),
-            },
-            shape: self.0.shape.to_vec(),
-            strides: self.strides(),
-            _tensor: self.clone(),
-        });
-        export.managed.dl_tensor.shape = export.shape.as_mut_ptr();
-        export.managed.dl_tensor.strides = export.strides.as_mut_ptr();
-        let export = Box::into_raw(export);
+        let (shape, strides) = (self.0.shape.to_vec(), self.strides());
+        let export = Box::into_raw(Box::new(Export { shape, strides, _tensor: self.clone() }));
         // SAFETY: `export` was just leaked, so it is valid and not shared.
-        let managed = unsafe { &raw mut (*export).managed };
-        // SAFETY: `managed` points into `export`, which was just leaked and is not shared.
-        unsafe { (*managed).manager_ctx = export.cast() };
-        managed
+        let lists = unsafe { &mut *export };
+        let dl_tensor = DLTensor {
+            data: self.0.storage.pointer().cast(),
+            device: DLDevice { device_type: device.kind.dlpack(), device_id: device.ordinal },
+            ndim: self.0.shape.len() as i32,
+            dtype: DLDataType { code, bits, lanes: 1 },
+            shape: lists.shape.as_mut_ptr(),
+            strides: lists.strides.as_mut_ptr(),
+            byte_offset: self.0.byte_offset as u64,
+        };
+        (dl_tensor, export)
     }
 
     /// Imports a tensor from a DLPack producer and shares its elements. The deleter runs when the last clone is
@@ -222,10 +262,17 @@ unsafe fn list<'a>(first: *const i64, len: usize) -> &'a [i64] {
 }
 
 unsafe extern "C" fn delete_export(managed: *mut DLManagedTensor) {
-    // SAFETY: `to_dlpack` made `managed` and stored the address of the box in `manager_ctx`.
-    let export = unsafe { (*managed).manager_ctx }.cast::<Export>();
-    // SAFETY: `to_dlpack` leaked the box, and the consumer calls the deleter once.
-    drop(unsafe { Box::from_raw(export) });
+    // SAFETY: `to_dlpack` leaked both boxes, and the consumer calls the deleter once.
+    let managed = unsafe { Box::from_raw(managed) };
+    // SAFETY: as above.
+    drop(unsafe { Box::from_raw(managed.manager_ctx.cast::<Export>()) });
+}
+
+unsafe extern "C" fn delete_versioned(managed: *mut DLManagedTensorVersioned) {
+    // SAFETY: `to_dlpack_versioned` leaked both boxes, and the consumer calls the deleter once.
+    let managed = unsafe { Box::from_raw(managed) };
+    // SAFETY: as above.
+    drop(unsafe { Box::from_raw(managed.manager_ctx.cast::<Export>()) });
 }
 
 #[cfg(test)]
@@ -242,6 +289,20 @@ mod tests {
         assert_eq!((back.dtype(), back.shape(), back.device()), (DType::F32, tensor.shape(), Device::CPU));
         drop(tensor);
         assert_eq!(back.to_vec::<f32>().unwrap(), [4., 5., 6.], "the consumer keeps the elements alive");
+    }
+
+    #[test]
+    fn a_versioned_export_says_that_it_may_be_written_and_frees_the_tensor_once() {
+        let tensor = Tensor::from_slice(&[1i16, 2, 3], [3]).unwrap();
+        let managed = tensor.to_dlpack_versioned();
+        // SAFETY: `managed` was just exported.
+        let seen = unsafe { &*managed };
+        assert_eq!((seen.version, seen.flags), (DLManagedTensorVersioned::VERSION, 0));
+        assert_eq!((seen.dl_tensor.data.cast(), seen.dl_tensor.ndim), (tensor.data(), 1));
+        assert_eq!(Arc::strong_count(&tensor.0), 2);
+        // SAFETY: the deleter of a tensor that was just exported.
+        unsafe { delete_versioned(managed) };
+        assert_eq!(Arc::strong_count(&tensor.0), 1);
     }
 
     #[test]

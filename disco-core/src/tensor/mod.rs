@@ -21,7 +21,7 @@ mod view;
 use std::fmt;
 use std::sync::Arc;
 
-pub use dlpack::{DLDataType, DLDevice, DLManagedTensor, DLTensor};
+pub use dlpack::{DLDataType, DLDevice, DLManagedTensor, DLManagedTensorVersioned, DLPackVersion, DLTensor};
 pub use storage::{Access, Storage};
 pub use view::{View, ViewMut};
 

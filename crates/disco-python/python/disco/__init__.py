@@ -1,0 +1,50 @@
+"""Disco: one controller calls functions on N workers, which exchange arrays through NCCL, RCCL, MPI or shared memory.
+
+>>> import disco, numpy as np
+>>> @disco.function
+... def mean(ctx, x):
+...     return ctx.all_reduce(x.mean(), "avg")
+>>> with disco.session(processes=2) as s:
+...     print(mean(s, s.scatter(np.arange(8.0))).get())
+3.5
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from . import _errors
+from ._disco import Context, Ref, Tensor, __version__, backends, init
+from ._errors import *  # noqa: F403
+from ._functions import Function, function
+from ._session import RemoteFunction, Replaced, Resized, Session, session
+
+if TYPE_CHECKING:
+    from . import aio
+
+__all__ = [
+    "Context",
+    "Function",
+    "Ref",
+    "RemoteFunction",
+    "Replaced",
+    "Resized",
+    "Session",
+    "Tensor",
+    "__version__",
+    "aio",
+    "backends",
+    "function",
+    "init",
+    "session",
+]
+__all__ += _errors.__all__
+
+
+def __getattr__(name: str) -> Any:
+    # asyncio takes longer to import than the rest.
+    if name == "aio":
+        import importlib
+
+        return importlib.import_module(".aio", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,252 @@
+"""The exceptions of Disco."""
+
+from __future__ import annotations
+
+import traceback as _traceback
+from typing import Any, cast
+
+__all__ = [
+    "DiscoError",
+    "WorkerError",
+    "Earlier",
+    "RemoteError",
+    "Lost",
+    "Timeout",
+    "Deadline",
+    "Stalled",
+    "Aborted",
+    "Broken",
+    "Mismatch",
+    "Unsupported",
+    "Unavailable",
+    "LibraryError",
+    "Stuck",
+    "Panicked",
+    "Closed",
+    "Invalid",
+    "ArgumentError",
+    "UnknownFunction",
+    "OutOfMemory",
+    "SystemFailure",
+    "Busy",
+    "ProtocolError",
+    "Refused",
+    "StateError",
+    "ForeignRef",
+    "NoCommunicator",
+    "NotRestored",
+]
+
+
+class DiscoError(Exception):
+    """A failure of Disco. ``kind`` is the kind of the failure that caused it, such as ``"Deadline"``."""
+
+    kind: str = "DiscoError"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The native error stays in its process.
+        fields = {name: value for name, value in vars(self).items() if name not in ("_native", "__notes__")}
+        return _restored, (type(self), self.args, fields)
+
+
+class WorkerError(DiscoError):
+    """A function has failed on a worker. ``__cause__`` is the exception of a Python function, with its traceback as a note.
+
+    The session takes no more calls until ``recover`` or ``init_ccl``.
+    """
+
+    #: Number of the worker.
+    worker: int
+    #: Name of the function, or of the command.
+    function: str
+    #: Number of the command in the session, from 1.
+    command: int
+
+
+class Earlier(WorkerError):
+    """A call was not submitted, because an earlier one had failed: the fields are those of the failure."""
+
+
+class RemoteError(Exception):
+    """An exception of a worker that can't be built here: its type is unknown, or it can't be pickled."""
+
+    #: Module and name of its type.
+    type_name: str
+
+
+class Lost(DiscoError):
+    """Workers are lost: ``replace_lost`` starts new ones."""
+
+    #: Numbers of the workers.
+    workers: list[int]
+
+
+class Timeout(DiscoError, TimeoutError):
+    """The time limit of a wait has passed. The command goes on, and its result can be waited for again."""
+
+
+class Deadline(DiscoError, TimeoutError):
+    """A deadline of the session has passed."""
+
+    #: The deadline in seconds.
+    after: float
+
+
+class Stalled(DiscoError, TimeoutError):
+    """A worker takes no commands any more."""
+
+    #: Seconds since its last progress.
+    after: float
+
+
+class Aborted(DiscoError):
+    """The operation has ended because something else has failed."""
+
+
+class Broken(DiscoError):
+    """The communicator has failed in an earlier operation."""
+
+
+class Mismatch(DiscoError):
+    """Ranks have called a collective with arguments that do not fit together."""
+
+
+class Unsupported(DiscoError):
+    """The backend or the device can't do this."""
+
+
+class Unavailable(DiscoError):
+    """A library, a backend or a device is not on this machine."""
+
+
+class LibraryError(DiscoError):
+    """A function of a vendor's library has failed."""
+
+    #: The function of the library.
+    function: str
+    #: Its return code.
+    code: int
+
+
+class Stuck(DiscoError):
+    """Workers have not left at the shutdown."""
+
+
+class Panicked(DiscoError):
+    """A Rust function has panicked."""
+
+
+class Closed(DiscoError):
+    """The session is shut down."""
+
+
+class Invalid(DiscoError, ValueError):
+    """An argument is invalid."""
+
+
+class ArgumentError(DiscoError, TypeError):
+    """A function does not take the argument, or the number of arguments."""
+
+
+class UnknownFunction(DiscoError, LookupError):
+    """There is no function of this name."""
+
+
+class OutOfMemory(DiscoError, MemoryError):
+    """There is not enough memory."""
+
+
+class SystemFailure(DiscoError, OSError):
+    """A call of the operating system has failed."""
+
+
+class Busy(DiscoError):
+    """The memory is in use."""
+
+
+class ProtocolError(DiscoError):
+    """A peer has sent what it must not."""
+
+
+class Refused(DiscoError):
+    """A peer was refused, or refuses this process."""
+
+
+class StateError(DiscoError):
+    """The object can't do this now."""
+
+
+class ForeignRef(DiscoError, ValueError):
+    """A handle belongs to another session."""
+
+
+class NoCommunicator(DiscoError):
+    """There are no communicators: ``init_ccl`` was not called, or has failed."""
+
+
+class NotRestored(DiscoError):
+    """The worker is new, and its part of the object was not put there again."""
+
+
+_KINDS = {
+    kind.__name__: kind
+    for kind in list(globals().values())
+    if isinstance(kind, type) and issubclass(kind, DiscoError)
+}
+
+
+
+def make(name: str, kind: str, text: str, fields: dict[str, Any]) -> DiscoError:
+    """The exception for an error of the native part."""
+    error = _KINDS.get(name, DiscoError)(text)
+    thrown = fields.pop("thrown", None)
+    message = fields.pop("message", None)
+    for field, value in fields.items():
+        setattr(error, field, value)
+    error.kind = kind
+    if thrown is not None:
+        error.__cause__ = rebuilt(*thrown)
+    elif isinstance(error, WorkerError) and kind in _KINDS:
+        error.__cause__ = _KINDS[kind](message)
+    return error
+
+
+def _restored(kind: type[DiscoError], args: tuple[Any, ...], fields: dict[str, Any]) -> DiscoError:
+    error = kind(*args)
+    vars(error).update(fields)
+    return error
+
+
+def describe(error: BaseException) -> tuple[str, str, str, bytes | None]:
+    """Type, text, traceback and pickle of an exception, on the worker."""
+    kind = type(error)
+    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    trace = "".join(_traceback.format_exception(error))
+    try:
+        import cloudpickle
+
+        # Code of the program, which may fail in any way.
+        pickled = cloudpickle.dumps(error, protocol=5)
+    except Exception:
+        pickled = None
+    return name, str(error), trace, pickled
+
+
+def rebuilt(name: str, text: str, trace: str, pickled: bytes | None) -> BaseException:
+    """The exception of a worker, or what is known of it."""
+    import pickle
+
+    error: Any = None
+    if pickled is not None:
+        try:
+            error = pickle.loads(pickled)
+        except Exception:
+            pass
+    if not isinstance(error, BaseException):
+        error = RemoteError(f"{name}: {text}" if text else name)
+        error.type_name = name
+    try:
+        error.add_note("On the worker:\n" + trace.rstrip())
+    except Exception:
+        pass
+    return cast(BaseException, error)

@@ -1,0 +1,288 @@
+"""Sessions that block until a result is there."""
+
+from __future__ import annotations
+
+import atexit
+import glob
+import json
+import os
+import sys
+import weakref
+from typing import Any, Callable, Iterable, NamedTuple, Sequence, TypeVar
+
+from . import _disco
+from ._disco import Ref
+from ._functions import Function, describe
+
+T = TypeVar("T")
+
+#: Sessions that the end of the program shuts down.
+_open: "weakref.WeakSet[Base]" = weakref.WeakSet()
+
+
+class Replaced(NamedTuple):
+    """What ``replace_lost`` has done."""
+
+    #: Numbers of the new workers.
+    workers: list[int]
+    #: Number of the session's epoch.
+    epoch: int
+
+
+class Resized(NamedTuple):
+    """What ``resize`` has done."""
+
+    #: For each worker before, its number now; ``None`` if it has left or is lost.
+    numbers: list[int | None]
+    #: Numbers of the new workers.
+    workers: list[int]
+    #: Number of the session's epoch.
+    epoch: int
+
+
+class RemoteFunction:
+    """A function of Rust, C or C++ on the workers: ``session["name"](*args)`` returns a handle to the results at once.
+
+    Arguments are numbers, texts, bytes, arrays, lists, tuples and dicts of them, and handles.
+    """
+
+    def __init__(self, core: _disco.Session, name: str, handle: Ref[Any]) -> None:
+        self._core, self._handle, self.name = core, handle, name
+
+    def __call__(self, *args: Any) -> Ref[Any]:
+        return self._core.call_plain(self._handle, args)
+
+    def __repr__(self) -> str:
+        return f"<disco.RemoteFunction {self.name}>"
+
+
+class Base:
+    """What sessions of both kinds do without waiting."""
+
+    def __init__(self, core: _disco.Session) -> None:
+        self._core = core
+        self._sent: "weakref.WeakKeyDictionary[Any, tuple[Ref[Any], int, Any]]" = weakref.WeakKeyDictionary()
+        self._named: dict[str, RemoteFunction] = {}
+        _open.add(self)
+
+    @property
+    def size(self) -> int:
+        """Number of workers."""
+        return self._core.size
+
+    @property
+    def groups(self) -> int:
+        """Number of equal groups of workers."""
+        return self._core.groups
+
+    def __len__(self) -> int:
+        return self._core.size
+
+    def call(self, function: Function[Any] | Callable[..., Any], /, *args: Any, **kwargs: Any) -> Ref[Any]:
+        """Calls ``function(ctx, *args, **kwargs)`` on all workers, and returns a handle to the results at once.
+
+        A handle among the arguments stands for each worker's object. Other arguments are sent to all workers: an array
+        keeps its library, and workers that are processes get a copy of their own.
+        """
+        return self._core.call(self._send(function), args, kwargs or None)
+
+    def _send(self, function: Any) -> Ref[Any]:
+        sent = self._sent.get(function)
+        if sent is not None:
+            handle, changes, names = sent
+            if changes == self._core.changes and all(at.get(name) is value for at, name, value in names):
+                return handle
+        plain = function.function if isinstance(function, Function) else function
+        changes = self._core.changes
+        described, names = describe(plain)
+        handle = self._core.define(getattr(plain, "__qualname__", type(plain).__qualname__), described)
+        self._sent[function] = (handle, changes, names)
+        return handle
+
+    def __getitem__(self, name: str) -> RemoteFunction:
+        """The function of Rust, C or C++ that is registered under this name."""
+        found = self._named.get(name)
+        if found is None:
+            found = self._named[name] = RemoteFunction(self._core, name, self._core.function(name).wait())
+        return found
+
+    def status(self) -> dict[str, Any]:
+        """The state of the session: its nodes and workers, and what each worker is doing. Times are in seconds."""
+        status: dict[str, Any] = json.loads(self._core.status())
+        return status
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__module__}.{type(self).__qualname__} of {self._core.size} workers>"
+
+
+class Session(Base):
+    """A session: one controller, this program, and N workers. Made by :func:`session`.
+
+    Use it in a ``with`` statement, which shuts it down. Calls return at once; ``get``, ``get_all`` and ``sync`` wait. All
+    workers execute the calls in the same order. Several threads may use a session.
+
+    Each method that waits raises the failure of a worker as :class:`WorkerError`, :class:`Lost` if a worker is lost, and
+    :class:`Timeout` after ``timeout`` seconds; Ctrl-C ends the wait, and not the command.
+    """
+
+    def put(self, value: T) -> Ref[T]:
+        """A handle to the same object on all workers. Returns at once."""
+        return self._core.put(value)
+
+    def put_each(self, values: Iterable[Any], timeout: float | None = None) -> Ref[Any]:
+        """A handle to another object on each worker: one for each, in order."""
+        return self._core.put_each(list(values)).wait(timeout)
+
+    def scatter(self, array: Any, timeout: float | None = None) -> Ref[Any]:
+        """A handle to one of N equal blocks of an array along axis 0 on each of N workers."""
+        return self._core.put_each(blocks(array, self.size)).wait(timeout)
+
+    def sync(self, worker: int | None = None, timeout: float | None = None) -> None:
+        """Waits until all workers, or one, have executed all calls so far."""
+        self._core.sync(worker).wait(timeout)
+
+    def init_ccl(self, backend: str = "auto", devices: Sequence[int] = ()) -> None:
+        """Makes communicators of a backend on all workers. After a failure this makes the session usable again.
+
+        ``devices`` has a device for each worker; without, worker i of a machine takes device i.
+        """
+        self._core.init_ccl(chosen(backend, self.size), list(devices)).wait()
+
+    def recover(self) -> None:
+        """Lets the workers forget a failure; their communicators end. They keep their objects and state."""
+        self._core.recover().wait()
+
+    def replace_lost(self) -> Replaced:
+        """Starts new workers in the places of lost ones. They have no objects and no state yet."""
+        return Replaced(*self._core.replace_lost().wait())
+
+    def resize(self, workers: int) -> Resized:
+        """Changes the number of workers: the last ones leave, or new ones join."""
+        return Resized(*self._core.resize(workers).wait())
+
+    def subset(self, workers: Iterable[int], groups: int = 1, backend: str | None = None) -> "Session":
+        """A session of some workers of this one, in the same processes, with its own order of calls and its own failures."""
+        subset = Session(self._core.subset(list(workers), groups).wait())
+        if backend is not None:
+            subset.init_ccl(backend)
+        return subset
+
+    def shutdown(self) -> None:
+        """Ends the session and its workers, after the calls so far. Later calls of this method do nothing."""
+        self._core.shutdown().wait()
+
+    def __enter__(self) -> "Session":
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        end(self._core, error)
+
+
+def end(core: _disco.Session, error: BaseException | None) -> None:
+    """Shuts down; after a failure the failure matters, and after Ctrl-C nobody waits for a long function."""
+    try:
+        core.shutdown().wait(2 if isinstance(error, KeyboardInterrupt) else None)
+    except Exception:
+        if error is None:
+            raise
+
+
+def blocks(array: Any, count: int) -> list[Any]:
+    """Equal blocks along axis 0."""
+    rows = len(array)
+    if rows % count:
+        raise ValueError(f"scatter: {rows} rows are not divisible into blocks for {count} workers")
+    rows //= count
+    return [array[rows * index : rows * (index + 1)] for index in range(count)]
+
+
+def chosen(backend: str, workers: int) -> str:
+    """The backend that ``auto`` stands for: ``DISCO_BACKEND``, or that of GPUs if there is one for each worker, or ``local``."""
+    if backend != "auto":
+        return backend
+    if os.environ.get("DISCO_BACKEND"):
+        return os.environ["DISCO_BACKEND"]
+    for name, devices in (("nccl", "/dev/nvidia[0-9]*"), ("rccl", "/dev/dri/renderD*")):
+        has_driver = name == "nccl" or os.path.exists("/dev/kfd")
+        if has_driver and len(glob.glob(devices)) >= workers:
+            if any(row["name"] == name and row["available"] for row in _disco.backends()):
+                return name
+    return "local"
+
+
+def options_of(
+    processes: int | None, threads: int | None, nodes: int | None, per_node: int | None, options: dict[str, Any]
+) -> dict[str, Any]:
+    """The options of the native part, after a check of the kind."""
+    kinds = {"processes": processes, "threads": threads, "nodes": nodes}
+    given = [(kind, count) for kind, count in kinds.items() if count is not None]
+    if len(given) > 1:
+        raise TypeError("a session has processes, threads or nodes; only one of them can be given")
+    kind, count = given[0] if given else ("processes", max(os.cpu_count() or 1, 1))
+    if (per_node is not None) != (kind == "nodes"):
+        raise TypeError("nodes and per_node belong together: a session of nodes has per_node workers on each")
+    workers = count * (per_node or 1)
+    options = {"kind": kind, "workers": workers, "apart": kind != "threads", **options}
+    if kind == "nodes":
+        options["nodes"] = count
+    _set_worker_program()
+    return options
+
+
+def session(
+    *,
+    processes: int | None = None,
+    threads: int | None = None,
+    nodes: int | None = None,
+    per_node: int | None = None,
+    backend: str | None = "auto",
+    devices: Sequence[int] = (),
+    **options: Any,
+) -> Session:
+    """Starts a session of ``processes`` on this machine, of ``threads`` of this process, or of ``nodes`` with ``per_node`` workers
+    each. Without any of them, there is a process for each processor.
+
+    Workers of processes and nodes are apart from this program, which outlives any of them. Threads share its interpreter, so
+    their Python functions run one at a time; they are for functions of Rust and C.
+
+    ``backend`` is ``"local"``, ``"mpi"``, ``"nccl"``, ``"rccl"`` or ``"auto"``; ``None`` makes no communicators. Further options, times in
+    seconds: ``groups``, ``check``, ``value_limit`` (bytes), ``collective_deadline``, ``connect_deadline``, ``start_deadline``, ``reply_deadline``,
+    ``call_deadline``, ``close_deadline``, ``silence``, ``heartbeat``, ``trace`` (a file), ``replacement`` (``"never"``, ``"when_asked"``,
+    ``"when_recovered"``, ``"at_once"``), ``log_dir``, ``spares``; for nodes ``listen`` (``"HOST:PORT"``), ``token``, ``fan_out``.
+    """
+    core = _disco.Session.start(options_of(processes, threads, nodes, per_node, options)).wait()
+    started = Session(core)
+    if backend is not None:
+        try:
+            started.init_ccl(backend, devices)
+        except BaseException as error:
+            end(core, error)
+            raise
+    return started
+
+
+def _set_worker_program() -> None:
+    import subprocess
+
+    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    before = os.environ.get("PYTHONPATH")
+    path = package if not before else os.pathsep.join((package, before))
+    flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    # The worker finds `disco` by the first variable, and then imports from where this program does.
+    sent = json.dumps({"path": sys.path, "PYTHONPATH": before})
+    environment = [("PYTHONPATH", path), ("DISCO_PYTHON", sent)]
+    _disco.set_worker_program(sys.executable, [*flags, "-m", "disco._worker"], environment)
+
+
+@atexit.register
+def _end_all() -> None:
+    for session in list(_open):
+        if session._core.is_here:
+            try:
+                # After Ctrl-C nobody waits for a long function.
+                session._core.shutdown().wait(0.5 if getattr(sys, "last_type", None) is KeyboardInterrupt else 10)
+            except Exception:
+                pass
+
+
+os.register_at_fork(after_in_child=_disco.note_fork)

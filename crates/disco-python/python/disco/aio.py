@@ -1,0 +1,148 @@
+"""Sessions for asyncio: the same methods as coroutines. No thread and no task runs beside the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Generator, Iterable, Sequence, TypeVar
+
+from . import _disco
+from ._disco import Ref
+from ._session import Base, Replaced, Resized, blocks, chosen, options_of
+
+__all__ = ["Session", "session", "wait"]
+
+T = TypeVar("T")
+
+
+async def wait(operation: _disco.Operation[T]) -> T:
+    """The result of an operation. Cancelling ends the wait, and not the command."""
+    result = operation.poll()
+    if result is not None:
+        return result[0]
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def go_on() -> None:
+        if future.done():
+            return
+        try:
+            result = operation.poll()
+        except BaseException as error:
+            future.set_exception(error)
+        else:
+            if result is not None:
+                future.set_result(result[0])
+
+    file = operation.fileno()
+    loop.add_reader(file, go_on)
+    try:
+        return await future
+    finally:
+        loop.remove_reader(file)
+        operation.close()
+
+
+class Session(Base):
+    """As :class:`disco.Session`, for asyncio. Made by :func:`session`."""
+
+    async def put(self, value: T) -> Ref[T]:
+        """A handle to the same object on all workers."""
+        return self._core.put(value)
+
+    async def put_each(self, values: Iterable[Any]) -> Ref[Any]:
+        """A handle to another object on each worker: one for each, in order."""
+        return await wait(self._core.put_each(list(values)))
+
+    async def scatter(self, array: Any) -> Ref[Any]:
+        """A handle to one of N equal blocks of an array along axis 0 on each of N workers."""
+        return await wait(self._core.put_each(blocks(array, self.size)))
+
+    async def get(self, ref: Ref[T], worker: int = 0) -> T:
+        """The object of one worker. ``await ref`` has the objects of all."""
+        found: T = await wait(self._core.get(ref, worker))
+        return found
+
+    async def sync(self, worker: int | None = None) -> None:
+        """Waits until all workers, or one, have executed all calls so far."""
+        await wait(self._core.sync(worker))
+
+    async def init_ccl(self, backend: str = "auto", devices: Sequence[int] = ()) -> None:
+        """Makes communicators of a backend on all workers."""
+        await wait(self._core.init_ccl(chosen(backend, self.size), list(devices)))
+
+    async def recover(self) -> None:
+        """Lets the workers forget a failure."""
+        await wait(self._core.recover())
+
+    async def replace_lost(self) -> Replaced:
+        """Starts new workers in the places of lost ones."""
+        return Replaced(*await wait(self._core.replace_lost()))
+
+    async def resize(self, workers: int) -> Resized:
+        """Changes the number of workers."""
+        return Resized(*await wait(self._core.resize(workers)))
+
+    async def subset(self, workers: Iterable[int], groups: int = 1, backend: str | None = None) -> "Session":
+        """A session of some workers of this one."""
+        subset = Session(await wait(self._core.subset(list(workers), groups)))
+        if backend is not None:
+            await subset.init_ccl(backend)
+        return subset
+
+    async def shutdown(self) -> None:
+        """Ends the session and its workers, after the calls so far."""
+        await wait(self._core.shutdown())
+
+    async def __aenter__(self) -> "Session":
+        return self
+
+    async def __aexit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        try:
+            async with asyncio.timeout(2 if isinstance(error, (KeyboardInterrupt, asyncio.CancelledError)) else None):
+                await self.shutdown()
+        except Exception:
+            if error is None:
+                raise
+
+
+class _Start:
+    """A session that starts: ``await`` it, or use it in ``async with``."""
+
+    def __init__(self, options: dict[str, Any], backend: str | None, devices: Sequence[int]) -> None:
+        self._options, self._backend, self._devices = options, backend, devices
+        self._session: Session | None = None
+
+    def __await__(self) -> Generator[Any, None, Session]:
+        return self._start().__await__()
+
+    async def _start(self) -> Session:
+        started = Session(await wait(_disco.Session.start(self._options)))
+        if self._backend is not None:
+            try:
+                await started.init_ccl(self._backend, self._devices)
+            except BaseException:
+                await started.shutdown()
+                raise
+        return started
+
+    async def __aenter__(self) -> Session:
+        self._session = await self._start()
+        return self._session
+
+    async def __aexit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if self._session is not None:
+            await self._session.__aexit__(kind, error, trace)
+
+
+def session(
+    *,
+    processes: int | None = None,
+    threads: int | None = None,
+    nodes: int | None = None,
+    per_node: int | None = None,
+    backend: str | None = "auto",
+    devices: Sequence[int] = (),
+    **options: Any,
+) -> _Start:
+    """As :func:`disco.session`: ``async with session(processes=4) as s`` or ``s = await session(processes=4)``."""
+    return _Start(options_of(processes, threads, nodes, per_node, options), backend, devices)

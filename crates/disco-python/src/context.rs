@@ -1,0 +1,490 @@
+//! A Python function's view of its worker.
+
+#![allow(unsafe_code)]
+
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::thread::{self, ThreadId};
+
+use disco::{CommunicatorExt as _, DType, Op, Rank, Reduction, Shape, WorkerContext};
+use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyDict, PyFloat, PyInt};
+
+use crate::errors;
+use crate::lock::detached;
+use crate::tensor::{self, Imported};
+use crate::values::with_first;
+
+/// The worker that runs a function, during the call.
+#[pyclass(frozen, module = "disco._disco")]
+pub(crate) struct Context {
+    /// Null while a method uses it, and after the call.
+    worker: AtomicPtr<WorkerContext>,
+    thread: ThreadId,
+}
+
+/// The state of a worker: a dict of the program.
+#[derive(Default)]
+struct State(std::cell::OnceCell<Py<PyDict>>);
+
+impl Context {
+    /// Lends the worker to Python until [`Context::end`].
+    pub(crate) fn lend(py: Python<'_>, worker: &mut WorkerContext) -> PyResult<Py<Self>> {
+        Py::new(py, Self { worker: AtomicPtr::new(worker), thread: thread::current().id() })
+    }
+
+    /// The call is over.
+    pub(crate) fn end(&self) {
+        self.worker.store(ptr::null_mut(), Ordering::Relaxed);
+    }
+
+    /// Runs `work` with the worker.
+    ///
+    /// # Errors
+    /// The call is over, or another thread asks.
+    fn with<T>(&self, work: impl FnOnce(&mut WorkerContext) -> PyResult<T>) -> PyResult<T> {
+        if thread::current().id() != self.thread {
+            return Err(PyRuntimeError::new_err("a worker's context belongs to the thread that runs the function"));
+        }
+        let pointer = self.worker.swap(ptr::null_mut(), Ordering::Relaxed);
+        // SAFETY: `lend` got an exclusive reference that lasts until `end`, this is its thread, and while the pointer is in
+        // use here the field is null.
+        let Some(worker) = (unsafe { pointer.as_mut() }) else {
+            return Err(PyRuntimeError::new_err(
+                "the worker's context can be used during the call only, and not within another use of it",
+            ));
+        };
+        let result = work(worker);
+        self.worker.store(pointer, Ordering::Relaxed);
+        result
+    }
+
+    /// Runs operations in order, without the interpreter's lock.
+    fn enqueue(&self, py: Python<'_>, in_group: bool, ops: &[Op]) -> PyResult<()> {
+        self.with(|worker| {
+            let enqueue = || worker.comm_in(in_group)?.enqueue(ops);
+            detached(py, enqueue).map_err(|error| errors::raised(py, &error))
+        })
+    }
+
+    /// Rank and number of ranks.
+    fn ranks(&self, py: Python<'_>, in_group: bool) -> PyResult<(usize, usize)> {
+        let ranks = |worker: &mut WorkerContext| {
+            let comm = worker.comm_in(in_group)?;
+            Ok((comm.rank().index(), comm.size()))
+        };
+        self.with(|worker| ranks(worker).map_err(|error| errors::raised(py, &error)))
+    }
+
+    fn stream_argument(&self) -> PyResult<Option<i64>> {
+        self.with(|worker| {
+            let device = worker.device();
+            Ok(tensor::stream_argument(device, worker.queue().raw() as usize))
+        })
+    }
+
+    /// An input: contiguous, copied if it is not.
+    fn input<'py>(&self, array: &Bound<'py, PyAny>) -> PyResult<disco::Tensor> {
+        Ok(tensor::contiguous(array, self.stream_argument()?)?.tensor)
+    }
+
+    /// An output: the memory of the array itself.
+    fn output(&self, array: &Bound<'_, PyAny>) -> PyResult<disco::Tensor> {
+        let Imported { tensor, is_read_only } = tensor::import(array, self.stream_argument()?)?;
+        if is_read_only {
+            return Err(PyValueError::new_err("the output is read-only"));
+        }
+        if !tensor.is_contiguous() {
+            return Err(PyValueError::new_err("the output is not contiguous"));
+        }
+        Ok(tensor)
+    }
+
+    /// The result of an operation with one input and one output: `out` if it is given, else a new array of the input's
+    /// library.
+    fn new_or_out<'py>(
+        &self,
+        src: &Bound<'py, PyAny>,
+        out: Option<&Bound<'py, PyAny>>,
+        in_group: bool,
+        shape: impl FnOnce(&[usize], usize) -> PyResult<Shape>,
+        op: impl FnOnce(Option<disco::Tensor>, disco::Tensor) -> Op,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = src.py();
+        let is_in_place = src.is_none() || out.is_some_and(|out| out.is(src));
+        if let (true, Some(out)) = (is_in_place, out) {
+            self.enqueue(py, in_group, &[op(None, self.output(out)?)])?;
+            return Ok(out.clone());
+        }
+        let input = self.input(src)?;
+        let (dst, given) = match out {
+            Some(out) => (self.output(out)?, Some(out.clone())),
+            None => {
+                let (_, ranks) = self.ranks(py, in_group)?;
+                (self.new_tensor(py, input.dtype(), shape(&input.dims(), ranks)?)?, None)
+            }
+        };
+        // The same elements are an operation in place.
+        let src_of_op = (input.data() != dst.data() || input.byte_len() == 0).then_some(input);
+        self.enqueue(py, in_group, &[op(src_of_op, dst.clone())])?;
+        given.map_or_else(|| self.result(src, dst), Ok)
+    }
+
+    fn new_tensor(&self, py: Python<'_>, dtype: DType, shape: Shape) -> PyResult<disco::Tensor> {
+        self.with(|worker| detached(py, || worker.empty(dtype, shape)).map_err(|error| errors::raised(py, &error)))
+    }
+
+    /// A new tensor as an array of the library of `like`.
+    fn result<'py>(&self, like: &Bound<'py, PyAny>, tensor: disco::Tensor) -> PyResult<Bound<'py, PyAny>> {
+        self.array(like.py(), tensor, tensor::library_of(like).unwrap_or("disco"))
+    }
+
+    fn array<'py>(&self, py: Python<'py>, tensor: disco::Tensor, library: &str) -> PyResult<Bound<'py, PyAny>> {
+        if !tensor.device().is_host() {
+            // The library's stream may not be the worker's.
+            self.synchronize(py)?;
+        }
+        tensor::as_array(py, tensor, library)
+    }
+}
+
+/// The reduction of this name.
+fn reduction_of(name: &str) -> PyResult<Reduction> {
+    Reduction::ALL.into_iter().find(|reduction| reduction.name() == name).ok_or_else(|| {
+        let known = Reduction::ALL.map(Reduction::name).join(", ");
+        PyValueError::new_err(format!("{name:?} is no reduction; known are {known}"))
+    })
+}
+
+/// The extents after the first one, which is an equal number of rows for each of `ranks` ranks.
+fn blocks(what: &str, dims: &[usize], ranks: usize) -> PyResult<(usize, Vec<usize>)> {
+    match dims {
+        [first, rest @ ..] if first % ranks == 0 => Ok((first / ranks, rest.to_vec())),
+        _ => Err(PyValueError::new_err(format!(
+            "{what}: axis 0 of an array of shape {dims:?} is not divisible into blocks for {ranks} ranks"
+        ))),
+    }
+}
+
+fn rank(number: usize) -> PyResult<Rank> {
+    u32::try_from(number).map(Rank::new).map_err(|_| PyValueError::new_err(format!("there is no rank {number}")))
+}
+
+/// Numbers of elements from numbers of rows.
+fn elements(rows: &[usize], dims: &[usize]) -> Arc<[usize]> {
+    let row: usize = dims.iter().skip(1).product();
+    rows.iter().map(|rows| rows * row).collect()
+}
+
+#[pymethods]
+impl Context {
+    /// Number of this worker, from 0; its rank in collectives.
+    #[getter]
+    fn worker(&self) -> PyResult<usize> {
+        self.with(|worker| Ok(worker.worker().index()))
+    }
+
+    /// Number of workers.
+    #[getter]
+    fn world(&self) -> PyResult<usize> {
+        self.with(|worker| Ok(worker.world().size()))
+    }
+
+    /// Number of this worker's group, from 0.
+    #[getter]
+    fn group(&self) -> PyResult<usize> {
+        self.with(|worker| Ok(worker.group().index()))
+    }
+
+    /// Number of groups.
+    #[getter]
+    fn groups(&self) -> PyResult<usize> {
+        self.with(|worker| Ok(worker.world().groups()))
+    }
+
+    /// Number of workers of a group.
+    #[getter]
+    fn group_size(&self) -> PyResult<usize> {
+        self.with(|worker| Ok(worker.world().group_size()))
+    }
+
+    /// The device of this worker's arrays: `cpu`, `cuda:0`.
+    #[getter]
+    fn device(&self) -> PyResult<String> {
+        self.with(|worker| Ok(worker.device().to_string()))
+    }
+
+    /// The worker's stream as a number, for `torch.cuda.ExternalStream`; 0 on the host.
+    #[getter]
+    fn stream(&self) -> PyResult<usize> {
+        self.with(|worker| Ok(worker.queue().raw() as usize))
+    }
+
+    /// A dict that belongs to this worker and outlives calls, failures and recoveries.
+    #[getter]
+    fn state(&self, py: Python<'_>) -> PyResult<Py<PyDict>> {
+        self.with(|worker| Ok(worker.state::<State>().0.get_or_init(|| PyDict::new(py).unbind()).clone_ref(py)))
+    }
+
+    /// A zeroed array in the worker's memory. Ranks of one machine read each other's such arrays in place.
+    #[pyo3(signature = (shape, dtype = None, *, library = "numpy"))]
+    fn empty<'py>(
+        &self,
+        py: Python<'py>,
+        shape: &Bound<'py, PyAny>,
+        dtype: Option<&Bound<'py, PyAny>>,
+        library: &str,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let dtype = dtype.map_or(Ok(DType::F32), tensor::dtype_of)?;
+        let tensor = self.new_tensor(py, dtype, tensor::shape_of(shape)?)?;
+        self.array(py, tensor, library)
+    }
+
+    /// The reduction of all ranks' `x`, on all ranks.
+    #[pyo3(signature = (x, op = "sum", *, out = None, group = false))]
+    fn all_reduce<'py>(
+        &self,
+        x: &Bound<'py, PyAny>,
+        op: &str,
+        out: Option<&Bound<'py, PyAny>>,
+        group: bool,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let reduction = reduction_of(op)?;
+        if let Some(result) = self.all_reduce_number(x, reduction, group)? {
+            return Ok(result);
+        }
+        let make = |src, dst| Op::AllReduce { src, dst, reduction };
+        self.new_or_out(x, out, group, |dims, _| Ok(Shape::from(dims)), make)
+    }
+
+    /// The reduction of all ranks' `x` on rank `root`; `None` on others.
+    #[pyo3(signature = (x, op = "sum", *, root = 0, out = None, group = false))]
+    fn reduce<'py>(
+        &self,
+        x: &Bound<'py, PyAny>,
+        op: &str,
+        root: usize,
+        out: Option<&Bound<'py, PyAny>>,
+        group: bool,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let (reduction, root) = (reduction_of(op)?, rank(root)?);
+        if self.ranks(x.py(), group)?.0 != root.index() {
+            let src = Some(self.input(x)?);
+            self.enqueue(x.py(), group, &[Op::Reduce { src, dst: None, reduction, root }])?;
+            return Ok(None);
+        }
+        let make = |src, dst| Op::Reduce { src, dst: Some(dst), reduction, root };
+        self.new_or_out(x, out, group, |dims, _| Ok(Shape::from(dims)), make).map(Some)
+    }
+
+    /// This rank's block along axis 0 of the reduction of all ranks' `x`.
+    #[pyo3(signature = (x, op = "sum", *, out = None, group = false))]
+    fn reduce_scatter<'py>(
+        &self,
+        x: &Bound<'py, PyAny>,
+        op: &str,
+        out: Option<&Bound<'py, PyAny>>,
+        group: bool,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let reduction = reduction_of(op)?;
+        let shape = |dims: &[usize], ranks| {
+            let (rows, rest) = blocks("reduce_scatter", dims, ranks)?;
+            Ok(with_first(rows, &rest))
+        };
+        self.new_or_out(x, out, group, shape, |src, dst| Op::ReduceScatter { src, dst, reduction })
+    }
+
+    /// All ranks' `x`, stacked along a new axis 0.
+    #[pyo3(signature = (x, *, out = None, group = false))]
+    fn all_gather<'py>(
+        &self,
+        x: &Bound<'py, PyAny>,
+        out: Option<&Bound<'py, PyAny>>,
+        group: bool,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let shape = |dims: &[usize], ranks| Ok(with_first(ranks, dims));
+        self.new_or_out(x, out, group, shape, |src, dst| Op::AllGather { src, dst })
+    }
+
+    /// All ranks' `x`, one after the other along axis 0; rank `r` has `counts[r]` rows.
+    #[pyo3(signature = (x, counts, *, out = None, group = false))]
+    fn all_gather_v<'py>(
+        &self,
+        x: &Bound<'py, PyAny>,
+        counts: Vec<usize>,
+        out: Option<&Bound<'py, PyAny>>,
+        group: bool,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let dims = self.input(if x.is_none() { out.unwrap_or(x) } else { x })?.dims();
+        let counts_of_op = elements(&counts, &dims);
+        let shape = |dims: &[usize], _| Ok(with_first(counts.iter().sum(), dims.get(1..).unwrap_or(&[])));
+        self.new_or_out(x, out, group, shape, |src, dst| Op::AllGatherV { src, dst, counts: counts_of_op })
+    }
+
+    /// The blocks along axis 0 that all ranks have for this one.
+    #[pyo3(signature = (x, *, out = None, group = false))]
+    fn all_to_all<'py>(
+        &self,
+        x: &Bound<'py, PyAny>,
+        out: Option<&Bound<'py, PyAny>>,
+        group: bool,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let shape = |dims: &[usize], ranks| blocks("all_to_all", dims, ranks).map(|_| Shape::from(dims));
+        self.new_or_out(x, out, group, shape, |src, dst| Op::AllToAll { src, dst })
+    }
+
+    /// As `all_to_all`, with `send[r]` rows for rank `r` and `receive[r]` rows from it.
+    #[pyo3(signature = (x, send, receive, *, out = None, group = false))]
+    fn all_to_all_v<'py>(
+        &self,
+        x: &Bound<'py, PyAny>,
+        send: Vec<usize>,
+        receive: Vec<usize>,
+        out: Option<&Bound<'py, PyAny>>,
+        group: bool,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let dims = self.input(x)?.dims();
+        let (send_counts, recv_counts) = (elements(&send, &dims), elements(&receive, &dims));
+        let shape = |dims: &[usize], _| Ok(with_first(receive.iter().sum(), dims.get(1..).unwrap_or(&[])));
+        self.new_or_out(x, out, group, shape, |src, dst| Op::AllToAllV { src, send_counts, dst, recv_counts })
+    }
+
+    /// Overwrites `x` with that of rank `root`, and returns it.
+    #[pyo3(signature = (x, *, root = 0, group = false))]
+    fn broadcast<'py>(&self, x: &Bound<'py, PyAny>, root: usize, group: bool) -> PyResult<Bound<'py, PyAny>> {
+        let root = rank(root)?;
+        let is_root = self.ranks(x.py(), group)?.0 == root.index();
+        let op = if is_root {
+            // The root's elements are only read.
+            let src = self.input(x)?;
+            Op::Broadcast { src: None, dst: src, root }
+        } else {
+            Op::Broadcast { src: None, dst: self.output(x)?, root }
+        };
+        self.enqueue(x.py(), group, &[op])?;
+        Ok(x.clone())
+    }
+
+    /// All ranks' `x`, stacked along a new axis 0, on rank `root`; `None` on others.
+    #[pyo3(signature = (x, *, root = 0, out = None, group = false))]
+    fn gather<'py>(
+        &self,
+        x: &Bound<'py, PyAny>,
+        root: usize,
+        out: Option<&Bound<'py, PyAny>>,
+        group: bool,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let root = rank(root)?;
+        if self.ranks(x.py(), group)?.0 != root.index() {
+            let src = Some(self.input(x)?);
+            self.enqueue(x.py(), group, &[Op::Gather { src, dst: None, root }])?;
+            return Ok(None);
+        }
+        let shape = |dims: &[usize], ranks| Ok(with_first(ranks, dims));
+        self.new_or_out(x, out, group, shape, |src, dst| Op::Gather { src, dst: Some(dst), root }).map(Some)
+    }
+
+    /// Block `r` along axis 0 of rank `root`'s `x` goes to rank `r`'s `out`, which is returned.
+    #[pyo3(signature = (x, out, *, root = 0, group = false))]
+    fn scatter<'py>(
+        &self,
+        x: Option<&Bound<'py, PyAny>>,
+        out: &Bound<'py, PyAny>,
+        root: usize,
+        group: bool,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let root = rank(root)?;
+        let is_root = self.ranks(out.py(), group)?.0 == root.index();
+        let src = x.filter(|_| is_root).map(|x| self.input(x)).transpose()?;
+        if is_root && src.is_none() {
+            return Err(PyTypeError::new_err("scatter: the root needs an array"));
+        }
+        self.enqueue(out.py(), group, &[Op::Scatter { src, dst: Some(self.output(out)?), root }])?;
+        Ok(out.clone())
+    }
+
+    /// Sends `x` to a rank, which receives it.
+    #[pyo3(signature = (x, to, *, group = false))]
+    fn send(&self, x: &Bound<'_, PyAny>, to: usize, group: bool) -> PyResult<()> {
+        self.enqueue(x.py(), group, &[Op::Send { src: self.input(x)?, to: rank(to)? }])
+    }
+
+    /// Receives into `out` from a rank, and returns it.
+    #[pyo3(signature = (out, source, *, group = false))]
+    fn receive<'py>(&self, out: &Bound<'py, PyAny>, source: usize, group: bool) -> PyResult<Bound<'py, PyAny>> {
+        self.enqueue(out.py(), group, &[Op::Recv { dst: self.output(out)?, from: rank(source)? }])?;
+        Ok(out.clone())
+    }
+
+    /// Sends and receives at the same time: `sends` are pairs of an array and a rank, and so are `receives`.
+    #[pyo3(signature = (sends, receives, *, group = false))]
+    fn exchange(
+        &self,
+        py: Python<'_>,
+        sends: Vec<(Bound<'_, PyAny>, usize)>,
+        receives: Vec<(Bound<'_, PyAny>, usize)>,
+        group: bool,
+    ) -> PyResult<()> {
+        let send = |(x, to): &(Bound<'_, PyAny>, usize)| Ok(Op::Send { src: self.input(x)?, to: rank(*to)? });
+        let receive =
+            |(out, from): &(Bound<'_, PyAny>, usize)| Ok(Op::Recv { dst: self.output(out)?, from: rank(*from)? });
+        let ops = sends.iter().map(send).chain(receives.iter().map(receive)).collect::<PyResult<Vec<_>>>()?;
+        self.enqueue(py, group, &ops)
+    }
+
+    /// Returns when all ranks have called it.
+    #[pyo3(signature = (*, group = false))]
+    fn barrier(&self, py: Python<'_>, group: bool) -> PyResult<()> {
+        self.enqueue(py, group, &[Op::Barrier])
+    }
+
+    /// Waits for the operations that are enqueued on the worker's stream.
+    fn synchronize(&self, py: Python<'_>) -> PyResult<()> {
+        self.with(|worker| {
+            let deadline = worker.deadline();
+            detached(py, || worker.queue().synchronize(deadline)).map_err(|error| errors::raised(py, &error))
+        })
+    }
+
+    fn __repr__(&self) -> String {
+        match self.with(|worker| Ok((worker.worker().index(), worker.world().size()))) {
+            Ok((worker, world)) => format!("<disco.Context of worker {worker} of {world}>"),
+            Err(_) => "<disco.Context of a call that is over>".to_owned(),
+        }
+    }
+}
+
+impl Context {
+    /// The reduction of a number, which needs no array.
+    fn all_reduce_number<'py>(
+        &self,
+        x: &Bound<'py, PyAny>,
+        reduction: Reduction,
+        group: bool,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let py = x.py();
+        let reduce = |tensor: disco::Result<disco::Tensor>| -> PyResult<disco::Tensor> {
+            let tensor = tensor.map_err(|error| errors::raised(py, &error))?;
+            self.with(|worker| {
+                let reduce = || worker.comm_in(group)?.all_reduce_in_place(&tensor, reduction);
+                detached(py, reduce).map_err(|error| errors::raised(py, &error))
+            })?;
+            Ok(tensor)
+        };
+        let failed = |error: disco::Error| errors::raised(py, &error);
+        if x.is_instance_of::<PyBool>() {
+            return Ok(None);
+        }
+        if x.is_instance_of::<PyFloat>() {
+            let tensor = reduce(disco::Tensor::from_vec(vec![x.extract::<f64>()?], 1))?;
+            return Ok(Some(tensor.to_vec::<f64>().map_err(failed)?[0].into_pyobject(py)?.into_any()));
+        }
+        if x.is_instance_of::<PyInt>() {
+            let tensor = reduce(disco::Tensor::from_vec(vec![x.extract::<i64>()?], 1))?;
+            return Ok(Some(tensor.to_vec::<i64>().map_err(failed)?[0].into_pyobject(py)?.into_any()));
+        }
+        Ok(None)
+    }
+}

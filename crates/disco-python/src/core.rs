@@ -1,0 +1,164 @@
+//! The session behind Python's objects, and the calls of it.
+
+use std::mem::ManuallyDrop;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use disco::{Arguments, DRef, LaneSession, Session as _, SessionExt as _, Value, WorkerId};
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+
+use crate::errors;
+use crate::lock::{attached, detached};
+use crate::operation::Operation;
+use crate::values;
+
+/// Number of forks that have made this process.
+static FORKS: AtomicU32 = AtomicU32::new(0);
+
+pub(crate) fn forks() -> u32 {
+    FORKS.load(Ordering::Relaxed)
+}
+
+/// This process is the child of a fork: sessions stay with the parent.
+#[pyfunction]
+pub(crate) fn note_fork() {
+    FORKS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// A session and the worker functions for Python.
+pub(crate) struct Core {
+    lanes: ManuallyDrop<Arc<LaneSession>>,
+    pub(crate) own: Own,
+    /// How often workers were replaced or added: they lack the functions that were sent before.
+    changes: Arc<AtomicU64>,
+    forks: u32,
+}
+
+/// The worker functions of this crate.
+#[derive(Clone, Debug)]
+pub(crate) struct Own {
+    pub(crate) define: DRef,
+    pub(crate) keep: DRef,
+    pub(crate) export: DRef,
+    pub(crate) plain: DRef,
+    pub(crate) item: DRef,
+}
+
+impl Own {
+    async fn of(lanes: &LaneSession) -> disco::Result<Self> {
+        Ok(Self {
+            define: lanes.function("disco.python.define").await?,
+            keep: lanes.function("disco.python.keep").await?,
+            export: lanes.function("disco.python.export").await?,
+            plain: lanes.function("disco.python.plain").await?,
+            item: lanes.function("disco.python.item").await?,
+        })
+    }
+}
+
+impl Core {
+    pub(crate) async fn of(lanes: Arc<LaneSession>) -> disco::Result<Self> {
+        let own = Own::of(&lanes).await?;
+        let changes = Arc::new(AtomicU64::new(0));
+        let seen = changes.clone();
+        lanes.on_replaced(move |_| {
+            seen.fetch_add(1, Ordering::Relaxed);
+            Vec::new()
+        });
+        Ok(Self { lanes: ManuallyDrop::new(lanes), own, changes, forks: forks() })
+    }
+
+    /// The session.
+    ///
+    /// # Errors
+    /// This process is the child of a fork.
+    pub(crate) fn lanes(&self) -> PyResult<&Arc<LaneSession>> {
+        if self.is_here() {
+            return Ok(&self.lanes);
+        }
+        Err(PyRuntimeError::new_err(
+            "this process was forked after the session had started, and the session stays with the parent: start processes with \
+             `multiprocessing.get_context(\"spawn\")`, or start the session in this process",
+        ))
+    }
+
+    /// Whether this process is the one that has started the session.
+    pub(crate) fn is_here(&self) -> bool {
+        self.forks == forks()
+    }
+
+    /// How often workers were replaced or added.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Relaxed)
+    }
+
+    /// Submits a call; if the lanes are full, waits for room.
+    pub(crate) fn submit(&self, py: Python<'_>, function: &DRef, mut args: Arguments) -> PyResult<DRef> {
+        let lanes = self.lanes()?;
+        if let Some(handle) = lanes.try_submit(function, &mut args) {
+            return handle.map_err(|error| errors::raised(py, &error));
+        }
+        let (lanes, function) = (lanes.clone(), function.clone());
+        let (sent, sends) = std::sync::mpsc::channel();
+        let wait = async move { lanes.submit(&function, args).await };
+        let finish = move |py: Python<'_>, handle: DRef| {
+            _ = sent.send(handle);
+            Ok(py.None())
+        };
+        Operation::new(wait, finish)?.wait(py, None)?;
+        sends.try_recv().map_err(|_| PyRuntimeError::new_err("the call was not submitted"))
+    }
+
+    /// Begins an operation.
+    pub(crate) fn operation<T: Send + 'static, F: Future<Output = disco::Result<T>> + Send + 'static>(
+        &self,
+        run: impl FnOnce(Arc<LaneSession>) -> F,
+        finish: impl for<'py> FnOnce(Python<'py>, T) -> PyResult<Py<PyAny>> + Send + 'static,
+    ) -> PyResult<Operation> {
+        Operation::new(run(self.lanes()?.clone()), finish)
+    }
+
+    /// The object of one worker.
+    pub(crate) fn get(&self, handle: &DRef, is_python: bool, worker: usize) -> PyResult<Operation> {
+        let (handle, export) = (handle.clone(), self.own.export.clone());
+        let get = |lanes: Arc<LaneSession>| async move {
+            let exported = if is_python { lanes.call(&export, (&handle,)).await? } else { handle };
+            lanes.get(&exported, worker_of(worker)).await
+        };
+        self.operation(get, |py, value| Ok(values::decode(py, &value)?.unbind()))
+    }
+
+    /// The objects of all workers, in order.
+    pub(crate) fn get_all(&self, handle: &DRef, is_python: bool) -> PyResult<Operation> {
+        let (handle, export) = (handle.clone(), self.own.export.clone());
+        let get = |lanes: Arc<LaneSession>| async move {
+            let exported = if is_python { lanes.call(&export, (&handle,)).await? } else { handle };
+            lanes.get_all(&exported).await
+        };
+        self.operation(get, |py, all: Vec<Value>| {
+            let objects = all.iter().map(|value| values::decode(py, value)).collect::<PyResult<Vec<_>>>()?;
+            Ok(objects.into_pyobject(py)?.unbind().into_any())
+        })
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        // SAFETY: nobody uses the field after the drop.
+        #[allow(unsafe_code)]
+        let lanes = unsafe { ManuallyDrop::take(&mut self.lanes) };
+        if self.is_here() {
+            // Workers that are threads may wait for the interpreter's lock.
+            attached(|py| detached(py, || drop(lanes)));
+        } else {
+            // Its threads and connections are the parent's.
+            std::mem::forget(lanes);
+        }
+    }
+}
+
+/// The worker with this number; of a number that is too large, one that no session has.
+pub(crate) fn worker_of(number: usize) -> WorkerId {
+    WorkerId::new(u32::try_from(number).unwrap_or(u32::MAX))
+}

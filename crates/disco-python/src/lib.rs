@@ -1,0 +1,50 @@
+//! Disco's sessions from Python: the module `disco._disco`, on which the package `disco` in `python/` stands.
+//!
+//! ```text
+//! controller      session ── reference ── core     calls return handles; operation: waits, with Ctrl-C, limits and asyncio
+//!                 options                        of a session
+//! worker          functions ── context      runs Python functions; their view of the worker
+//! both            values, tensor            Python objects as values of commands, arrays without a copy; errors
+//! ```
+//!
+//! # The interpreter's lock
+//! - Only `lock` attaches to the interpreter, and only the threads of workers, which run Python functions, do; no lane,
+//!   no reactor and no heartbeat does (a lint refuses `Python::attach` elsewhere).
+//! - No wait holds the lock: waits and collectives detach.
+//! - Objects that a thread without the lock drops are freed when a thread takes it next. A handle that is dropped frees its
+//!   register without the lock.
+
+mod context;
+mod core;
+mod errors;
+mod functions;
+mod lock;
+mod operation;
+mod options;
+mod reference;
+mod serve;
+mod session;
+mod tensor;
+mod values;
+
+use pyo3::prelude::*;
+
+/// The native part of `disco`.
+#[pymodule]
+fn _disco(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add_class::<context::Context>()?;
+    module.add_class::<errors::NativeError>()?;
+    module.add_class::<operation::Operation>()?;
+    module.add_class::<reference::Part>()?;
+    module.add_class::<reference::Ref>()?;
+    module.add_class::<session::Session>()?;
+    module.add_class::<tensor::Tensor>()?;
+    module.add_function(wrap_pyfunction!(serve::serve, module)?)?;
+    module.add_function(wrap_pyfunction!(serve::init, module)?)?;
+    module.add_function(wrap_pyfunction!(serve::backends, module)?)?;
+    module.add_function(wrap_pyfunction!(serve::set_worker_program, module)?)?;
+    module.add_function(wrap_pyfunction!(serve::function_names, module)?)?;
+    module.add_function(wrap_pyfunction!(core::note_fork, module)?)?;
+    Ok(())
+}

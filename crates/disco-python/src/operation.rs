@@ -1,0 +1,131 @@
+//! Waits: for Ctrl-C, for a time limit, and for asyncio, without the interpreter's lock.
+
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::{Duration, Instant};
+
+use disco_core::sync;
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::io::{Errno, read, write};
+
+use crate::errors;
+use crate::lock::detached;
+
+/// Makes the result of an operation a Python object.
+type Finish = Box<dyn for<'py> FnOnce(Python<'py>) -> PyResult<Py<PyAny>> + Send>;
+
+type Running = Pin<Box<dyn Future<Output = disco::Result<Finish>> + Send>>;
+
+/// The longest time between two looks for signals of Python: the thread that waits gets them at once, unless the program
+/// has threads of its own that take them.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// An operation of a session that has begun. Dropping it ends the wait, and not the command.
+#[pyclass(frozen, module = "disco._disco")]
+pub(crate) struct Operation {
+    running: Mutex<Option<Running>>,
+    woken: Arc<Woken>,
+}
+
+/// Wakes the thread or the event loop that waits.
+struct Woken(OwnedFd);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        // The counter is full only if it was never read.
+        _ = write(&self.0, &1u64.to_ne_bytes());
+    }
+}
+
+impl Operation {
+    /// Begins `future`, whose result `finish` makes a Python object.
+    pub(crate) fn new<T: Send + 'static>(
+        future: impl Future<Output = disco::Result<T>> + Send + 'static,
+        finish: impl for<'py> FnOnce(Python<'py>, T) -> PyResult<Py<PyAny>> + Send + 'static,
+    ) -> PyResult<Self> {
+        let running = async move {
+            let result = future.await?;
+            Ok(Box::new(move |py: Python<'_>| finish(py, result)) as Finish)
+        };
+        let woken = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(std::io::Error::from)?;
+        Ok(Self { running: Mutex::new(Some(Box::pin(running))), woken: Arc::new(Woken(woken)) })
+    }
+
+    /// Runs until the next wait; the result, if there is one.
+    fn advance(&self) -> Option<disco::Result<Finish>> {
+        let mut running = sync::lock(&self.running);
+        let waker = Waker::from(self.woken.clone());
+        match running.as_mut()?.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(result) => {
+                *running = None;
+                Some(result)
+            }
+            Poll::Pending => None,
+        }
+    }
+}
+
+#[pymethods]
+impl Operation {
+    /// Waits for the result, at most `timeout` seconds.
+    #[pyo3(signature = (timeout = None))]
+    pub(crate) fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Py<PyAny>> {
+        let limit = timeout.map(|seconds| Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX));
+        let until = limit.and_then(|limit| Instant::now().checked_add(limit));
+        loop {
+            let woken = detached(py, || match self.advance() {
+                Some(result) => Some(result),
+                None => {
+                    let left = until.map_or(LOOK_EVERY, |until| until.saturating_duration_since(Instant::now()));
+                    let time = Timespec::try_from(left.min(LOOK_EVERY)).ok();
+                    // A signal ends the wait as well as an event does.
+                    _ = poll(&mut [PollFd::new(&self.woken.0, PollFlags::IN)], time.as_ref());
+                    self.forget_wakes();
+                    None
+                }
+            });
+            if let Some(result) = woken {
+                return result.map_err(|error| errors::raised(py, &error))?(py);
+            }
+            py.check_signals()?;
+            if until.is_some_and(|until| until <= Instant::now()) {
+                // The result may have come just now.
+                return match detached(py, || self.advance()) {
+                    Some(result) => result.map_err(|error| errors::raised(py, &error))?(py),
+                    None => Err(errors::timeout(py, timeout.unwrap_or_default())),
+                };
+            }
+        }
+    }
+
+    /// Goes on, for an event loop: whether there is a result, which `result` returns.
+    fn poll(&self, py: Python<'_>) -> PyResult<Option<(Py<PyAny>,)>> {
+        self.forget_wakes();
+        match detached(py, || self.advance()) {
+            Some(result) => Ok(Some((result.map_err(|error| errors::raised(py, &error))?(py)?,))),
+            None if sync::lock(&self.running).is_none() => Err(PyRuntimeError::new_err("the operation has ended")),
+            None => Ok(None),
+        }
+    }
+
+    /// The file that becomes readable when `poll` can go on.
+    fn fileno(&self) -> RawFd {
+        self.woken.0.as_raw_fd()
+    }
+
+    /// Ends the wait. The command goes on.
+    fn close(&self, py: Python<'_>) {
+        detached(py, || *sync::lock(&self.running) = None);
+    }
+}
+
+impl Operation {
+    fn forget_wakes(&self) {
+        let mut count = [0; 8];
+        while matches!(read(&self.woken.0, &mut count), Err(Errno::INTR)) {}
+    }
+}

@@ -1,0 +1,149 @@
+//! The options of a session, which Python passes as a dict.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use disco::{Builder, Deadlines, ReplacementPolicy, SessionKind, Token};
+use nix::sys::signal::{SigSet, Signal};
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::errors;
+
+/// Keeps SIGINT from this thread and from those that it starts: it is for the thread that waits.
+pub(crate) fn block_interrupts() {
+    // A thread that gets them interrupts the wait all the same, a tenth of a second later.
+    _ = SigSet::from_iter([Signal::SIGINT]).thread_block();
+}
+
+/// The builder that the options describe.
+pub(crate) fn builder(options: &Bound<'_, PyDict>) -> PyResult<Builder> {
+    let py = options.py();
+    let given = Options(options);
+    let failed = |error: disco::Error| errors::raised(py, &error);
+    let kind: SessionKind = given.required::<String>("kind")?.parse().map_err(failed)?;
+    let workers: usize = given.required("workers")?;
+    let nodes: Option<usize> = given.get("nodes")?;
+    let mut builder = Builder::new(kind, workers);
+    builder = given.set(builder, "groups", Builder::groups)?;
+    builder = given.set(builder, "check", Builder::check)?;
+    builder = given.set(builder, "value_limit", Builder::value_limit)?;
+    builder = given.set(builder, "apart", Builder::apart)?;
+    builder = given.seconds(builder, "collective_deadline", Builder::collective_deadline)?;
+    builder = given.seconds(builder, "connect_deadline", Builder::connect_deadline)?;
+    builder = given.seconds(builder, "start_deadline", Builder::start_deadline)?;
+    builder = given.seconds(builder, "silence", Builder::silence)?;
+    builder = given.seconds(builder, "heartbeat", Builder::heartbeat)?;
+    let mut deadlines = Deadlines::default();
+    deadlines = given.seconds(deadlines, "reply_deadline", Deadlines::with_reply)?;
+    deadlines = given.seconds(deadlines, "call_deadline", Deadlines::with_call)?;
+    deadlines = given.seconds(deadlines, "close_deadline", Deadlines::with_close)?;
+    builder = builder.deadlines(deadlines);
+    if let Some(path) = given.get::<PathBuf>("trace")? {
+        builder = builder.trace(path);
+    }
+    if let Some(when) = given.get::<String>("replacement")? {
+        builder = builder.replacement(match when.as_str() {
+            "never" => ReplacementPolicy::never(),
+            "when_asked" => ReplacementPolicy::when_asked(),
+            "when_recovered" => ReplacementPolicy::when_recovered(),
+            "at_once" => ReplacementPolicy::at_once(),
+            other => {
+                let text = format!("replacement={other:?}: it is never, when_asked, when_recovered or at_once");
+                return Err(PyValueError::new_err(text));
+            }
+        });
+    }
+    let (log_dir, spares) = (given.get("log_dir")?, given.get("spares")?);
+    builder = builder.process_options(|processes| {
+        processes.log_dir = log_dir;
+        processes.spares = spares.unwrap_or(0);
+    });
+    let token = match given.get::<String>("token")? {
+        Some(text) => Some(Token::new(&text).map_err(failed)?),
+        None => None,
+    };
+    let (listen, fan_out) = (given.get("listen")?, given.get("fan_out")?);
+    builder = builder.node_options(|options| {
+        options.count = nodes.unwrap_or(options.count);
+        options.listen = listen;
+        options.token = token;
+        options.fan_out = fan_out;
+    });
+    given.all_known()?;
+    Ok(builder)
+}
+
+/// Options by name.
+struct Options<'a, 'py>(&'a Bound<'py, PyDict>);
+
+impl<'py> Options<'_, 'py> {
+    const KNOWN: [&'static str; 21] = [
+        "kind",
+        "workers",
+        "nodes",
+        "groups",
+        "check",
+        "value_limit",
+        "apart",
+        "collective_deadline",
+        "connect_deadline",
+        "start_deadline",
+        "silence",
+        "heartbeat",
+        "reply_deadline",
+        "call_deadline",
+        "close_deadline",
+        "trace",
+        "replacement",
+        "log_dir",
+        "spares",
+        "token",
+        "listen",
+    ];
+
+    fn get<T: for<'a> FromPyObject<'a, 'py, Error = PyErr>>(&self, name: &str) -> PyResult<Option<T>> {
+        match self.0.get_item(name)? {
+            Some(value) if !value.is_none() => Ok(Some(value.extract()?)),
+            _ => Ok(None),
+        }
+    }
+
+    fn required<T: for<'a> FromPyObject<'a, 'py, Error = PyErr>>(&self, name: &str) -> PyResult<T> {
+        self.get(name)?.ok_or_else(|| PyTypeError::new_err(format!("{name} is missing")))
+    }
+
+    fn set<B, T: for<'a> FromPyObject<'a, 'py, Error = PyErr>>(
+        &self,
+        to: B,
+        name: &str,
+        set: impl FnOnce(B, T) -> B,
+    ) -> PyResult<B> {
+        Ok(match self.get(name)? {
+            Some(value) => set(to, value),
+            None => to,
+        })
+    }
+
+    fn seconds<B>(&self, to: B, name: &str, set: impl FnOnce(B, Duration) -> B) -> PyResult<B> {
+        match self.get::<f64>(name)? {
+            Some(seconds) => match Duration::try_from_secs_f64(seconds) {
+                Ok(time) => Ok(set(to, time)),
+                Err(_) if seconds == f64::INFINITY => Ok(set(to, Duration::MAX)),
+                Err(error) => Err(PyValueError::new_err(format!("{name}={seconds}: {error}"))),
+            },
+            None => Ok(to),
+        }
+    }
+
+    fn all_known(&self) -> PyResult<()> {
+        for name in self.0.keys() {
+            let name: String = name.extract()?;
+            if !Self::KNOWN.contains(&name.as_str()) && name != "fan_out" {
+                return Err(PyTypeError::new_err(format!("{name} is no option of a session")));
+            }
+        }
+        Ok(())
+    }
+}

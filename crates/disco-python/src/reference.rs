@@ -1,0 +1,150 @@
+//! Handles to results.
+
+use std::mem::ManuallyDrop;
+use std::sync::Arc;
+
+use disco::{Arguments, DRef, Session as _, Value};
+use pyo3::exceptions::PyIndexError;
+use pyo3::prelude::*;
+use pyo3::types::{PyTuple, PyType};
+
+use crate::core::{Core, forks};
+use crate::operation::Operation;
+use crate::values;
+
+/// A handle to one object on each worker. Dropping it frees the objects.
+#[pyclass(frozen, module = "disco._disco")]
+pub(crate) struct Ref {
+    core: Arc<Core>,
+    pub(crate) handle: ManuallyDrop<DRef>,
+    /// Whether a Python function has made the objects.
+    pub(crate) is_python: bool,
+    /// Number of forks when it was made.
+    forks: u32,
+}
+
+impl Ref {
+    pub(crate) fn new(core: &Arc<Core>, handle: DRef, is_python: bool) -> Self {
+        Self { core: core.clone(), handle: ManuallyDrop::new(handle), is_python, forks: forks() }
+    }
+}
+
+impl Drop for Ref {
+    fn drop(&mut self) {
+        // A lock of the handle may have been held by a thread that a fork has left behind.
+        if self.forks == forks() {
+            // SAFETY: nobody uses the handle after the drop.
+            #[allow(unsafe_code)]
+            unsafe {
+                ManuallyDrop::drop(&mut self.handle);
+            }
+        }
+    }
+}
+
+#[pymethods]
+impl Ref {
+    /// The object of one worker, after all calls so far. Waits at most `timeout` seconds.
+    #[pyo3(signature = (worker = 0, timeout = None))]
+    fn get(&self, py: Python<'_>, worker: usize, timeout: Option<f64>) -> PyResult<Py<PyAny>> {
+        self.core.get(&self.handle, self.is_python, worker)?.wait(py, timeout)
+    }
+
+    /// The objects of all workers, in order, after all calls so far. Waits at most `timeout` seconds.
+    #[pyo3(signature = (timeout = None))]
+    fn get_all(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Py<PyAny>> {
+        self.core.get_all(&self.handle, self.is_python)?.wait(py, timeout)
+    }
+
+    /// Handles to the items of a result that is a tuple or a list of `count` items.
+    fn split<'py>(&self, py: Python<'py>, count: i64) -> PyResult<Bound<'py, PyTuple>> {
+        let item = |index| {
+            let mut args = Arguments::with_capacity(3);
+            args.push(&*self.handle);
+            args.push(index);
+            args.push(count);
+            let handle = self.core.submit(py, &self.core.own.item, args)?;
+            Py::new(py, Self::new(&self.core, handle, true))
+        };
+        PyTuple::new(py, (0..count).map(item).collect::<PyResult<Vec<_>>>()?)
+    }
+
+    /// The object of one worker, to `get` or `await`.
+    fn __getitem__(slf: &Bound<'_, Self>, worker: usize) -> PyResult<Part> {
+        let workers = slf.get().core.lanes()?.world().size();
+        if worker >= workers {
+            return Err(PyIndexError::new_err(format!("there is no worker {worker}: the session has {workers}")));
+        }
+        Ok(Part { of: slf.clone().unbind(), worker })
+    }
+
+    /// The objects of all workers, for asyncio.
+    fn __await__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        awaited(py, self.core.get_all(&self.handle, self.is_python)?)
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<disco.Ref {}>", self.handle.register())
+    }
+
+    /// `Ref[float]`, for annotations.
+    #[classmethod]
+    fn __class_getitem__<'py>(class: &Bound<'py, PyType>, _item: &Bound<'py, PyAny>) -> Bound<'py, PyType> {
+        class.clone()
+    }
+
+    /// The number of the register, for messages.
+    #[getter]
+    fn register(&self) -> usize {
+        self.handle.register().index()
+    }
+}
+
+/// An argument of a call.
+pub(crate) enum Argument {
+    Value(Value),
+    Handle(DRef),
+}
+
+/// An argument of a Python function.
+///
+/// # Errors
+/// The object can't be pickled.
+pub(crate) fn argument(object: &Bound<'_, PyAny>) -> PyResult<Argument> {
+    match object.cast::<Ref>() {
+        Ok(reference) => Ok(Argument::Handle(DRef::clone(&reference.get().handle))),
+        Err(_) => values::encode(object).map(Argument::Value),
+    }
+}
+
+/// The object of one worker behind a handle.
+#[pyclass(frozen, module = "disco._disco")]
+pub(crate) struct Part {
+    of: Py<Ref>,
+    worker: usize,
+}
+
+#[pymethods]
+impl Part {
+    /// As of a `Ref`.
+    #[classmethod]
+    fn __class_getitem__<'py>(class: &Bound<'py, PyType>, _item: &Bound<'py, PyAny>) -> Bound<'py, PyType> {
+        class.clone()
+    }
+
+    /// The object, after all calls so far. Waits at most `timeout` seconds.
+    #[pyo3(signature = (timeout = None))]
+    fn get(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Py<PyAny>> {
+        self.of.get().get(py, self.worker, timeout)
+    }
+
+    fn __await__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let of = self.of.get();
+        awaited(py, of.core.get(&of.handle, of.is_python, self.worker)?)
+    }
+}
+
+/// The iterator that `await` takes.
+fn awaited(py: Python<'_>, operation: Operation) -> PyResult<Bound<'_, PyAny>> {
+    py.import("disco.aio")?.getattr("wait")?.call1((operation,))?.call_method0("__await__")
+}

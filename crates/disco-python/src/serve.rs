@@ -1,0 +1,67 @@
+//! Processes of workers, and what this machine has.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use disco::internal::WorkerProgram;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::errors;
+use crate::lock::detached;
+
+/// Serves as the worker of the invitation in the environment, until the session ends.
+#[pyfunction]
+pub(crate) fn serve(py: Python<'_>) -> PyResult<()> {
+    let served = detached(py, || match disco::Invitation::take() {
+        // The session of a spare has ended.
+        Some(Err(disco::Error::Closed(_))) => Ok(()),
+        Some(invitation) => invitation.and_then(|invitation| disco::serve(&invitation)),
+        None => {
+            // A node, or a process of TVM; it exits here.
+            disco::init();
+            Err(disco::Error::State("this process was started by no session: there is no invitation".to_owned()))
+        }
+    });
+    served.map_err(|error| errors::raised(py, &error))
+}
+
+/// Returns in the program, and serves in a process that a session or a launcher has started as a worker or a node.
+#[pyfunction]
+pub(crate) fn init(py: Python<'_>) {
+    detached(py, disco::init);
+}
+
+/// Says what sessions execute as their workers.
+#[pyfunction]
+pub(crate) fn set_worker_program(path: PathBuf, args: Vec<OsString>, env: Vec<(OsString, OsString)>) {
+    disco::internal::set_worker_program(WorkerProgram { path, args, env });
+}
+
+/// Names of the worker functions of this library.
+#[pyfunction]
+pub(crate) fn function_names() -> Vec<&'static str> {
+    disco_core::function::names()
+}
+
+/// The backends: name, version and library of each, or why it is unavailable on this machine.
+#[pyfunction]
+pub(crate) fn backends(py: Python<'_>) -> PyResult<Vec<Bound<'_, PyDict>>> {
+    let probes = detached(py, || {
+        disco::backend::all().iter().map(|backend| (backend.name(), backend.probe())).collect::<Vec<_>>()
+    });
+    let row = |(name, probe): (&'static str, Result<disco::Probe, disco::Unavailable>)| {
+        let row = PyDict::new(py);
+        row.set_item("name", name)?;
+        row.set_item("available", probe.is_ok())?;
+        match probe {
+            Ok(probe) => {
+                row.set_item("version", probe.version)?;
+                row.set_item("library", probe.library)?;
+            }
+            Err(absent) => row.set_item("reason", absent.to_string())?,
+        }
+        Ok(row)
+    };
+    probes.into_iter().map(row).collect()
+}

@@ -1,0 +1,243 @@
+//! Sessions, on the controller.
+
+use std::sync::Arc;
+use std::thread;
+
+use disco::{Arguments, DRef, DataPlane as _, LaneSession, Session as _, SessionExt as _, Value, WorkerId};
+use futures_channel::oneshot;
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+
+use crate::core::{Core, worker_of};
+use crate::operation::Operation;
+use crate::options::{block_interrupts, builder};
+use crate::reference::{Argument, Ref, argument};
+use crate::values;
+
+/// A session: the calls return at once, and the others are operations.
+#[pyclass(frozen, weakref, module = "disco._disco")]
+pub(crate) struct Session(Arc<Core>);
+
+impl Session {
+    async fn of(lanes: Arc<LaneSession>) -> disco::Result<Self> {
+        Ok(Self(Arc::new(Core::of(lanes).await?)))
+    }
+
+    fn submit(&self, py: Python<'_>, function: &DRef, args: Arguments, is_python: bool) -> PyResult<Ref> {
+        Ok(Ref::new(&self.0, self.0.submit(py, function, args)?, is_python))
+    }
+
+    /// An operation whose result is a handle.
+    fn handle<F: Future<Output = disco::Result<DRef>> + Send + 'static>(
+        &self,
+        run: impl FnOnce(Arc<LaneSession>) -> F,
+        is_python: bool,
+    ) -> PyResult<Operation> {
+        let core = self.0.clone();
+        self.0.operation(run, move |py, handle| Ok(Py::new(py, Ref::new(&core, handle, is_python))?.into_any()))
+    }
+}
+
+fn nothing(py: Python<'_>, (): ()) -> PyResult<Py<PyAny>> {
+    Ok(py.None())
+}
+
+fn numbers(workers: &[WorkerId]) -> Vec<usize> {
+    workers.iter().map(|worker| worker.index()).collect()
+}
+
+#[pymethods]
+impl Session {
+    /// Starts a session, on a thread of its own. The operation's result is the session.
+    #[staticmethod]
+    fn start(options: &Bound<'_, PyDict>) -> PyResult<Operation> {
+        let builder = builder(options)?;
+        let (started, starts) = oneshot::channel();
+        let run = move || {
+            block_interrupts();
+            let started_now = builder.start().and_then(|lanes| disco::block_on(Self::of(Arc::new(lanes))));
+            // If nobody waits any more, the session ends here.
+            _ = started.send(started_now);
+        };
+        thread::Builder::new().name("disco-start".into()).spawn(run)?;
+        let wait =
+            async { starts.await.unwrap_or_else(|_| Err(disco::Error::State("the start has panicked".to_owned()))) };
+        Operation::new(wait, |py, session| Ok(Py::new(py, session)?.into_any()))
+    }
+
+    /// A session of some workers of this one.
+    #[pyo3(signature = (workers, groups = 1))]
+    fn subset(&self, workers: Vec<u32>, groups: usize) -> PyResult<Operation> {
+        let start =
+            |lanes: Arc<LaneSession>| async move { Self::of(lanes.subset_in_groups(workers, groups).await?).await };
+        self.0.operation(start, |py, session| Ok(Py::new(py, session)?.into_any()))
+    }
+
+    /// Number of workers.
+    #[getter]
+    pub(crate) fn size(&self) -> PyResult<usize> {
+        Ok(self.0.lanes()?.world().size())
+    }
+
+    /// Number of groups.
+    #[getter]
+    fn groups(&self) -> PyResult<usize> {
+        Ok(self.0.lanes()?.world().groups())
+    }
+
+    /// How often workers were replaced or added.
+    #[getter]
+    fn changes(&self) -> u64 {
+        self.0.changes()
+    }
+
+    /// A function of Rust, C or C++ by its name.
+    fn function(&self, name: String) -> PyResult<Operation> {
+        self.handle(|lanes: Arc<LaneSession>| async move { lanes.function(&name).await }, false)
+    }
+
+    /// Sends a Python function, as `disco._functions` describes it.
+    fn define(&self, name: &str, described: &Bound<'_, PyAny>) -> PyResult<Ref> {
+        let mut args = Arguments::with_capacity(2);
+        args.push(name);
+        args.push(values::encode(described)?);
+        self.submit(described.py(), &self.0.own.define, args, true)
+    }
+
+    /// Calls a Python function.
+    #[pyo3(signature = (function, args, kwargs = None))]
+    fn call(
+        &self,
+        function: &Bound<'_, Ref>,
+        args: &Bound<'_, PyTuple>,
+        kwargs: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Ref> {
+        let mut given = Arguments::with_capacity(args.len() + 1 + kwargs.map_or(0, |kwargs| kwargs.len()));
+        let names = kwargs.filter(|kwargs| !kwargs.is_empty());
+        given.push(match names {
+            Some(kwargs) => {
+                let names = kwargs.keys().iter().map(|name| values::encode(&name)).collect::<PyResult<Vec<_>>>()?;
+                Value::from(names)
+            }
+            None => Value::None,
+        });
+        let mut push = |object: &Bound<'_, PyAny>| -> PyResult<()> {
+            match argument(object)? {
+                Argument::Value(value) => given.push(value),
+                Argument::Handle(handle) => given.push(handle),
+            }
+            Ok(())
+        };
+        args.iter().try_for_each(|object| push(&object))?;
+        if let Some(kwargs) = names {
+            kwargs.values().iter().try_for_each(|object| push(&object))?;
+        }
+        self.submit(args.py(), &function.get().handle, given, true)
+    }
+
+    /// Calls a function of Rust, C or C++.
+    fn call_plain(&self, function: &Bound<'_, Ref>, args: &Bound<'_, PyTuple>) -> PyResult<Ref> {
+        let mut given = Arguments::with_capacity(args.len());
+        for object in args.iter() {
+            match object.cast::<Ref>() {
+                Ok(reference) if reference.get().is_python => {
+                    let mut one = Arguments::with_capacity(1);
+                    one.push(&*reference.get().handle);
+                    given.push(self.0.submit(args.py(), &self.0.own.plain, one)?);
+                }
+                Ok(reference) => given.push(&*reference.get().handle),
+                Err(_) => given.push(values::plain(&object)?),
+            }
+        }
+        self.submit(args.py(), &function.get().handle, given, false)
+    }
+
+    /// The same object on all workers.
+    fn put(&self, object: &Bound<'_, PyAny>) -> PyResult<Ref> {
+        let mut args = Arguments::with_capacity(1);
+        args.push(values::encode(object)?);
+        self.submit(object.py(), &self.0.own.keep, args, true)
+    }
+
+    /// Another object for each worker.
+    fn put_each(&self, objects: &Bound<'_, PyAny>) -> PyResult<Operation> {
+        let objects = objects.try_iter()?.map(|object| values::encode(&object?)).collect::<PyResult<Vec<_>>>()?;
+        let workers = self.0.lanes()?.world().size();
+        if objects.len() != workers {
+            return Err(PyValueError::new_err(format!("{} objects for {workers} workers", objects.len())));
+        }
+        let keep = self.0.own.keep.clone();
+        let send = |lanes: Arc<LaneSession>| async move {
+            let values = lanes.call(&keep, (Value::None,)).await?;
+            for (worker, object) in (0..).map(WorkerId::new).zip(objects) {
+                lanes.set(&values, worker, object).await?;
+            }
+            lanes.call(&keep, (&values,)).await
+        };
+        self.handle(send, true)
+    }
+
+    /// The object of one worker.
+    fn get(&self, reference: &Bound<'_, Ref>, worker: usize) -> PyResult<Operation> {
+        self.0.get(&reference.get().handle, reference.get().is_python, worker)
+    }
+
+    /// Waits until all workers, or one, have executed all commands so far.
+    #[pyo3(signature = (worker = None))]
+    fn sync(&self, worker: Option<usize>) -> PyResult<Operation> {
+        let sync = |lanes: Arc<LaneSession>| async move {
+            match worker {
+                Some(worker) => lanes.sync_worker(worker_of(worker)).await,
+                None => lanes.sync_all().await,
+            }
+        };
+        self.0.operation(sync, nothing)
+    }
+
+    /// Makes communicators of a backend.
+    fn init_ccl(&self, backend: String, devices: Vec<i32>) -> PyResult<Operation> {
+        let init = |lanes: Arc<LaneSession>| async move { lanes.init_ccl(&backend, &devices).await };
+        self.0.operation(init, nothing)
+    }
+
+    /// Lets the workers forget a failure.
+    fn recover(&self) -> PyResult<Operation> {
+        self.0.operation(|lanes| async move { lanes.recover().await }, nothing)
+    }
+
+    /// Starts new workers in the places of lost ones: the new workers, and the epoch.
+    fn replace_lost(&self) -> PyResult<Operation> {
+        let replace = |lanes: Arc<LaneSession>| async move { lanes.replace_lost().await };
+        self.0.operation(replace, |py, replaced| {
+            let result = (numbers(&replaced.workers), replaced.epoch);
+            Ok(result.into_pyobject(py)?.into_any().unbind())
+        })
+    }
+
+    /// Changes the number of workers: for each worker before its number now, the new workers, and the epoch.
+    fn resize(&self, workers: usize) -> PyResult<Operation> {
+        let resize = move |lanes: Arc<LaneSession>| async move { lanes.resize(workers).await };
+        self.0.operation(resize, |py, resized| {
+            let before: Vec<_> = resized.numbers.iter().map(|number| number.map(WorkerId::index)).collect();
+            let result = (before, numbers(&resized.workers), resized.epoch);
+            Ok(result.into_pyobject(py)?.into_any().unbind())
+        })
+    }
+
+    /// Ends the session and its workers.
+    fn shutdown(&self) -> PyResult<Operation> {
+        self.0.operation(|lanes| async move { lanes.shutdown().await }, nothing)
+    }
+
+    /// The state of the session as JSON.
+    fn status(&self) -> PyResult<String> {
+        serde_json::to_string(&self.0.lanes()?.status()).map_err(|error| PyRuntimeError::new_err(error.to_string()))
+    }
+
+    /// Whether this process is the one that has started the session.
+    #[getter]
+    fn is_here(&self) -> bool {
+        self.0.is_here()
+    }
+}

@@ -1,0 +1,367 @@
+//! Tensors: arrays of any library with DLPack, without a copy.
+
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, c_int, c_void};
+
+use disco::{DType, Device, DeviceKind, Shape};
+use disco_core::tensor::{DLManagedTensor, DLManagedTensorVersioned, DLTensor};
+use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyCapsule, PyDict, PyTuple};
+
+const UNVERSIONED: &CStr = c"dltensor";
+const VERSIONED: &CStr = c"dltensor_versioned";
+
+/// Elements on a device, for libraries with DLPack: `numpy.from_dlpack(tensor)` shares them.
+#[pyclass(frozen, module = "disco._disco")]
+pub(crate) struct Tensor(pub(crate) disco::Tensor);
+
+#[pymethods]
+impl Tensor {
+    /// Extents.
+    #[getter]
+    fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, self.0.dims())
+    }
+
+    /// Element type: `float32`, `bfloat16`.
+    #[getter]
+    fn dtype(&self) -> &'static str {
+        long_name(self.0.dtype())
+    }
+
+    /// `cpu`, `cuda:0`.
+    #[getter]
+    fn device(&self) -> String {
+        self.0.device().to_string()
+    }
+
+    /// Size in bytes.
+    #[getter]
+    fn nbytes(&self) -> usize {
+        self.0.byte_len()
+    }
+
+    /// The elements as an array of numpy, which shares them.
+    fn numpy<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        to_library(slf, "numpy")
+    }
+
+    #[pyo3(signature = (dtype = None, copy = None))]
+    fn __array__<'py>(
+        slf: &Bound<'py, Self>,
+        dtype: Option<&Bound<'py, PyAny>>,
+        copy: Option<bool>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let array = to_library(slf, "numpy")?;
+        match (dtype, copy) {
+            (None, Some(true)) => array.call_method0("copy"),
+            (None, _) => Ok(array),
+            (Some(dtype), copy) => {
+                let named = PyDict::new(slf.py());
+                named.set_item("copy", copy.unwrap_or(false))?;
+                array.call_method("astype", (dtype,), Some(&named))
+            }
+        }
+    }
+
+    /// `(device type, ordinal)` of DLPack.
+    fn __dlpack_device__(&self) -> (i32, i32) {
+        let device = self.0.device();
+        (device.kind.dlpack(), device.ordinal)
+    }
+
+    /// A capsule of DLPack, versioned if `max_version` permits it. Elements of a device are complete for its stream only
+    /// after the worker's stream has got to them.
+    #[pyo3(signature = (*, stream = None, max_version = None, dl_device = None, copy = None))]
+    fn __dlpack__<'py>(
+        &self,
+        py: Python<'py>,
+        stream: Option<&Bound<'py, PyAny>>,
+        max_version: Option<(u32, u32)>,
+        dl_device: Option<(i32, i32)>,
+        copy: Option<bool>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        _ = stream;
+        if copy == Some(true) {
+            return Err(PyBufferError::new_err(
+                "a tensor of disco is not copied by DLPack; copy the array that shares it",
+            ));
+        }
+        if dl_device.is_some_and(|device| device != self.__dlpack_device__()) {
+            return Err(PyBufferError::new_err(format!("the tensor is on {}, not on another device", self.0.device())));
+        }
+        let (pointer, name, free): (*mut c_void, _, unsafe extern "C" fn(*mut ffi::PyObject)) = match max_version {
+            Some((1.., _)) => (self.0.to_dlpack_versioned().cast(), VERSIONED, free_versioned),
+            _ => (self.0.to_dlpack().cast(), UNVERSIONED, free_unversioned),
+        };
+        // SAFETY: the capsule owns the exported tensor until a consumer renames it.
+        let capsule = unsafe { ffi::PyCapsule_New(pointer, name.as_ptr(), Some(free)) };
+        // SAFETY: the call has returned a new reference, or null.
+        unsafe { Bound::from_owned_ptr_or_err(py, capsule) }
+    }
+
+    /// The bytes of a host tensor, for pickles.
+    ///
+    /// # Safety
+    /// Python calls it with a valid pointer.
+    unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
+        let tensor = &slf.get().0;
+        if !tensor.device().is_host() || !tensor.is_contiguous() {
+            return Err(PyBufferError::new_err("only contiguous tensors in host memory have a buffer"));
+        }
+        let (pointer, bytes) = (tensor.data(), tensor.byte_len());
+        // SAFETY: the memory lives as long as the tensor, to which the call keeps a reference in `view`.
+        let filled = unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), pointer.cast(), bytes as isize, 0, flags) };
+        if filled == 0 { Ok(()) } else { Err(PyErr::fetch(slf.py())) }
+    }
+
+    fn __repr__(&self) -> String {
+        let shape = self.0.dims();
+        format!("<disco.Tensor {} {shape:?} on {}>", self.dtype(), self.0.device())
+    }
+}
+
+/// Frees the tensor of a capsule that no consumer has taken.
+unsafe extern "C" fn free_unversioned(capsule: *mut ffi::PyObject) {
+    // SAFETY: Python calls the destructor with its capsule.
+    let managed = unsafe { taken(capsule, UNVERSIONED) }.cast::<DLManagedTensor>();
+    // SAFETY: a capsule of this name has the tensor that `__dlpack__` has exported, and nobody else frees it.
+    if let Some(free) = unsafe { managed.as_ref() }.and_then(|managed| managed.deleter) {
+        // SAFETY: as above.
+        unsafe { free(managed) }
+    }
+}
+
+/// As [`free_unversioned`].
+unsafe extern "C" fn free_versioned(capsule: *mut ffi::PyObject) {
+    // SAFETY: Python calls the destructor with its capsule.
+    let managed = unsafe { taken(capsule, VERSIONED) }.cast::<DLManagedTensorVersioned>();
+    // SAFETY: a capsule of this name has the tensor that `__dlpack__` has exported, and nobody else frees it.
+    if let Some(free) = unsafe { managed.as_ref() }.and_then(|managed| managed.deleter) {
+        // SAFETY: as above.
+        unsafe { free(managed) }
+    }
+}
+
+/// The pointer of a capsule, or null if it has another name.
+///
+/// # Safety
+/// `capsule` is a capsule.
+unsafe fn taken(capsule: *mut ffi::PyObject, name: &CStr) -> *mut c_void {
+    // SAFETY: by contract.
+    if unsafe { ffi::PyCapsule_IsValid(capsule, name.as_ptr()) } == 0 {
+        return std::ptr::null_mut();
+    }
+    // SAFETY: the capsule is valid and has this name.
+    unsafe { ffi::PyCapsule_GetPointer(capsule, name.as_ptr()) }
+}
+
+/// An array of another library, as a tensor that shares its elements.
+pub(crate) struct Imported {
+    pub(crate) tensor: disco::Tensor,
+    pub(crate) is_read_only: bool,
+}
+
+/// The tensor of an object with DLPack. Its elements stay in place; `stream` is the stream that will use them.
+///
+/// # Errors
+/// The object has no DLPack, or its elements can't be lent: `BufferError` of its library.
+pub(crate) fn import(array: &Bound<'_, PyAny>, stream: Option<i64>) -> PyResult<Imported> {
+    let py = array.py();
+    if let Ok(tensor) = array.cast::<Tensor>() {
+        return Ok(Imported { tensor: tensor.get().0.clone(), is_read_only: false });
+    }
+    let method = array.getattr("__dlpack__").map_err(|_| {
+        let name = array.get_type().qualname().map_or_else(|_| "the object".to_owned(), |name| name.to_string());
+        PyTypeError::new_err(format!("{name} is no array: it has no `__dlpack__`"))
+    })?;
+    let named = PyDict::new(py);
+    if let Some(stream) = stream {
+        named.set_item("stream", stream)?;
+    }
+    let versioned = named.copy()?;
+    versioned.set_item("max_version", (1, 0))?;
+    let capsule = match method.call((), Some(&versioned)) {
+        // Libraries from before the versions of DLPack.
+        Err(error) if error.is_instance_of::<PyTypeError>(py) => method.call((), Some(&named))?,
+        capsule => capsule?,
+    };
+    let capsule = capsule.cast_into::<PyCapsule>().map_err(PyErr::from)?;
+    // The capsule stays as it is and owns the tensor, so that the interpreter frees it when it has the lock: the library's own
+    // function would wait for the lock, on whatever thread drops the tensor.
+    // SAFETY: the object is a capsule.
+    let unversioned = unsafe { taken(capsule.as_ptr(), UNVERSIONED) }.cast::<DLManagedTensor>();
+    // SAFETY: a capsule of this name has a valid tensor.
+    let (tensor, is_read_only): (&DLTensor, bool) = match unsafe { unversioned.as_ref() } {
+        Some(managed) => (&managed.dl_tensor, false),
+        None => {
+            // SAFETY: the object is a capsule.
+            let versioned = unsafe { taken(capsule.as_ptr(), VERSIONED) }.cast::<DLManagedTensorVersioned>();
+            // SAFETY: a capsule of this name has a valid tensor of the versions from 1.0 on.
+            let managed = unsafe { versioned.as_ref() };
+            let managed = managed.filter(|managed| managed.version.major == DLManagedTensorVersioned::VERSION.major);
+            let managed = managed.ok_or_else(|| PyBufferError::new_err("the capsule is no tensor of DLPack 1"))?;
+            (&managed.dl_tensor, managed.flags & DLManagedTensorVersioned::READ_ONLY != 0)
+        }
+    };
+    if tensor.ndim > 0 && !tensor.strides.is_null() && needs_copy(tensor) {
+        return Err(PyBufferError::new_err("the array is not contiguous: it has negative strides, or strides of 0"));
+    }
+    let owner = Box::new(Keeps { _capsule: capsule.into_any().unbind() });
+    // SAFETY: the tensor is valid as long as its capsule, which `owner` keeps.
+    let tensor = unsafe { disco::Tensor::from_dl_tensor(tensor, owner) };
+    let tensor = tensor.map_err(|error| PyBufferError::new_err(error.to_string()))?;
+    Ok(Imported { tensor, is_read_only })
+}
+
+/// Whether elements lie in an order that a tensor can't have: backwards, or one for several.
+fn needs_copy(tensor: &DLTensor) -> bool {
+    let axes = usize::try_from(tensor.ndim).unwrap_or(0);
+    // SAFETY: a valid tensor has so many extents.
+    let shape = unsafe { std::slice::from_raw_parts(tensor.shape, axes) };
+    // SAFETY: and as many strides, if it has any.
+    let strides = unsafe { std::slice::from_raw_parts(tensor.strides, axes) };
+    shape.iter().zip(strides).any(|(&extent, &stride)| extent > 1 && stride <= 0)
+}
+
+/// Keeps a capsule, and with it the array.
+struct Keeps {
+    _capsule: Py<PyAny>,
+}
+
+/// The name of the library of an array, if its elements can be lent.
+pub(crate) fn library_of(array: &Bound<'_, PyAny>) -> Option<&'static str> {
+    let class = array.get_type();
+    let module = class.module().ok()?;
+    let module = module.to_str().ok()?;
+    let name = class.name().ok()?;
+    match (module.split('.').next()?, name.to_str().ok()?) {
+        ("numpy", "ndarray") => Some("numpy"),
+        ("torch", "Tensor") => Some("torch"),
+        ("cupy", "ndarray") => Some("cupy"),
+        ("jaxlib" | "jax", _) if array.hasattr("__dlpack__").unwrap_or(false) => Some("jax"),
+        ("disco", "Tensor") => Some("disco"),
+        _ => None,
+    }
+}
+
+/// A tensor as an array of a library, which shares the elements.
+pub(crate) fn to_library<'py>(tensor: &Bound<'py, Tensor>, library: &str) -> PyResult<Bound<'py, PyAny>> {
+    let py = tensor.py();
+    match library {
+        "disco" => Ok(tensor.clone().into_any()),
+        "jax" => py.import("jax.dlpack")?.getattr("from_dlpack")?.call1((tensor,)),
+        "numpy" | "torch" | "cupy" => py.import(library)?.getattr("from_dlpack")?.call1((tensor,)),
+        other => Err(PyValueError::new_err(format!(
+            "{other:?} is no library of arrays; known are numpy, torch, jax, cupy, disco"
+        ))),
+    }
+}
+
+/// As [`to_library`], of a tensor that is no object yet.
+pub(crate) fn as_array<'py>(py: Python<'py>, tensor: disco::Tensor, library: &str) -> PyResult<Bound<'py, PyAny>> {
+    to_library(&Bound::new(py, Tensor(tensor))?, library)
+}
+
+/// The names of numpy and torch, where they differ from Disco's.
+const LONG_NAMES: [(DType, &str); 15] = [
+    (DType::Bool, "bool"),
+    (DType::I8, "int8"),
+    (DType::U8, "uint8"),
+    (DType::I16, "int16"),
+    (DType::U16, "uint16"),
+    (DType::I32, "int32"),
+    (DType::U32, "uint32"),
+    (DType::I64, "int64"),
+    (DType::U64, "uint64"),
+    (DType::F16, "float16"),
+    (DType::BF16, "bfloat16"),
+    (DType::F32, "float32"),
+    (DType::F64, "float64"),
+    (DType::F8E4M3, "float8_e4m3fn"),
+    (DType::F8E5M2, "float8_e5m2"),
+];
+
+fn long_name(dtype: DType) -> &'static str {
+    LONG_NAMES.iter().find(|row| row.0 == dtype).map_or(dtype.name(), |row| row.1)
+}
+
+/// A dtype from what programs write: `"float32"`, `"f4"`, `numpy.float32`, `torch.float32`.
+pub(crate) fn dtype_of(given: &Bound<'_, PyAny>) -> PyResult<DType> {
+    let text = match given.extract::<String>() {
+        Ok(text) => text,
+        // `torch.float32` prints as that, and `numpy.dtype` knows what is left.
+        Err(_) => {
+            let text = given.str()?.to_string();
+            match text.strip_prefix("torch.") {
+                Some(name) => name.to_owned(),
+                None => given.py().import("numpy")?.getattr("dtype")?.call1((given,))?.getattr("name")?.extract()?,
+            }
+        }
+    };
+    let short = |text: &str| {
+        let (kind, bytes) = text.strip_prefix(['<', '=', '|']).unwrap_or(text).split_at_checked(1)?;
+        let bits = bytes.parse::<u8>().ok()?.checked_mul(8)?;
+        let code = match kind {
+            "i" => 0,
+            "u" => 1,
+            "f" => 2,
+            _ => return None,
+        };
+        DType::from_dlpack(code, bits, 1)
+    };
+    let long = LONG_NAMES.iter().find(|row| row.1 == text).map(|row| row.0);
+    long.or_else(|| short(&text)).or_else(|| text.parse().ok()).ok_or_else(|| {
+        let known = LONG_NAMES.map(|row| row.1).join(", ");
+        PyTypeError::new_err(format!("{text:?} is no element type; known are {known}"))
+    })
+}
+
+/// A shape: an int, or a sequence of ints.
+pub(crate) fn shape_of(given: &Bound<'_, PyAny>) -> PyResult<Shape> {
+    match given.extract::<i64>() {
+        Ok(extent) => Ok(Shape::from(&[extent][..])),
+        Err(_) => Ok(Shape::from(&given.extract::<Vec<i64>>()?[..])),
+    }
+}
+
+/// A contiguous tensor with the elements of `array`, which are copied only if they lie otherwise.
+///
+/// # Errors
+/// The elements are not in host memory and not contiguous.
+pub(crate) fn contiguous(array: &Bound<'_, PyAny>, stream: Option<i64>) -> PyResult<Imported> {
+    let py = array.py();
+    let ordered = |array: &Bound<'_, PyAny>| -> PyResult<Imported> {
+        // The library's own copy: `numpy.ascontiguousarray(array)`, `array.contiguous()`.
+        let copy = match library_of(array) {
+            Some("numpy") => py.import("numpy")?.getattr("ascontiguousarray")?.call1((array,))?,
+            Some("cupy") => py.import("cupy")?.getattr("ascontiguousarray")?.call1((array,))?,
+            Some("torch") => array.call_method0("contiguous")?,
+            _ => return Err(PyBufferError::new_err("the array is not contiguous; pass a contiguous copy")),
+        };
+        import(&copy, stream)
+    };
+    match import(array, stream) {
+        Ok(imported) if imported.tensor.is_contiguous() => Ok(imported),
+        Ok(_) => ordered(array),
+        Err(error) if error.is_instance_of::<PyBufferError>(py) => match ordered(array) {
+            Ok(imported) if imported.tensor.is_contiguous() => Ok(imported),
+            // The first error says why the elements can't be lent at all.
+            _ => Err(error),
+        },
+        Err(error) => Err(error),
+    }
+}
+
+/// The stream argument of DLPack for a device whose worker has this stream.
+pub(crate) fn stream_argument(device: Device, raw: usize) -> Option<i64> {
+    match device.kind {
+        DeviceKind::Cpu => None,
+        // The legacy default stream is 1.
+        _ if raw == 0 => Some(1),
+        _ => i64::try_from(raw).ok(),
+    }
+}

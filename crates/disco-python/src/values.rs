@@ -1,0 +1,209 @@
+//! Python objects as values of commands, and back.
+//!
+//! Numbers, texts, bytes and `None` are values of their own. An array crosses as a tensor with the name of its library, and
+//! everything else as a pickle, whose buffers are tensors beside it.
+
+#![allow(unsafe_code)]
+
+use std::sync::Arc;
+
+use disco::tensor::Storage;
+use disco::{DType, Device, Shape, Value};
+use pyo3::exceptions::{PyBufferError, PyOverflowError, PyTypeError, PyValueError};
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
+
+use crate::errors;
+use crate::tensor::{self, Tensor};
+
+/// The first item of an array that stands for one object: no list of a program begins with it by chance.
+const MARK: i64 = 0x6469_7363_6f2e_7079;
+const PICKLE: i64 = 1;
+const ARRAY: i64 = 2;
+const REFUSED: i64 = 3;
+
+/// The value for an object, which [`decode`] makes the object again.
+///
+/// # Errors
+/// The object can't be pickled.
+pub(crate) fn encode(object: &Bound<'_, PyAny>) -> PyResult<Value> {
+    if let Some(value) = simple(object)? {
+        return Ok(value);
+    }
+    if let Some(library) = tensor::library_of(object) {
+        match tensor::contiguous(object, None) {
+            Ok(imported) => {
+                return Ok(marked([Value::Int(ARRAY), library.into(), Value::Tensor(imported.tensor)]));
+            }
+            // Elements that DLPack does not know, such as texts: the library pickles them.
+            Err(error) if error.is_instance_of::<PyBufferError>(object.py()) && library != "disco" => {}
+            Err(error) => return Err(error),
+        }
+    }
+    pickle(object)
+}
+
+/// The value of a number, a text, bytes or `None`.
+pub(crate) fn simple(object: &Bound<'_, PyAny>) -> PyResult<Option<Value>> {
+    Ok(Some(if object.is_none() {
+        Value::None
+    } else if object.is_exact_instance_of::<PyBool>() {
+        Value::Bool(object.extract()?)
+    } else if object.is_exact_instance_of::<PyInt>() {
+        match object.extract() {
+            Ok(int) => Value::Int(int),
+            // Python's integers have no limit.
+            Err(error) if error.is_instance_of::<PyOverflowError>(object.py()) => return Ok(None),
+            Err(error) => return Err(error),
+        }
+    } else if object.is_exact_instance_of::<PyFloat>() {
+        Value::Float(object.extract()?)
+    } else if object.is_exact_instance_of::<PyString>() {
+        match object.cast::<PyString>()?.to_str() {
+            Ok(text) => Value::from(text),
+            // Lone surrogates, which file names may have.
+            Err(_) => return Ok(None),
+        }
+    } else if let Ok(bytes) = object.cast_exact::<PyBytes>() {
+        Value::from(bytes.as_bytes())
+    } else {
+        return Ok(None);
+    }))
+}
+
+fn marked<const N: usize>(items: [Value; N]) -> Value {
+    Value::Array([Value::Int(MARK)].into_iter().chain(items).collect())
+}
+
+fn pickle(object: &Bound<'_, PyAny>) -> PyResult<Value> {
+    let py = object.py();
+    let (pickled, buffers): (Bound<'_, PyBytes>, Vec<Bound<'_, PyAny>>) =
+        py.import("disco._values")?.getattr("dump")?.call1((object,))?.extract()?;
+    let mut items = vec![Value::Int(MARK), Value::Int(PICKLE), Value::from(pickled.as_bytes())];
+    for buffer in buffers {
+        items.push(Value::Tensor(lent(&buffer)?));
+    }
+    Ok(Value::Array(items.into()))
+}
+
+/// The bytes of a memoryview, in place.
+fn lent(view: &Bound<'_, PyAny>) -> PyResult<disco::Tensor> {
+    let py = view.py();
+    let mut buffer = ffi::Py_buffer::new();
+    // SAFETY: `buffer` is written by the call, and released below.
+    if unsafe { ffi::PyObject_GetBuffer(view.as_ptr(), &raw mut buffer, ffi::PyBUF_SIMPLE) } != 0 {
+        return Err(PyErr::fetch(py));
+    }
+    let (pointer, bytes) = (buffer.buf.cast::<u8>(), usize::try_from(buffer.len).unwrap_or(0));
+    // SAFETY: it was filled above. The view itself holds its object's memory until it is freed.
+    unsafe { ffi::PyBuffer_Release(&raw mut buffer) };
+    let owner = Box::new(view.clone().unbind());
+    // SAFETY: `owner` keeps the memory of the view.
+    let storage = unsafe { Storage::from_raw(pointer, bytes, Device::CPU, owner) };
+    disco::Tensor::from_storage(storage, DType::U8, bytes).map_err(|error| errors::raised(py, &error))
+}
+
+/// The object for a value.
+///
+/// # Errors
+/// The value was refused when it was sent, or its pickle can't be read.
+pub(crate) fn decode<'py>(py: Python<'py>, value: &Value) -> PyResult<Bound<'py, PyAny>> {
+    Ok(match value {
+        Value::None => py.None().into_bound(py),
+        Value::Bool(flag) => PyBool::new(py, *flag).to_owned().into_any(),
+        Value::Int(int) => int.into_pyobject(py)?.into_any(),
+        Value::Float(float) => float.into_pyobject(py)?.into_any(),
+        Value::Str(text) => PyString::new(py, text).into_any(),
+        Value::Bytes(bytes) => PyBytes::new(py, bytes).into_any(),
+        Value::DType(dtype) => PyString::new(py, dtype.name()).into_any(),
+        Value::Device(device) => PyString::new(py, &device.to_string()).into_any(),
+        Value::Shape(shape) => PyTuple::new(py, shape.iter())?.into_any(),
+        Value::Tensor(tensor) => Bound::new(py, Tensor(tensor.clone()))?.into_any(),
+        Value::Array(items) => match &items[..] {
+            [Value::Int(MARK), Value::Int(kind), rest @ ..] => decode_marked(py, *kind, rest)?,
+            items => {
+                let list = PyList::empty(py);
+                items.iter().try_for_each(|item| list.append(decode(py, item)?))?;
+                list.into_any()
+            }
+        },
+        Value::Map(items) => {
+            let dict = PyDict::new(py);
+            items.iter().try_for_each(|(key, value)| dict.set_item(decode(py, key)?, decode(py, value)?))?;
+            dict.into_any()
+        }
+        other => return Err(PyTypeError::new_err(format!("{} has no form in Python", other.kind()))),
+    })
+}
+
+fn decode_marked<'py>(py: Python<'py>, kind: i64, rest: &[Value]) -> PyResult<Bound<'py, PyAny>> {
+    match (kind, rest) {
+        (ARRAY, [Value::Str(library), Value::Tensor(tensor)]) => tensor::as_array(py, tensor.clone(), library),
+        (PICKLE, [Value::Bytes(pickled), buffers @ ..]) => {
+            let buffers = buffers.iter().map(|buffer| decode(py, buffer)).collect::<PyResult<Vec<_>>>()?;
+            py.import("disco._values")?.getattr("load")?.call1((PyBytes::new(py, pickled), buffers))
+        }
+        (REFUSED, [Value::Str(text)]) => Err(PyTypeError::new_err(text.to_string())),
+        _ => {
+            Err(PyValueError::new_err("the value is not what a Python function sends: the worker has another version"))
+        }
+    }
+}
+
+/// The value for a result that a program gets; one that can't be sent becomes its error, for the caller only.
+pub(crate) fn encode_result(object: &Bound<'_, PyAny>) -> Value {
+    encode(object).unwrap_or_else(|error| {
+        let name = object.get_type().qualname().map_or_else(|_| "object".to_owned(), |name| name.to_string());
+        let text = format!("a result of type {name} can't be sent to the controller: {error}; it stays on the worker");
+        marked([Value::Int(REFUSED), text.into()])
+    })
+}
+
+/// The value for an argument of a Rust or C function: what both languages have.
+///
+/// # Errors
+/// The object has no such form.
+pub(crate) fn plain(object: &Bound<'_, PyAny>) -> PyResult<Value> {
+    if let Some(value) = simple(object)? {
+        return Ok(value);
+    }
+    if object.hasattr("__dlpack__")? {
+        return Ok(Value::Tensor(tensor::contiguous(object, None)?.tensor));
+    }
+    if let Ok(items) = object.cast::<PyDict>() {
+        let pair = |(key, value): (Bound<'_, PyAny>, Bound<'_, PyAny>)| Ok((plain(&key)?, plain(&value)?));
+        return Ok(Value::Map(items.iter().map(pair).collect::<PyResult<_>>()?));
+    }
+    if object.is_instance_of::<PyList>() || object.is_instance_of::<PyTuple>() {
+        return Ok(Value::Array(object.try_iter()?.map(|item| plain(&item?)).collect::<PyResult<_>>()?));
+    }
+    // Numbers of other types, such as `numpy.float64`.
+    if let Ok(index) = object.call_method0("__index__") {
+        return Ok(Value::Int(index.extract()?));
+    }
+    if object.hasattr("__float__")? {
+        return Ok(Value::Float(object.extract()?));
+    }
+    let name = object.get_type().qualname()?;
+    Err(PyTypeError::new_err(format!(
+        "{name} has no form in other languages; pass a number, a text, bytes, an array, or a list, tuple or dict of them"
+    )))
+}
+
+/// The items of a list of names.
+pub(crate) fn names(value: Option<&Value>) -> Vec<Arc<str>> {
+    match value {
+        Some(Value::Array(items)) => {
+            let name = |item: &Value| if let Value::Str(name) = item { Some(name.clone()) } else { None };
+            items.iter().filter_map(name).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// A shape of equal extents but the first.
+pub(crate) fn with_first(first: usize, rest: &[usize]) -> Shape {
+    let extents: Vec<usize> = std::iter::once(first).chain(rest.iter().copied()).collect();
+    Shape::from(extents)
+}

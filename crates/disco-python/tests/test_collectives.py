@@ -1,0 +1,159 @@
+"""Collectives of a worker's context, compared with numpy on the controller."""
+
+import disco
+import numpy as np
+import pytest
+
+
+def each(s, function, *args):
+    return s.call(function, *args).get_all(timeout=60)
+
+
+def inputs(dtype="f8", shape=(6, 2)):
+    return [np.arange(np.prod(shape), dtype=dtype).reshape(shape) * (worker + 1) for worker in range(3)]
+
+
+@pytest.mark.parametrize("dtype", ["f8", "f4", "f2", "i8", "i4", "u1"])
+@pytest.mark.parametrize("op", ["sum", "prod", "min", "max", "avg"])
+def test_all_reduce_is_the_reduction_of_numpy(processes, dtype, op):
+    xs = [(x % 5 + 1).astype(dtype) for x in inputs()]
+    expected = {
+        "sum": lambda: np.sum(xs, axis=0, dtype=dtype),
+        "prod": lambda: np.prod(xs, axis=0, dtype=dtype),
+        "min": lambda: np.min(xs, axis=0),
+        "max": lambda: np.max(xs, axis=0),
+        "avg": lambda: np.sum(xs, axis=0, dtype=dtype) / 3 if dtype[0] == "f" else np.sum(xs, axis=0) // 3,
+    }[op]()
+    for found in each(processes, lambda ctx, x: ctx.all_reduce(x, op), processes.put_each(xs)):
+        assert found.dtype == dtype and np.allclose(found, expected, rtol=1e-2 if dtype == "f2" else 1e-6)
+
+
+def test_collectives_of_each_kind_of_session(s):
+    xs = inputs()
+    x = s.put_each(xs)
+    stacked, total = np.stack(xs), np.sum(xs, axis=0)
+
+    def run(ctx, x):
+        before = x.copy()
+        found = {
+            "all_gather": ctx.all_gather(x),
+            "reduce_scatter": ctx.reduce_scatter(x),
+            "all_to_all": ctx.all_to_all(x),
+            "reduce": ctx.reduce(x, root=1),
+            "gather": ctx.gather(x, root=2),
+            "all_gather_v": ctx.all_gather_v(x[: ctx.worker + 1], [1, 2, 3]),
+            "all_to_all_v": ctx.all_to_all_v(x, [1, 2, 3], [ctx.worker + 1] * 3),
+            "scatter": ctx.scatter(x if ctx.worker == 1 else None, np.zeros((2, 2)), root=1),
+        }
+        assert (x == before).all(), "no operation writes to its input"
+        ctx.barrier()
+        return found
+
+    for worker, found in enumerate(each(s, run, x)):
+        assert np.array_equal(found["all_gather"], stacked)
+        assert np.array_equal(found["reduce_scatter"], total[2 * worker : 2 * worker + 2])
+        blocks = [other[2 * worker : 2 * worker + 2] for other in xs]
+        assert np.array_equal(found["all_to_all"], np.concatenate(blocks))
+        assert np.array_equal(found["reduce"], total) if worker == 1 else found["reduce"] is None
+        assert np.array_equal(found["gather"], stacked) if worker == 2 else found["gather"] is None
+        assert np.array_equal(found["all_gather_v"], np.concatenate([xs[0][:1], xs[1][:2], xs[2][:3]]))
+        first = [0, 1, 3][worker]
+        assert np.array_equal(found["all_to_all_v"], np.concatenate([o[first : first + worker + 1] for o in xs]))
+        assert np.array_equal(found["scatter"], xs[1][2 * worker : 2 * worker + 2])
+
+
+def test_collectives_in_place_and_into_given_memory(processes):
+    def run(ctx, x):
+        total = x.copy()
+        same = ctx.all_reduce(total, out=total)
+        out = ctx.empty(x.shape, x.dtype)
+        also = ctx.all_reduce(x, out=out)
+        gathered = np.zeros((3, *x.shape))
+        gathered[ctx.worker] = x
+        ctx.all_gather(None, out=gathered)
+        sent = ctx.broadcast(x.copy(), root=2)
+        return same is total, also is out, total, out, gathered, sent
+
+    xs = inputs()
+    for same, also, total, out, gathered, sent in each(processes, run, processes.put_each(xs)):
+        assert same and also
+        assert np.array_equal(total, np.sum(xs, axis=0)) and np.array_equal(out, total)
+        assert np.array_equal(gathered, np.stack(xs)) and np.array_equal(sent, xs[2])
+
+
+def test_point_to_point(processes):
+    def ring(ctx, x):
+        after, before = (ctx.worker + 1) % ctx.world, (ctx.worker - 1) % ctx.world
+        received = np.zeros_like(x)
+        ctx.exchange([(x, after)], [(received, before)])
+        if ctx.worker == 0:
+            ctx.send(x, 1)
+        elif ctx.worker == 1:
+            ctx.receive(x, 0)
+        return received, x
+
+    xs = inputs()
+    found = each(processes, ring, processes.put_each(xs))
+    assert all(np.array_equal(found[worker][0], xs[worker - 1]) for worker in range(3))
+    assert np.array_equal(found[1][1], xs[0])
+
+
+def test_numbers_are_reduced_as_numbers(processes):
+    assert each(processes, lambda ctx: ctx.all_reduce(ctx.worker + 0.5)) == [4.5] * 3
+    found = each(processes, lambda ctx: ctx.all_reduce(ctx.worker, "max"))
+    assert found == [2] * 3 and type(found[0]) is int
+
+
+def test_inputs_that_are_not_contiguous_are_copied_and_outputs_are_refused(processes):
+    def run(ctx, x):
+        total = ctx.all_reduce(x[:, ::-1])
+        errors = []
+        for out in (np.zeros((4, 6)).T, np.broadcast_to(np.zeros(2), (6, 2)), np.zeros((6, 2), "f4"), 5):
+            try:
+                ctx.all_reduce(x, out=out)
+            except Exception as error:
+                errors.append((type(error).__name__, str(error)))
+        return total, errors
+
+    xs = inputs()
+    total, errors = each(processes, run, processes.put_each(xs))[0]
+    assert np.array_equal(total, np.sum(xs, axis=0)[:, ::-1])
+    assert [kind for kind, _ in errors][:2] == ["ValueError", "BufferError"], errors
+    assert "not contiguous" in errors[0][1]
+    assert errors[2][0] == "Invalid" and errors[3] == ("TypeError", "int is no array: it has no `__dlpack__`")
+
+
+def test_wrong_names_say_what_is_known(processes):
+    def run(ctx):
+        errors = []
+        for wrong in (
+            lambda: ctx.all_reduce(np.zeros(2), "mean"),
+            lambda: ctx.empty(2, "float31"),
+            lambda: ctx.reduce_scatter(np.zeros(4)),
+        ):
+            try:
+                wrong()
+            except Exception as error:
+                errors.append(str(error))
+        return errors
+
+    first, second, third = each(processes, run)[0]
+    assert first == '"mean" is no reduction; known are sum, prod, min, max, avg'
+    assert second.startswith('"float31" is no element type; known are bool, int8')
+    assert third == "reduce_scatter: axis 0 of an array of shape [4] is not divisible into blocks for 3 ranks"
+
+
+def test_arrays_that_differ_are_a_mismatch_that_names_the_ranks(kind):
+    from conftest import started
+
+    def run(ctx):
+        return ctx.all_reduce(np.zeros(2 + ctx.worker))
+
+    with started(kind) as s:
+        with pytest.raises(disco.WorkerError) as raised:
+            each(s, run)
+        assert raised.value.kind == "Mismatch", raised.value
+        assert "ranks disagree" in str(raised.value)
+        s.recover()
+        s.init_ccl("local")
+        assert each(s, lambda ctx: ctx.all_reduce(1)) == [3] * 3

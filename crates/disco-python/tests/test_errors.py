@@ -1,0 +1,220 @@
+"""Failures: what a program sees, and how it goes on."""
+
+import os
+import pickle
+import signal
+import time
+
+import disco
+import numpy as np
+import pytest
+
+from conftest import KINDS, started
+
+
+class Custom(Exception):
+    def __init__(self, code, text):
+        super().__init__(text)
+        self.code = code
+
+    def __reduce__(self):
+        return (Custom, (self.code, self.args[0]))
+
+
+class Unpicklable(Exception):
+    def __reduce__(self):
+        raise TypeError("no")
+
+
+class NotBuilt(Exception):
+    def __init__(self, a, b):
+        super().__init__(a)
+
+
+@disco.function
+def fail(ctx, error, worker=1):
+    if ctx.worker == worker:
+        raise error
+    return ctx.worker
+
+
+@disco.function
+def fail_with(ctx, name):
+    raise {"unpicklable": Unpicklable("why"), "not built": NotBuilt("why", 2)}[name]
+
+
+def test_an_exception_of_a_worker_is_the_cause_of_an_error_with_its_place(s):
+    ref = fail(s, Custom(7, "bad"))
+    with pytest.raises(disco.WorkerError) as raised:
+        ref.get_all()
+    error = raised.value
+    assert (error.worker, error.function, error.kind) == (1, "fail", "User")
+    assert "worker 1: fail (command" in str(error) and "Custom: bad" in str(error)
+    assert type(error.__cause__) is Custom and error.__cause__.code == 7
+    notes = "\n".join(error.__cause__.__notes__)
+    assert "raise error" in notes and "test_errors.py" in notes
+    # Nothing is submitted until the program recovers, and the first failure is named again.
+    with pytest.raises(disco.Earlier, match="not submitted, because an earlier command failed: worker 1: fail"):
+        fail(s, None, worker=9)
+        s.sync()
+        fail(s, None, worker=9)
+    s.recover()
+    assert fail(s, None, worker=9).get_all() == [0, 1, 2]
+
+
+def test_exceptions_that_can_not_be_pickled_or_built_are_reported(processes):
+    for name, text in (("unpicklable", "test_errors.Unpicklable: why"), ("not built", "test_errors.NotBuilt: why")):
+        with pytest.raises(disco.WorkerError) as raised:
+            fail_with(processes, name).get()
+        cause = raised.value.__cause__
+        assert isinstance(cause, disco.RemoteError) and str(cause) == text
+        assert cause.type_name == text.split(":")[0]
+        assert "Traceback" in cause.__notes__[0]
+        processes.recover()
+
+
+def test_a_function_that_can_not_be_loaded_fails_its_own_call(processes):
+    class Bad:
+        def __reduce__(self):
+            return (os.listdir, ("/no/such/folder",))
+
+    bad = Bad()
+
+    @disco.function
+    def use(ctx):
+        return bad
+
+    with pytest.raises(disco.WorkerError, match="can't load the function: FileNotFoundError"):
+        use(processes).get()
+    processes.recover()
+
+
+def test_sys_exit_in_a_function_is_an_error_and_not_the_end_of_the_worker(processes):
+    @disco.function
+    def leave(ctx):
+        raise SystemExit(3)
+
+    with pytest.raises(disco.WorkerError, match="SystemExit: 3"):
+        leave(processes).get()
+    processes.recover()
+
+
+def test_a_failure_of_one_worker_ends_the_collective_of_the_others(s):
+    @disco.function
+    def step(ctx):
+        if ctx.worker == 2:
+            raise ValueError("no data")
+        return ctx.all_reduce(np.ones(4))
+
+    with pytest.raises(disco.WorkerError) as raised:
+        step(s).get_all(timeout=30)
+    # The root cause, and not the aborted collective of another worker.
+    assert (raised.value.worker, str(raised.value.__cause__)) == (2, "no data")
+
+
+def test_an_error_of_disco_that_a_function_passes_on_keeps_its_kind():
+    @disco.function
+    def late(ctx):
+        if ctx.worker != 1:
+            ctx.barrier()
+
+    with started("processes", collective_deadline=0.5) as s:
+        with pytest.raises(disco.WorkerError) as raised:
+            late(s).get_all(timeout=30)
+        assert raised.value.kind == "Deadline" and isinstance(raised.value.__cause__, disco.Deadline)
+        assert "rank 1" in str(raised.value)
+
+
+@disco.function
+def process(ctx):
+    return os.getpid()
+
+
+@disco.function
+def sleep(ctx, seconds):
+    time.sleep(seconds)
+    return ctx.worker
+
+
+@pytest.mark.parametrize("worker", [0, 1, 2])
+@pytest.mark.parametrize("kind", ["processes", "nodes"])
+def test_a_killed_worker_is_named_replaced_and_gets_the_functions_again(kind, worker):
+    with started(kind) as s:
+        sleep(s, 0).get_all()
+        os.kill(process(s).get_all()[worker], signal.SIGKILL)
+        with pytest.raises(disco.Lost) as raised:
+            for _ in range(100):
+                sleep(s, 0.1).get_all(timeout=30)
+        assert raised.value.workers == [worker] and "SIGKILL" in str(raised.value)
+        assert s.replace_lost().workers == [worker]
+        s.init_ccl("local")
+        assert sleep(s, 0).get_all() == [0, 1, 2]
+
+
+def test_a_wait_ends_at_its_limit_and_the_result_can_be_waited_for_again(s):
+    ref = sleep(s, 1.0)
+    with pytest.raises(disco.Timeout, match="no result after 0.05 s"):
+        ref.get_all(timeout=0.05)
+    with pytest.raises(TimeoutError):
+        s.sync(timeout=0.05)
+    assert ref.get_all() == [0, 1, 2]
+
+
+def test_a_call_past_its_deadline_is_an_error():
+    with started("processes", call_deadline=0.5) as s:
+        with pytest.raises(disco.Deadline) as raised:
+            sleep(s, 2).get_all()
+        assert raised.value.after == 0.5 and "sleep" in str(raised.value)
+
+
+def test_a_session_that_is_shut_down_says_so(kind):
+    with started(kind) as s:
+        pass
+    s.shutdown()
+    with pytest.raises(disco.Closed):
+        sleep(s, 0)
+
+
+def test_handles_of_another_session_are_refused(processes):
+    with disco.session(threads=1, backend=None) as other:
+        with pytest.raises(disco.ForeignRef):
+            processes.call(lambda ctx, x: x, other.put(1))
+
+
+def test_options_that_do_not_fit_are_refused():
+    with pytest.raises(TypeError, match="colour is no option of a session"):
+        disco.session(processes=1, colour=3)
+    with pytest.raises(TypeError, match="only one of them"):
+        disco.session(processes=1, threads=1)
+    with pytest.raises(TypeError, match="belong together"):
+        disco.session(nodes=2)
+    with pytest.raises(disco.Invalid, match="at least 1 worker"):
+        disco.session(processes=0)
+    with pytest.raises(ValueError, match="it is never, when_asked"):
+        disco.session(processes=1, replacement="often")
+    with pytest.raises(disco.DiscoError, match="gloo"):
+        disco.session(processes=1, backend="gloo")
+
+
+def test_resize(processes):
+    with started("processes") as s:
+        result = s.resize(2)
+        assert result.numbers == [0, 1, None] and len(s) == 2
+        assert s.resize(4).workers == [2, 3]
+        assert sleep(s, 0).get_all() == [0, 1, 2, 3]
+
+
+def test_status_names_the_function_that_a_worker_is_in(processes):
+    ref = sleep(processes, 1.0)
+    time.sleep(0.3)
+    status = processes.status()
+    assert len(status["workers"]) == 3
+    assert "sleep" in str(status["workers"][0])
+    ref.get_all()
+
+
+def test_kinds_of_sessions_and_exceptions_are_complete():
+    assert set(KINDS) == {"processes", "threads", "nodes"}
+    for name in disco._errors.__all__:
+        assert issubclass(getattr(disco, name), Exception)
+        pickle.loads(pickle.dumps(getattr(disco, name)("text")))

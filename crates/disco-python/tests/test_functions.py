@@ -1,0 +1,195 @@
+"""Worker functions: how they get to the workers, and what they see."""
+
+import os
+import sys
+import textwrap
+
+import disco
+import numpy as np
+import pytest
+
+BIAS = 10
+
+
+@disco.function
+def by_name(ctx, x):
+    return os.getpid(), x + BIAS
+
+
+def test_a_function_of_a_module_is_found_by_its_name(processes):
+    from disco._functions import describe
+
+    assert describe(by_name.function)[0] == ("import", __name__, "by_name")
+    assert [x for _, x in by_name(processes, 1).get_all()] == [11] * 3
+
+
+def test_each_worker_is_a_process_of_its_own(processes):
+    @disco.function
+    def process(ctx):
+        return os.getpid(), sys.argv, os.environ.get("DISCO_PYTHON")
+
+    found = process(processes).get_all()
+    assert len({pid for pid, _, _ in found} | {os.getpid()}) == 4
+    assert all(argv == [""] and variable is None for _, argv, variable in found)
+
+
+def test_a_function_by_value_has_its_closure_and_is_sent_once(processes):
+    calls = []
+
+    class Heavy:
+        def __reduce__(self):
+            calls.append(1)
+            return (int, (5,))
+
+    heavy = Heavy()
+
+    @disco.function
+    def add(ctx, x):
+        return x + heavy
+
+    assert [add(processes, x).get() for x in range(3)] == [5, 6, 7]
+    assert len(calls) == 1
+
+
+def test_a_function_is_sent_again_after_a_new_definition_of_it_or_of_what_it_calls(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(
+        textwrap.dedent(
+            """
+            import disco
+
+            factor = 2
+
+            def helper(x):
+                return x * factor
+
+            @disco.function
+            def f(ctx, x):
+                return helper(x)
+
+            if __name__ == "__main__":
+                with disco.session(processes=1, backend=None) as s:
+                    found = [f(s, 1).get()]
+                    factor = 3
+                    found.append(f(s, 1).get())
+                    def helper(x):
+                        return -x
+                    found.append(f(s, 1).get())
+                    print(found)
+            """
+        )
+    )
+    import subprocess
+
+    output = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=60)
+    assert output.stdout == "[2, 3, -1]\n", output.stderr
+
+
+def test_plain_functions_and_lambdas_can_be_called(processes):
+    assert processes.call(lambda ctx, x: x * 2, 4).get() == 8
+    assert processes.call(max_of, 1, b=5).get() == 5
+
+
+def max_of(ctx, a, b):
+    return max(a, b)
+
+
+def test_a_function_calls_another_one_with_its_context(processes):
+    @disco.function
+    def outer(ctx, x):
+        return by_name(ctx, x)[1]
+
+    assert outer(processes, 2).get() == 12
+
+
+def test_state_belongs_to_a_worker_and_lasts(s):
+    @disco.function
+    def count(ctx):
+        ctx.state["calls"] = ctx.state.get("calls", 0) + 1
+        return ctx.worker, ctx.state["calls"], ctx.world, ctx.group, ctx.groups, ctx.device
+
+    count(s)
+    assert count(s).get_all() == [(worker, 2, 3, 0, 1, "cpu") for worker in range(3)]
+
+
+def test_a_context_is_of_its_call_and_of_its_thread(processes):
+    @disco.function
+    def leak(ctx):
+        import threading
+
+        errors = []
+
+        def use():
+            try:
+                ctx.worker
+            except RuntimeError as error:
+                errors.append(str(error))
+
+        thread = threading.Thread(target=use)
+        thread.start()
+        thread.join()
+        ctx.state["leaked"] = ctx
+        return errors, repr(ctx)
+
+    @disco.function
+    def use(ctx):
+        try:
+            ctx.state["leaked"].worker
+        except RuntimeError as error:
+            return str(error), repr(ctx.state.pop("leaked"))
+
+    errors, text = leak(processes).get(1)
+    assert errors == ["a worker's context belongs to the thread that runs the function"]
+    assert text == "<disco.Context of worker 1 of 3>"
+    error, text = use(processes).get(1)
+    assert "during the call only" in error and text == "<disco.Context of a call that is over>"
+
+
+def test_what_is_no_worker_function_is_refused():
+    with pytest.raises(TypeError, match="neither async nor a generator"):
+
+        @disco.function
+        async def f(ctx):
+            pass
+
+    with pytest.raises(TypeError, match="is a function"):
+        disco.function(5)
+
+
+def test_the_output_of_workers_is_printed_with_their_name(capfd):
+    @disco.function
+    def speak(ctx):
+        print("hello")
+
+    with disco.session(processes=2, backend=None) as s:
+        speak(s).get_all()
+    out = capfd.readouterr().out
+    assert sorted(line.split("]")[-1].strip() for line in out.splitlines()) == ["hello", "hello"], out
+    assert "1" in out
+
+
+def test_groups_and_subsets():
+    @disco.function
+    def place(ctx):
+        return ctx.worker, ctx.group, ctx.group_size, ctx.all_reduce(ctx.worker, group=True)
+
+    with disco.session(processes=4, groups=2, backend="local") as s:
+        assert place(s).get_all() == [(0, 0, 2, 1), (1, 0, 2, 1), (2, 1, 2, 5), (3, 1, 2, 5)]
+        with s.subset([1, 3], backend="local") as pair:
+            assert place(pair).get_all() == [(0, 0, 2, 1), (1, 0, 2, 1)]
+        assert len(s) == 4 and s.groups == 2
+
+
+def test_a_numpy_array_of_ctx_empty_is_zeroed_and_writable(processes):
+    @disco.function
+    def fill(ctx):
+        x = ctx.empty((2, 3), np.int16)
+        zeroed = not x.any()
+        x[1] = ctx.worker
+        y = ctx.empty(4, "bfloat16", library="disco")
+        return zeroed, type(x).__name__, str(x.dtype), x, (y.shape, y.dtype, y.nbytes, y.device)
+
+    zeroed, name, dtype, x, y = fill(processes).get(2)
+    assert (zeroed, name, dtype) == (True, "ndarray", "int16")
+    assert x.tolist() == [[0, 0, 0], [2, 2, 2]]
+    assert y == ((4,), "bfloat16", 8, "cpu")

@@ -1,0 +1,65 @@
+"""Handles and arrays are freed."""
+
+import gc
+import os
+import weakref
+
+import disco
+import numpy as np
+
+
+@disco.function
+def same(ctx, x):
+    return x
+
+
+@disco.function
+def memory(ctx):
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_dropped_handles_free_the_objects_of_the_workers(processes):
+    @disco.function
+    def make(ctx, count):
+        return np.ones(count)
+
+    before = max(memory(processes).get_all())
+    for _ in range(100):
+        make(processes, 1 << 20)
+    processes.sync()
+    assert max(memory(processes).get_all()) - before < 60 << 20
+
+
+def test_calls_do_not_grow(processes):
+    x = np.zeros(16)
+    array = weakref.ref(x)
+    ref = processes.put(x)
+    for _ in range(2000):
+        ref = same(processes, ref)
+    processes.sync()
+    before = max(memory(processes).get_all()), len(gc.get_objects())
+    for _ in range(5000):
+        ref = same(processes, ref)
+        same(processes, x)
+    processes.sync()
+    gc.collect()
+    assert max(memory(processes).get_all()) - before[0] < 4 << 20
+    assert len(gc.get_objects()) - before[1] < 500
+    del x
+    gc.collect()
+    processes.sync()
+    assert array() is None
+
+
+def test_a_lent_array_lives_as_long_as_its_users_and_no_longer(processes):
+    @disco.function
+    def lend(ctx):
+        x = ctx.empty(1 << 20, "f8")
+        part = x[5:10]
+        del x
+        part[:] = ctx.worker
+        return part
+
+    found = [part.tolist() for part in lend(processes).get_all()]
+    assert found == [[float(worker)] * 5 for worker in range(3)]

@@ -1,0 +1,203 @@
+"""Programs of their own: Ctrl-C, the end of a program, forks, killed controllers."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import disco
+
+HEAD = """
+import disco, os, signal, sys, threading, time
+
+@disco.function
+def sleep(ctx, seconds):
+    time.sleep(seconds)
+    return os.getpid()
+
+def alive(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+def interrupt_after(seconds):
+    threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT)).start()
+"""
+
+
+def program(tmp_path, text, **options):
+    path = tmp_path / "program.py"
+    path.write_text(HEAD + textwrap.dedent(text))
+    return subprocess.Popen(
+        [sys.executable, path], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, **options
+    )
+
+
+def output(tmp_path, text):
+    process = program(tmp_path, text)
+    try:
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 0, err
+    return out, err
+
+
+def ended(pids, seconds=10):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        left = [pid for pid in pids if alive(pid)]
+        if not left:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def alive(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_ctrl_c_ends_each_wait_at_once_and_the_session_goes_on(tmp_path):
+    out, err = output(
+        tmp_path,
+        """
+        with disco.session(processes=2, backend="local") as s:
+            pids = sleep(s, 0).get_all()
+            for wait in (lambda ref: ref.get(), lambda ref: ref.get_all(), lambda ref: s.sync(), lambda ref: s.sync(1)):
+                ref = sleep(s, 1.5)
+                interrupt_after(0.3)
+                begin = time.monotonic()
+                try:
+                    wait(ref)
+                    print("no interrupt")
+                except KeyboardInterrupt:
+                    print("interrupted", time.monotonic() - begin < 1.2)
+                assert ref.get_all() == pids
+            print("goes on")
+        """,
+    )
+    assert out == "interrupted True\n" * 4 + "goes on\n"
+    assert err == ""
+
+
+def test_ctrl_c_of_a_terminal_reaches_the_workers_and_leaves_no_traceback_of_theirs(tmp_path):
+    process = program(
+        tmp_path,
+        """
+        s = disco.session(processes=2, backend=None)
+        print(*sleep(s, 0).get_all(), flush=True)
+        sleep(s, 100).get()
+        """,
+    )
+    pids = [int(pid) for pid in process.stdout.readline().split()]
+    time.sleep(0.3)
+    # A terminal sends it to all processes of the group.
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert err.count("Traceback") == 1 and err.rstrip().endswith("KeyboardInterrupt"), err
+    assert process.returncode == -signal.SIGINT
+    assert ended(pids)
+
+
+def test_a_program_that_ends_without_a_shutdown_ends_its_workers(tmp_path):
+    out, err = output(
+        tmp_path,
+        """
+        s = disco.session(processes=2, backend="local")
+        ref = sleep(s, 0)
+        print(*ref.get_all())
+        """,
+    )
+    assert err == "" and ended([int(pid) for pid in out.split()])
+
+
+def test_workers_end_when_their_program_is_killed(tmp_path):
+    process = program(
+        tmp_path,
+        """
+        s = disco.session(processes=2, backend="local")
+        print(*sleep(s, 0).get_all(), flush=True)
+        sleep(s, 1000).get()
+        """,
+    )
+    pids = [int(pid) for pid in process.stdout.readline().split()]
+    process.kill()
+    process.wait()
+    assert len(pids) == 2 and ended(pids)
+
+
+def test_the_child_of_a_fork_is_told_to_spawn_and_the_parent_goes_on(tmp_path):
+    out, err = output(
+        tmp_path,
+        """
+        with disco.session(processes=2, backend="local") as s:
+            pids = sleep(s, 0)
+            read, write = os.pipe()
+            child = os.fork()
+            if child == 0:
+                try:
+                    sleep(s, 0)
+                except RuntimeError as error:
+                    os.write(write, str(error).encode())
+                del s, pids
+                sys.exit(0)
+            os.waitpid(child, 0)
+            print(os.read(read, 1000).decode())
+            print(len(set(sleep(s, 0).get_all())))
+        """,
+    )
+    first, second = out.splitlines()
+    assert "forked after the session had started" in first and 'get_context("spawn")' in first
+    assert second == "2" and err == ""
+
+
+def test_a_script_without_a_main_guard_runs_once(tmp_path):
+    out, err = output(
+        tmp_path,
+        """
+        print("once")
+        s = disco.session(processes=2, backend=None)
+        print(len(sleep(s, 0).get_all()))
+        s.shutdown()
+        """,
+    )
+    assert (out, err) == ("once\n2\n", "")
+
+
+def test_a_failing_import_of_a_worker_is_reported(tmp_path):
+    (tmp_path / "cloudpickle.py").write_text("")
+    out, err = output(
+        tmp_path,
+        """
+        os.environ["PYTHONHOME"] = "/nowhere"
+        try:
+            disco.session(processes=1, backend=None)
+        except disco.DiscoError as error:
+            print(error)
+        """,
+    )
+    assert "worker 0" in out, (out, err)
+
+
+def test_python_m_disco_checks_a_session():
+    done = subprocess.run([sys.executable, "-m", "disco"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith(f"disco-runtime {disco.__version__}, Python 3.")
+    assert any(line.startswith("local      available") for line in lines)
+    assert lines[-1] == "a session of 2 processes: works"
+
+
+def test_the_import_is_light():
+    heavy = "asyncio numpy cloudpickle torch subprocess"
+    code = f"import disco, sys; print([name for name in '{heavy}'.split() if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "[]\n", done.stderr

@@ -1,0 +1,201 @@
+"""Arguments and results: objects arrive as they were."""
+
+import dataclasses
+import datetime
+import enum
+import math
+
+import disco
+import numpy as np
+import pytest
+
+
+@dataclasses.dataclass
+class Layer:
+    name: str
+    weights: np.ndarray
+
+
+class Color(enum.IntEnum):
+    RED = 1
+
+
+@disco.function
+def same(ctx, x):
+    return x
+
+
+@disco.function
+def described(ctx, x):
+    return type(x).__module__ + "." + type(x).__qualname__, repr(x)
+
+
+VALUES = [
+    None,
+    True,
+    False,
+    0,
+    -1,
+    2**63 - 1,
+    -(2**63),
+    2**63,
+    -(2**200),
+    0.1,
+    math.inf,
+    "",
+    "äé🎨\0",
+    "\udc80",
+    b"",
+    b"\0\xff",
+    [],
+    [1, [2.5, "x"], None],
+    (1, 2),
+    {"a": 1, 2: [3]},
+    {1, 2},
+    Color.RED,
+    datetime.date(2026, 11, 27),
+    np.float32(1.5),
+    np.float64(1.5),
+    1 + 2j,
+    range(3),
+]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=repr)
+def test_objects_arrive_as_they_were_and_come_back(processes, value):
+    kind = type(value).__module__ + "." + type(value).__qualname__
+    assert described(processes, value).get_all() == [(kind, repr(value))] * 3
+    back = same(processes, value).get_all()
+    assert back == [value] * 3 and all(type(each) is type(value) for each in back)
+
+
+def test_nan_and_negative_zero_keep_their_bits(processes):
+    back = same(processes, math.nan).get()
+    assert math.isnan(back)
+    assert math.copysign(1, same(processes, -0.0).get()) == -1
+
+
+ARRAYS = [
+    np.arange(6, dtype="f4").reshape(2, 3),
+    np.arange(24).reshape(2, 3, 4)[:, ::2],
+    np.arange(5)[::-1],
+    np.broadcast_to(np.float64(2.5), (2, 2)),
+    np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+    np.array(7.0),
+    np.zeros((0, 3), "i2"),
+    np.array([True, False]),
+    np.arange(4, dtype="f2"),
+    np.arange(4, dtype=">i4"),
+    np.array(["a", "bc"]),
+    np.array([1 + 2j]),
+    np.array([(1, 2.5)], dtype=[("a", "i4"), ("b", "f8")]),
+    np.array(["2026-11-27"], dtype="M8[D]"),
+    np.array([{"a": 1}, None], dtype=object),
+    np.arange(100_000, dtype="i8"),
+]
+
+
+@pytest.mark.parametrize("array", ARRAYS, ids=lambda array: f"{array.dtype}{array.shape}")
+def test_arrays_keep_type_shape_and_elements(processes, array):
+    read_only = array.copy()
+    read_only.flags.writeable = False
+    for given in (array, read_only):
+        back = same(processes, given).get()
+        assert type(back) is np.ndarray and back.dtype == array.dtype and back.shape == array.shape
+        assert np.array_equal(back, array)
+
+
+def test_a_worker_may_write_to_its_copy_of_an_array(processes):
+    @disco.function
+    def grow(ctx, x):
+        x += ctx.worker
+        return x
+
+    x = np.zeros(4)
+    back = grow(processes, x).get_all()
+    assert [each.tolist() for each in back] == [[0.0] * 4, [1.0] * 4, [2.0] * 4]
+    assert x.tolist() == [0.0] * 4
+    assert all(each.flags.writeable for each in back)
+
+
+def test_arrays_in_objects_arrive_without_a_copy_in_the_pickle(processes):
+    layer = Layer("dense", np.arange(1 << 16, dtype="f4"))
+    back = same(processes, {"layers": [layer, layer]}).get()["layers"]
+    assert back[0] is back[1] and back[0].name == "dense"
+    assert np.array_equal(back[0].weights, layer.weights)
+
+
+def test_a_result_stays_on_its_worker_as_the_same_object(s):
+    @disco.function
+    def make(ctx):
+        ctx.state["made"] = [ctx.worker]
+        return ctx.state["made"]
+
+    @disco.function
+    def add(ctx, items):
+        items.append("seen")
+        return items is ctx.state["made"]
+
+    items = make(s)
+    assert add(s, items).get_all() == [True] * 3
+    assert items.get_all() == [[worker, "seen"] for worker in range(3)]
+
+
+def test_a_result_that_can_not_be_sent_is_an_error_of_the_get_only(processes):
+    @disco.function
+    def lock(ctx):
+        import threading
+
+        return threading.Lock()
+
+    @disco.function
+    def locked(ctx, it):
+        return it.locked()
+
+    it = lock(processes)
+    with pytest.raises(TypeError, match="a result of type lock can't be sent to the controller: .*pickle"):
+        it.get()
+    assert locked(processes, it).get_all() == [False] * 3
+
+
+def test_an_argument_that_can_not_be_sent_is_an_error_of_the_call(processes):
+    import threading
+
+    with pytest.raises(TypeError, match="pickle"):
+        same(processes, threading.Lock())
+    with pytest.raises(TypeError, match="pickle"):
+        same(processes, [same(processes, 1)])
+    assert same(processes, 1).get() == 1
+
+
+def test_put_scatter_and_split(s):
+    @disco.function
+    def total(ctx, x, by):
+        return float(x.sum()) * by["times"], ctx.worker
+
+    blocks = s.scatter(np.arange(12.0).reshape(6, 2))
+    by = s.put({"times": 10})
+    sums, workers = total(s, blocks, by=by).split(2)
+    assert sums.get_all() == [60.0, 220.0, 380.0] and workers.get_all() == [0, 1, 2]
+    assert sums[1].get() == 220.0
+    assert same(s, s.put_each("abc")).get_all() == ["a", "b", "c"]
+    with pytest.raises(ValueError, match="5 rows are not divisible into blocks for 3 workers"):
+        s.scatter(np.zeros(5))
+    with pytest.raises(ValueError, match="2 objects for 3 workers"):
+        s.put_each([1, 2])
+    with pytest.raises(IndexError, match="there is no worker 3: the session has 3"):
+        sums[3]
+
+
+def test_functions_of_rust_take_what_both_languages_have(processes):
+    blocks = processes.scatter(np.arange(6, dtype="f4"))
+    total = processes["disco.all_reduce"]
+    assert total.name == "disco.all_reduce"
+    with pytest.raises(disco.UnknownFunction, match="did you mean `disco.all_reduce`"):
+        processes["disco.al_reduce"]
+        processes.sync()
+    processes.recover()
+    processes.init_ccl("local")
+    with pytest.raises(TypeError, match="object has no form in other languages"):
+        total(object())
+    assert blocks.get_all()[1].tolist() == [2.0, 3.0]
