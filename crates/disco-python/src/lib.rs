@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! controller      session ── reference ── core     calls return handles; operation: waits, with Ctrl-C, limits and asyncio
-//!                 options                        of a session
+//!                 options                        of a session; saved: checkpoints, and libraries of the workers
 //! worker          functions ── context      runs Python functions; their view of the worker
 //! both            values, tensor            Python objects as values of commands, arrays without a copy; errors
 //! ```
@@ -22,6 +22,7 @@ mod lock;
 mod operation;
 mod options;
 mod reference;
+mod saved;
 mod serve;
 mod session;
 mod tensor;

@@ -1,5 +1,6 @@
 //! Sessions, on the controller.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
 
@@ -13,7 +14,7 @@ use crate::core::{Core, worker_of};
 use crate::operation::Operation;
 use crate::options::{block_interrupts, builder};
 use crate::reference::{Argument, Ref, argument};
-use crate::values;
+use crate::{saved, values};
 
 /// A session: the calls return at once, and the others are operations.
 #[pyclass(frozen, weakref, module = "disco._disco")]
@@ -26,6 +27,17 @@ impl Session {
 
     fn submit(&self, py: Python<'_>, function: &DRef, args: Arguments, is_python: bool) -> PyResult<Ref> {
         Ok(Ref::new(&self.0, self.0.submit(py, function, args)?, is_python))
+    }
+
+    /// A handle to objects that functions of other languages take.
+    fn plain(&self, reference: &Bound<'_, Ref>) -> PyResult<DRef> {
+        let given = reference.get();
+        if !given.is_python {
+            return Ok(DRef::clone(&given.handle));
+        }
+        let mut args = Arguments::with_capacity(1);
+        args.push(&*given.handle);
+        self.0.submit(reference.py(), &self.0.own.plain, args)
     }
 
     /// An operation whose result is a handle.
@@ -141,12 +153,7 @@ impl Session {
         let mut given = Arguments::with_capacity(args.len());
         for object in args.iter() {
             match object.cast::<Ref>() {
-                Ok(reference) if reference.get().is_python => {
-                    let mut one = Arguments::with_capacity(1);
-                    one.push(&*reference.get().handle);
-                    given.push(self.0.submit(args.py(), &self.0.own.plain, one)?);
-                }
-                Ok(reference) => given.push(&*reference.get().handle),
+                Ok(reference) => given.push(self.plain(reference)?),
                 Err(_) => given.push(values::plain(&object)?),
             }
         }
@@ -228,6 +235,42 @@ impl Session {
     /// Ends the session and its workers.
     fn shutdown(&self) -> PyResult<Operation> {
         self.0.operation(|lanes| async move { lanes.shutdown().await }, nothing)
+    }
+
+    /// Saves the tensors of handles, each with a layout, in a folder of checkpoints.
+    fn save(
+        &self,
+        folder: PathBuf,
+        step: u64,
+        tensors: Vec<(String, Bound<'_, Ref>, Bound<'_, PyAny>)>,
+        notes: String,
+        keep: Option<usize>,
+    ) -> PyResult<Operation> {
+        let entry = |(name, reference, layout): (String, Bound<'_, Ref>, Bound<'_, PyAny>)| {
+            Ok((name, self.plain(&reference)?, saved::layout(&layout)?))
+        };
+        let tensors = tensors.into_iter().map(entry).collect::<PyResult<Vec<_>>>()?;
+        saved::save(&self.0, folder, step, tensors, notes, keep)
+    }
+
+    /// Loads the newest checkpoint of a folder.
+    fn load(&self, folder: PathBuf) -> PyResult<Operation> {
+        saved::load(&self.0, folder)
+    }
+
+    /// Opens a shared library on all workers.
+    fn load_library(&self, path: PathBuf, send: bool) -> PyResult<Operation> {
+        saved::load_library(&self.0, path, send)
+    }
+
+    /// A function that a library exports.
+    fn library_function(&self, library: &Bound<'_, Ref>, name: String) -> PyResult<Operation> {
+        saved::library_function(&self.0, &library.get().handle, name)
+    }
+
+    /// A function that a library has registered with libtvm_ffi.
+    fn global_function(&self, name: String) -> PyResult<Operation> {
+        saved::global_function(&self.0, name)
     }
 
     /// The state of the session as JSON.

@@ -17,7 +17,7 @@ from . import _errors
 from ._disco import Context, Ref, Tensor, __version__, backends, init
 from ._errors import *  # noqa: F403
 from ._functions import Function, function
-from ._session import RemoteFunction, Replaced, Resized, Session, session
+from ._session import Library, Loaded, RemoteFunction, Replaced, Resized, Session, session
 
 if TYPE_CHECKING:
     from . import aio
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 __all__ = [
     "Context",
     "Function",
+    "Library",
+    "Loaded",
     "Ref",
     "RemoteFunction",
     "Replaced",

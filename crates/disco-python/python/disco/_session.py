@@ -8,7 +8,7 @@ import json
 import os
 import sys
 import weakref
-from typing import Any, Callable, Iterable, NamedTuple, Sequence, TypeVar
+from typing import Any, Callable, Iterable, Mapping, NamedTuple, Sequence, TypeVar
 
 from . import _disco
 from ._disco import Ref
@@ -40,6 +40,19 @@ class Resized(NamedTuple):
     epoch: int
 
 
+class Loaded(NamedTuple):
+    """A checkpoint on the workers of a session."""
+
+    #: Its folder.
+    path: "os.PathLike[str]"
+    #: Its step.
+    step: int
+    #: Handles to the tensors, by name. A worker gets a :class:`Tensor`, which ``numpy.from_dlpack`` takes.
+    tensors: dict[str, Ref[Any]]
+    #: What was saved beside them.
+    notes: dict[str, Any]
+
+
 class RemoteFunction:
     """A function of Rust, C or C++ on the workers: ``session["name"](*args)`` returns a handle to the results at once.
 
@@ -54,6 +67,23 @@ class RemoteFunction:
 
     def __repr__(self) -> str:
         return f"<disco.RemoteFunction {self.name}>"
+
+
+class Library:
+    """A shared library that all workers have opened: ``library["name"](*args)`` calls a function that it exports by the C ABI
+    of TVM-FFI. It is closed when this object, its functions and its objects are gone.
+    """
+
+    def __init__(self, core: _disco.Session, handle: Ref[Any]) -> None:
+        self._core, self._handle = core, handle
+        self._named: dict[str, RemoteFunction] = {}
+
+    def __getitem__(self, name: str) -> RemoteFunction:
+        found = self._named.get(name)
+        if found is None:
+            handle = self._core.library_function(self._handle, name).wait()
+            found = self._named[name] = RemoteFunction(self._core, name, handle)
+        return found
 
 
 class Base:
@@ -105,6 +135,14 @@ class Base:
         if found is None:
             found = self._named[name] = RemoteFunction(self._core, name, self._core.function(name).wait())
         return found
+
+    def load_library(self, path: str | os.PathLike[str], *, send: bool = False) -> Library:
+        """Opens a shared library on all workers. With ``send`` they get this program's file; else each opens its own."""
+        return Library(self._core, self._core.load_library(path, send).wait())
+
+    def global_function(self, name: str) -> RemoteFunction:
+        """The function that a library has registered with libtvm_ffi under this name."""
+        return RemoteFunction(self._core, name, self._core.global_function(name).wait())
 
     def status(self) -> dict[str, Any]:
         """The state of the session: its nodes and workers, and what each worker is doing. Times are in seconds."""
@@ -167,6 +205,27 @@ class Session(Base):
             subset.init_ccl(backend)
         return subset
 
+    def save(
+        self,
+        folder: str | os.PathLike[str],
+        step: int,
+        tensors: Mapping[str, Ref[Any] | tuple[Ref[Any], str | int]],
+        *,
+        notes: Mapping[str, Any] | None = None,
+        keep: int | None = None,
+    ) -> "os.PathLike[str]":
+        """Saves arrays as checkpoint ``step`` in a folder that all machines share, and returns the path of the checkpoint.
+
+        ``tensors`` has handles by name, alone for arrays that are equal on all workers, or as ``(handle, axis)`` for parts of
+        one array along an axis, or ``(handle, "per_worker")``. ``notes`` is what JSON can write. Only the newest ``keep`` checkpoints stay.
+        """
+        return self._core.save(folder, step, entries_of(tensors), json.dumps(dict(notes or {})), keep).wait()[0]
+
+    def load(self, folder: str | os.PathLike[str]) -> Loaded | None:
+        """Loads the newest checkpoint of a folder that has no damage; ``None`` if there is none. The session may have another
+        number of workers than the one that saved: parts are split evenly again."""
+        return loaded_of(self._core.load(folder).wait())
+
     def shutdown(self) -> None:
         """Ends the session and its workers, after the calls so far. Later calls of this method do nothing."""
         self._core.shutdown().wait()
@@ -185,6 +244,17 @@ def end(core: _disco.Session, error: BaseException | None) -> None:
     except Exception:
         if error is None:
             raise
+
+
+def entries_of(tensors: Mapping[str, Any]) -> list[tuple[str, Ref[Any], str | int]]:
+    """Names, handles and layouts."""
+    pairs = [(name, given if isinstance(given, tuple) else (given, "replicated")) for name, given in tensors.items()]
+    return [(name, handle, layout) for name, (handle, layout) in pairs]
+
+
+def loaded_of(found: Any) -> Loaded | None:
+    """A checkpoint from what the native part says."""
+    return None if found is None else Loaded(*found[:3], json.loads(found[3]))
 
 
 def blocks(array: Any, count: int) -> list[Any]:

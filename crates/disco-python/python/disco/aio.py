@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Generator, Iterable, Sequence, TypeVar
+import json
+import os
+from typing import Any, Generator, Iterable, Mapping, Sequence, TypeVar
 
 from . import _disco
 from ._disco import Ref
-from ._session import Base, Replaced, Resized, blocks, chosen, options_of
+from ._session import Base, Loaded, Replaced, Resized, blocks, chosen, entries_of, loaded_of, options_of
 
 __all__ = ["Session", "session", "wait"]
 
@@ -88,6 +90,23 @@ class Session(Base):
         if backend is not None:
             await subset.init_ccl(backend)
         return subset
+
+    async def save(
+        self,
+        folder: str | os.PathLike[str],
+        step: int,
+        tensors: Mapping[str, Ref[Any] | tuple[Ref[Any], str | int]],
+        *,
+        notes: Mapping[str, Any] | None = None,
+        keep: int | None = None,
+    ) -> "os.PathLike[str]":
+        """Saves arrays as a checkpoint, as :meth:`disco.Session.save`."""
+        saved = await wait(self._core.save(folder, step, entries_of(tensors), json.dumps(dict(notes or {})), keep))
+        return saved[0]
+
+    async def load(self, folder: str | os.PathLike[str]) -> Loaded | None:
+        """Loads the newest checkpoint of a folder that has no damage."""
+        return loaded_of(await wait(self._core.load(folder)))
 
     async def shutdown(self) -> None:
         """Ends the session and its workers, after the calls so far."""
