@@ -43,15 +43,19 @@ impl Python {
             command
         };
         if self.pytest.is_empty() {
-            run(&mut tool(&["-m", "mypy", "-p", "disco"]))?;
+            show(&mut tool(&["-m", "mypy", "-p", "disco"]))?;
             let stubtest = ["-m", "mypy.stubtest", "disco", "--mypy-config-file", "pyproject.toml"];
-            run(tool(&stubtest).args(["--allowlist", "tests/stubtest.txt"]))?;
+            show(tool(&stubtest).args(["--allowlist", "tests/stubtest.txt"]))?;
         }
-        let mut pytest = tool(&["-m", "pytest", "-p", "no:cacheprovider"]);
-        let status = pytest.args(&self.pytest).status().context("pytest can't be started")?;
-        ensure!(status.success(), "pytest: {status}");
-        Ok(())
+        show(tool(&["-m", "pytest", "-p", "no:cacheprovider"]).args(&self.pytest))
     }
+}
+
+/// Runs a tool whose output is for the reader.
+fn show(tool: &mut Command) -> Result<()> {
+    let status = tool.status().context("the tool can't be started")?;
+    ensure!(status.success(), "{:?}: {status}", tool.get_args().collect::<Vec<_>>());
+    Ok(())
 }
 
 /// The folder of the package.

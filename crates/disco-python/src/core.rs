@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 
 use crate::errors;
 use crate::lock::{attached, detached};
-use crate::operation::Operation;
+use crate::operation::{Failed, Operation};
 use crate::values;
 
 /// Number of forks that have made this process.
@@ -119,6 +119,25 @@ impl Core {
         Operation::new(run(self.lanes()?.clone()), finish)
     }
 
+    /// An operation that has a reply of all workers, whose failures are raised together.
+    pub(crate) fn operation_of_all<T: Send + 'static, F: Future<Output = disco::Result<T>> + Send + 'static>(
+        &self,
+        run: impl FnOnce(Arc<LaneSession>) -> F,
+        finish: impl for<'py> FnOnce(Python<'py>, T) -> PyResult<Py<PyAny>> + Send + 'static,
+    ) -> PyResult<Operation> {
+        let lanes = self.lanes()?.clone();
+        let run = run(lanes.clone());
+        let all = async move {
+            run.await.map_err(|error| match (&error, lanes.failures()) {
+                (disco::Error::Worker(_), failures) if failures.len() > 1 => {
+                    Failed::Several(error, failures.into_iter().map(disco::Error::Worker).collect())
+                }
+                _ => Failed::One(error),
+            })
+        };
+        Operation::new(all, finish)
+    }
+
     /// The object of one worker.
     pub(crate) fn get(&self, handle: &DRef, is_python: bool, worker: usize) -> PyResult<Operation> {
         let (handle, export) = (handle.clone(), self.own.export.clone());
@@ -136,7 +155,7 @@ impl Core {
             let exported = if is_python { lanes.call(&export, (&handle,)).await? } else { handle };
             lanes.get_all(&exported).await
         };
-        self.operation(get, |py, all: Vec<Value>| {
+        self.operation_of_all(get, |py, all: Vec<Value>| {
             let objects = all.iter().map(|value| values::decode(py, value)).collect::<PyResult<Vec<_>>>()?;
             Ok(objects.into_pyobject(py)?.unbind().into_any())
         })

@@ -90,6 +90,17 @@ pub(crate) fn raised(py: Python<'_>, error: &Error) -> PyErr {
     exception(py, error).unwrap_or_else(|failed| failed)
 }
 
+/// The exception group for the errors of several workers.
+pub(crate) fn raised_group(py: Python<'_>, first: &Error, all: &[Error]) -> PyErr {
+    let group = || -> PyResult<PyErr> {
+        let all: Vec<_> = all.iter().map(|error| raised(py, error).into_value(py)).collect();
+        let group =
+            py.import("disco._errors")?.getattr("make_group")?.call1((raised(py, first).into_value(py), all))?;
+        Ok(PyErr::from_value(group))
+    };
+    group().unwrap_or_else(|failed| failed)
+}
+
 /// Disco's error behind an exception, which a worker function may pass on.
 #[pyclass(frozen, module = "disco._disco")]
 pub(crate) struct NativeError(Error);

@@ -18,7 +18,29 @@ use crate::lock::detached;
 /// Makes the result of an operation a Python object.
 type Finish = Box<dyn for<'py> FnOnce(Python<'py>) -> PyResult<Py<PyAny>> + Send>;
 
-type Running = Pin<Box<dyn Future<Output = disco::Result<Finish>> + Send>>;
+type Running = Pin<Box<dyn Future<Output = Result<Finish, Failed>> + Send>>;
+
+/// Why an operation has no result.
+pub(crate) enum Failed {
+    One(disco::Error),
+    /// Several workers have failed; the first error is the one that all later ones name.
+    Several(disco::Error, Vec<disco::Error>),
+}
+
+impl From<disco::Error> for Failed {
+    fn from(error: disco::Error) -> Self {
+        Self::One(error)
+    }
+}
+
+impl Failed {
+    fn raised(&self, py: Python<'_>) -> PyErr {
+        match self {
+            Self::One(error) => errors::raised(py, error),
+            Self::Several(first, all) => errors::raised_group(py, first, all),
+        }
+    }
+}
 
 /// The longest time between two looks for signals of Python: the thread that waits gets them at once, unless the program
 /// has threads of its own that take them.
@@ -43,12 +65,12 @@ impl Wake for Woken {
 
 impl Operation {
     /// Begins `future`, whose result `finish` makes a Python object.
-    pub(crate) fn new<T: Send + 'static>(
-        future: impl Future<Output = disco::Result<T>> + Send + 'static,
+    pub(crate) fn new<T: Send + 'static, E: Into<Failed>>(
+        future: impl Future<Output = Result<T, E>> + Send + 'static,
         finish: impl for<'py> FnOnce(Python<'py>, T) -> PyResult<Py<PyAny>> + Send + 'static,
     ) -> PyResult<Self> {
         let running = async move {
-            let result = future.await?;
+            let result = future.await.map_err(E::into)?;
             Ok(Box::new(move |py: Python<'_>| finish(py, result)) as Finish)
         };
         let woken = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(std::io::Error::from)?;
@@ -56,7 +78,7 @@ impl Operation {
     }
 
     /// Runs until the next wait; the result, if there is one.
-    fn advance(&self) -> Option<disco::Result<Finish>> {
+    fn advance(&self) -> Option<Result<Finish, Failed>> {
         let mut running = sync::lock(&self.running);
         let waker = Waker::from(self.woken.clone());
         match running.as_mut()?.as_mut().poll(&mut Context::from_waker(&waker)) {
@@ -89,13 +111,13 @@ impl Operation {
                 }
             });
             if let Some(result) = woken {
-                return result.map_err(|error| errors::raised(py, &error))?(py);
+                return result.map_err(|failed| failed.raised(py))?(py);
             }
             py.check_signals()?;
             if until.is_some_and(|until| until <= Instant::now()) {
                 // The result may have come just now.
                 return match detached(py, || self.advance()) {
-                    Some(result) => result.map_err(|error| errors::raised(py, &error))?(py),
+                    Some(result) => result.map_err(|failed| failed.raised(py))?(py),
                     None => Err(errors::timeout(py, timeout.unwrap_or_default())),
                 };
             }
@@ -106,7 +128,7 @@ impl Operation {
     fn poll(&self, py: Python<'_>) -> PyResult<Option<(Py<PyAny>,)>> {
         self.forget_wakes();
         match detached(py, || self.advance()) {
-            Some(result) => Ok(Some((result.map_err(|error| errors::raised(py, &error))?(py)?,))),
+            Some(result) => Ok(Some((result.map_err(|failed| failed.raised(py))?(py)?,))),
             None if sync::lock(&self.running).is_none() => Err(PyRuntimeError::new_err("the operation has ended")),
             None => Ok(None),
         }

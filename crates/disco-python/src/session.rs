@@ -193,13 +193,13 @@ impl Session {
     /// Waits until all workers, or one, have executed all commands so far.
     #[pyo3(signature = (worker = None))]
     fn sync(&self, worker: Option<usize>) -> PyResult<Operation> {
-        let sync = |lanes: Arc<LaneSession>| async move {
-            match worker {
-                Some(worker) => lanes.sync_worker(worker_of(worker)).await,
-                None => lanes.sync_all().await,
+        match worker {
+            Some(worker) => {
+                let worker = worker_of(worker);
+                self.0.operation(move |lanes| async move { lanes.sync_worker(worker).await }, nothing)
             }
-        };
-        self.0.operation(sync, nothing)
+            None => self.0.operation_of_all(|lanes| async move { lanes.sync_all().await }, nothing),
+        }
     }
 
     /// Makes communicators of a backend.

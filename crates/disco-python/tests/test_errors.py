@@ -62,6 +62,29 @@ def test_an_exception_of_a_worker_is_the_cause_of_an_error_with_its_place(s):
     assert fail(s, None, worker=9).get_all() == [0, 1, 2]
 
 
+def test_failures_of_several_workers_are_a_group(s):
+    @disco.function
+    def fail_some(ctx):
+        if ctx.worker != 1:
+            raise ValueError(f"worker {ctx.worker}")
+
+    ref = fail_some(s)
+    try:
+        ref.get_all()
+    except* disco.WorkerError as group:
+        assert [(e.worker, str(e.__cause__)) for e in group.exceptions] == [(0, "worker 0"), (2, "worker 2")]
+        assert group.worker in (0, 2) and group.function.endswith("fail_some")
+        assert str(group).startswith("2 workers have failed, the first of them so: worker ")
+    with pytest.raises(disco.WorkerError) as raised:
+        s.sync()
+    assert isinstance(raised.value, disco.WorkerErrors)
+    with pytest.raises(disco.WorkerError) as raised:
+        ref.get(2)
+    assert not isinstance(raised.value, ExceptionGroup)
+    s.recover()
+    s.sync()
+
+
 def test_exceptions_that_can_not_be_pickled_or_built_are_reported(processes):
     for name, text in (("unpicklable", "test_errors.Unpicklable: why"), ("not built", "test_errors.NotBuilt: why")):
         with pytest.raises(disco.WorkerError) as raised:
@@ -217,4 +240,6 @@ def test_kinds_of_sessions_and_exceptions_are_complete():
     assert set(KINDS) == {"processes", "threads", "nodes"}
     for name in disco._errors.__all__:
         assert issubclass(getattr(disco, name), Exception)
+        if name == "WorkerErrors":
+            continue
         pickle.loads(pickle.dumps(getattr(disco, name)("text")))

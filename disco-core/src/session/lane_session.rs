@@ -9,7 +9,7 @@ use super::helpers::Helpers;
 use super::plan::Growth;
 use super::replacement_policy::{ReplacementPolicy, When};
 use crate::channel::{Channel, Inbox as _};
-use crate::error::{Error, Result};
+use crate::error::{Error, Failure, Result};
 use crate::function;
 use crate::members::Members;
 use crate::metrics;
@@ -86,6 +86,25 @@ impl LaneSession {
     pub fn status(&self) -> Status {
         // `start` has set all that the table needs.
         self.stream.reply_table.status().unwrap_or_default()
+    }
+
+    /// The failures that workers have reported in this epoch, in the order of the workers, without those that only follow
+    /// from the failure of another worker. Errors have one of them, the cause of all later errors; after a
+    /// [`Session::sync_all`](crate::Session::sync_all) that has failed, all are known.
+    ///
+    /// ```
+    /// # use disco_core::{Result, Session, session::LaneSession};
+    /// # async fn example(session: &LaneSession) -> Result<()> {
+    /// if let Err(error) = session.sync_all().await {
+    ///     let failures = session.failures();
+    ///     eprintln!("{} workers have failed, the first of them so: {error}", failures.len());
+    ///     session.recover().await?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn failures(&self) -> Vec<Arc<Failure>> {
+        self.stream.reply_table.failures()
     }
 
     /// A function that returns the [status](Self::status), and none once the session is dropped. It does not keep the

@@ -8,6 +8,7 @@ from typing import Any, cast
 __all__ = [
     "DiscoError",
     "WorkerError",
+    "WorkerErrors",
     "Earlier",
     "RemoteError",
     "Lost",
@@ -61,6 +62,20 @@ class WorkerError(DiscoError):
     function: str
     #: Number of the command in the session, from 1.
     command: int
+
+
+class WorkerErrors(ExceptionGroup[WorkerError], WorkerError):
+    """Several workers have failed: ``exceptions`` has a :class:`WorkerError` for each, and the other fields, and
+    ``__cause__``, are those of the first.
+
+    ``except WorkerError`` and ``except* WorkerError`` catch it, too.
+    """
+
+    def derive(self, excs: Any, /) -> "WorkerErrors":  # type: ignore[override]
+        return WorkerErrors(self.message, excs)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return WorkerErrors, (self.message, list(self.exceptions))
 
 
 class Earlier(WorkerError):
@@ -209,6 +224,15 @@ def make(name: str, kind: str, text: str, fields: dict[str, Any]) -> DiscoError:
     elif isinstance(error, WorkerError) and kind in _KINDS:
         error.__cause__ = _KINDS[kind](message)
     return error
+
+
+def make_group(first: WorkerError, errors: list[WorkerError]) -> WorkerErrors:
+    """The exception for the failures of several workers."""
+    group = WorkerErrors(f"{len(errors)} workers have failed, the first of them so: {first}", errors)
+    group.worker, group.function, group.command, group.kind = first.worker, first.function, first.command, first.kind
+    group.__cause__ = first.__cause__
+    group._native = first._native  # type: ignore[attr-defined]
+    return group
 
 
 def _restored(kind: type[DiscoError], args: tuple[Any, ...], fields: dict[str, Any]) -> DiscoError:

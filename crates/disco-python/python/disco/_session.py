@@ -254,7 +254,10 @@ def entries_of(tensors: Mapping[str, Any]) -> list[tuple[str, Ref[Any], str | in
 
 def loaded_of(found: Any) -> Loaded | None:
     """A checkpoint from what the native part says."""
-    return None if found is None else Loaded(*found[:3], json.loads(found[3]))
+    if found is None:
+        return None
+    path, step, tensors, notes = found
+    return Loaded(path, step, tensors, json.loads(notes))
 
 
 def blocks(array: Any, count: int) -> list[Any]:

@@ -65,6 +65,8 @@ pub(super) struct TableState {
     pub(super) evidence: Option<Arc<Collection>>,
     /// The failure or the loss ends with a table of records.
     pub(super) is_explained: bool,
+    /// The first failure of each worker that has failed in this epoch, in the order of their arrival.
+    failures: Vec<Arc<Failure>>,
 }
 
 impl TableState {
@@ -144,10 +146,18 @@ impl ReplyTable {
         self.lock().failure.clone()
     }
 
+    /// The failures of this epoch that do not follow from an abort, in the order of the workers.
+    pub(crate) fn failures(&self) -> Vec<Arc<Failure>> {
+        let mut failures: Vec<_> = self.lock().failures.iter().filter(|failure| !failure.aborted).cloned().collect();
+        failures.sort_by_key(|failure| failure.worker);
+        failures
+    }
+
     /// Starts the next epoch if this one has failed.
     pub(in crate::stream) fn next_epoch(&self) -> Option<u64> {
         let mut state = self.lock();
         state.failure.take()?;
+        state.failures.clear();
         (state.is_explained, state.is_told, state.evidence) = (false, false, None);
         state.epoch += 1;
         self.failed.store(state.fleet.why().is_some(), Ordering::Release);
@@ -258,6 +268,7 @@ impl Inbox for ReplyTable {
                 let mut state = self.lock();
                 let Some(worker) = state.members.worker(from).filter(|_| epoch >= state.epoch) else { return };
                 let failure = failure.of_worker(worker);
+                state.failures.push(failure.clone());
                 let first = state.failure.is_none();
                 // A failure that follows from an abort may come before its cause.
                 let is_evident = first && (failure.aborted || is_of_collective(&failure));
