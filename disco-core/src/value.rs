@@ -104,7 +104,7 @@ impl Value {
     }
 
     /// Calls `visit` with each tensor of the value: the value itself, or tensors in its arrays and maps.
-    pub fn visit_tensors(&self, visit: &mut impl FnMut(&Tensor)) {
+    pub fn visit_tensors<'a>(&'a self, visit: &mut impl FnMut(&'a Tensor)) {
         match self {
             Value::Tensor(tensor) => visit(tensor),
             Value::Array(items) => items.iter().for_each(|item| item.visit_tensors(visit)),

@@ -97,14 +97,14 @@ pub(crate) fn snapshot_in(memory: &ReusedMemory, tensor: &Tensor) -> Option<Arc<
 /// The large tensors among `values` with their offsets in the memory beside the packet, and the size of that memory.
 pub(super) fn layout<'a>(values: impl IntoIterator<Item = &'a Value>) -> (Vec<(usize, &'a Tensor)>, usize) {
     let (mut layout, mut tensors) = (Writer::with_memory_beside(), Vec::new());
-    for value in values {
-        if let Value::Tensor(tensor) = value
-            && tensor.byte_len() > INLINE_LIMIT
+    let mut place = |tensor: &'a Tensor| {
+        if tensor.byte_len() > INLINE_LIMIT
             && let Some(place) = layout.place_beside(tensor.byte_len())
         {
             tensors.push((place, tensor));
         }
-    }
+    };
+    values.into_iter().for_each(|value| value.visit_tensors(&mut place));
     (tensors, layout.bytes_beside())
 }
 

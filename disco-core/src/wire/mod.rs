@@ -31,8 +31,8 @@
 //! in the reply to `DebugGetFromRemote` (7), as in TVM, and as plain objects everywhere else. Readers accept both
 //! everywhere.
 //!
-//! Arrays and maps are nested at most 16 deep. Their tensors are written in place (4096), and they contain no registers
-//! (114) and no tensors beside the packet (4097).
+//! Arrays and maps are nested at most 16 deep. They contain no registers (114). Tensors above 64 KiB lie beside the packet
+//! (4097) wherever they are in it.
 //!
 //! A command is a packet whose first argument is the command's number: 0 to 8 as in TVM, 64 or more for Disco's own. A
 //! **frame** is a command's packet, after a packet `64, id, id…` if registers were freed. A reply is a packet that

@@ -29,11 +29,14 @@ impl Pieces {
     /// # Errors
     /// A value can't leave the process.
     pub(super) fn of(frame: &Frame) -> Result<Option<Self>> {
-        let large = |value: &&Value| matches!(value, Value::Tensor(tensor) if tensor.byte_len() > INLINE_LIMIT);
-        let mut tensors = frame.command().values().iter().filter(large);
-        if tensors.clone().next().is_none() {
+        let mut large = Vec::new();
+        let mut add = |tensor| large.push(tensor);
+        frame.command().values().iter().for_each(|value| value.visit_tensors(&mut add));
+        large.retain(|tensor: &&Tensor| tensor.byte_len() > INLINE_LIMIT);
+        if large.is_empty() {
             return Ok(None);
         }
+        let mut tensors = large.into_iter();
         let mut inner = Writer::leaving_out();
         write_frame(frame, &mut inner)?;
         let (bytes, left_out) = inner.into_parts();
@@ -50,7 +53,7 @@ impl Pieces {
         let mut start = 0;
         for (at, _) in left_out {
             packet.push(Piece::Bytes(bytes[start..at].to_vec()));
-            if let Some(Value::Tensor(tensor)) = tensors.next() {
+            if let Some(tensor) = tensors.next() {
                 packet.push(Piece::Tensor(tensor.clone(), tensor.storage().read()?));
             }
             start = at;

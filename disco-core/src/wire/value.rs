@@ -84,15 +84,14 @@ impl Value {
                     value.write_nested(inner, to)
                 })
             }
-            Value::Tensor(tensor) => write_tensor_in_place(tensor, to, |to, bytes| to.raw(bytes)),
             Value::Register(_) => Err(NESTED_REGISTER),
             other => other.write(to),
         }
     }
 
     /// Takes an item inside of `depth` arrays and maps, or such an array or map itself.
-    fn read_nested(depth: usize, from: &mut Reader<'_>) -> Result<Self, WireError> {
-        let value = Self::read_at(depth, from, None)?;
+    fn read_nested(depth: usize, from: &mut Reader<'_>, beside: Option<&mut Beside>) -> Result<Self, WireError> {
+        let value = Self::read_at(depth, from, beside)?;
         if matches!(value, Value::Register(_)) { Err(NESTED_REGISTER) } else { Ok(value) }
     }
 
@@ -255,27 +254,16 @@ fn write_tensor(tensor: &Tensor, to: &mut Writer) -> Result<(), WireError> {
     {
         return beside::write(tensor, place, to);
     }
-    write_tensor_in_place(tensor, to, |to, bytes| {
-        if bytes.len() <= INLINE_LIMIT || !to.leave_out(bytes.len()) {
-            to.reserve(bytes.len());
-            to.raw(bytes);
-        }
-    })
-}
-
-/// Appends a tensor. `elements` appends its bytes.
-fn write_tensor_in_place(
-    tensor: &Tensor,
-    to: &mut Writer,
-    elements: impl FnOnce(&mut Writer, &[u8]),
-) -> Result<(), WireError> {
     let bytes = tensor_bytes(tensor)?;
     object_head(to, index::TENSOR);
     write_dtype(tensor.dtype(), to);
     to.i32(tensor.shape().len() as i32);
     tensor.shape().iter().for_each(|dim| to.i64(*dim));
     to.u64(bytes.len() as u64);
-    elements(to, &bytes);
+    if bytes.len() <= INLINE_LIMIT || !to.leave_out(bytes.len()) {
+        to.reserve(bytes.len());
+        to.raw(&bytes);
+    }
     Ok(())
 }
 
@@ -314,7 +302,7 @@ fn read_object(
     outer: i32,
     depth: usize,
     from: &mut Reader<'_>,
-    beside: Option<&mut Beside>,
+    mut beside: Option<&mut Beside>,
 ) -> Result<Value, WireError> {
     let index = from.i32()?;
     if debug::is_wrapped(outer, index) {
@@ -340,13 +328,13 @@ fn read_object(
         index::ARRAY | index::MAP if depth >= Value::MAX_DEPTH => Err(TOO_DEEP),
         index::ARRAY => {
             let len = read_items(1, from)?;
-            let items = (0..len).map(|_| Value::read_nested(depth + 1, from));
+            let items = (0..len).map(|_| Value::read_nested(depth + 1, from, beside.as_deref_mut()));
             Ok(Value::Array(items.collect::<Result<_, _>>()?))
         }
         index::MAP => {
             let len = read_items(2, from)?;
-            let items =
-                (0..len).map(|_| Ok((Value::read_nested(depth + 1, from)?, Value::read_nested(depth + 1, from)?)));
+            let mut item = || Value::read_nested(depth + 1, from, beside.as_deref_mut());
+            let items = (0..len).map(|_| Ok((item()?, item()?)));
             Ok(Value::Map(items.collect::<Result<_, WireError>>()?))
         }
         index::TENSOR_BESIDE => Ok(Value::Tensor(beside::read(from, beside)?)),

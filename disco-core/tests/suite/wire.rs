@@ -918,14 +918,26 @@ fn a_register_in_an_array_is_an_error() {
 }
 
 #[test]
-fn a_large_tensor_in_an_array_is_written_in_place() {
-    let tensor = Tensor::from_vec(vec![3u8; wire::INLINE_LIMIT + 1], wire::INLINE_LIMIT + 1).unwrap();
-    let frame = call_with(Value::from(vec![Value::from(&tensor)]));
-    assert!(frame.pieces().unwrap().is_none());
-    let back = wire::decode_frame(1, frame.bytes().unwrap()).unwrap();
-    let [Value::Array(items)] = back.command().values() else { panic!() };
-    let [Value::Tensor(back)] = &items[..] else { panic!() };
-    assert_eq!(back.to_vec::<u8>().unwrap(), tensor.to_vec::<u8>().unwrap());
+fn large_tensors_in_arrays_and_maps_lie_beside_the_packet_in_their_order() {
+    let tensor = |byte: u8, len: usize| Tensor::from_vec(vec![byte; len], len as i64).unwrap();
+    let large = wire::INLINE_LIMIT + 1;
+    let sent = [tensor(1, large), tensor(2, 10), tensor(3, large + 70), tensor(4, large), tensor(5, large)];
+    let [a, b, c, d, e] = sent.each_ref().map(Value::from);
+    let map = Value::from(vec![(Value::from("key"), c), (d, Value::Int(4))]);
+    let frame = call(vec![Value::from(vec![a, b, map]), e]);
+    let found = |frame: &Frame| {
+        let mut found = Vec::new();
+        let mut add = |tensor: &Tensor| found.push(tensor.to_vec::<u8>().unwrap());
+        frame.command().values().iter().for_each(|value| value.visit_tensors(&mut add));
+        found
+    };
+    let expected = sent.each_ref().map(|tensor| tensor.to_vec::<u8>().unwrap());
+    assert_eq!(found(&wire::decode_frame(1, frame.bytes().unwrap()).unwrap()), expected);
+    let (bytes, memory) = beside(&frame);
+    assert!(bytes.len() < 500, "{} bytes", bytes.len());
+    assert_eq!(found(&wire::decode_frame_beside(1, &bytes, Some(memory)).unwrap()), expected);
+    let whole = Message::Frame { seq: frame.seq(), bytes: frame.bytes().unwrap().into(), transfer: None };
+    assert!(frame.pieces().unwrap().unwrap().read(0, usize::MAX).unwrap() == whole.encode().unwrap());
 }
 
 #[test]
