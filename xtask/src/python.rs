@@ -11,7 +11,7 @@ use clap::Args;
 
 use crate::built::{cargo, root};
 use crate::features::ALL_FEATURES;
-use crate::libraries::run;
+use crate::libraries::{self, run};
 
 /// The version whose wheels the requirements name.
 const VERSION: &str = "3.11";
@@ -32,6 +32,7 @@ impl Python {
     /// The packages can't be fetched, the native part does not build, or a check fails.
     pub(crate) fn run(&self) -> Result<()> {
         let Some(python) = interpreter()? else { return Ok(()) };
+        libraries::fetch(false);
         let folder = root().join("target/python");
         let venv = environment(&python, &folder, &package().join("tests/requirements.txt"))?;
         let site = site(&folder)?;

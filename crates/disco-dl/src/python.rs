@@ -1,13 +1,23 @@
 //! Finds libraries that Python packages have installed.
 //!
-//! Environments are searched in this order: the active one (`VIRTUAL_ENV`, `CONDA_PREFIX`), the environment of each
+//! Environments are searched in this order: that of the interpreter in this process, the active one (`VIRTUAL_ENV`, `CONDA_PREFIX`), the environment of each
 //! `python3` on the `PATH`, which need not be active, this user's packages, the system's packages.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::{env, fs};
 
 const SYSTEM: [&str; 2] = ["/usr/local", "/usr"];
+
+/// The environment of the interpreter that runs in this process.
+static OWN: OnceLock<PathBuf> = OnceLock::new();
+
+/// Searches this environment first: that of the interpreter in this process, which need not be the active one. A second
+/// call changes nothing.
+pub fn set_own_environment(prefix: PathBuf) {
+    OWN.get_or_init(|| prefix);
+}
 
 /// Paths of `files` that exist in the package folders of the environments. A file is relative to a package folder, for
 /// example `nvidia/nccl/lib/libnccl.so.2`.
@@ -23,7 +33,8 @@ pub fn installed(files: &[&str]) -> Vec<PathBuf> {
 }
 
 fn environments() -> Vec<PathBuf> {
-    prefixes(|variable| env::var_os(variable))
+    let others = prefixes(|variable| env::var_os(variable));
+    OWN.get().cloned().into_iter().chain(others.into_iter().filter(|prefix| OWN.get() != Some(prefix))).collect()
 }
 
 fn existing(folders: &[PathBuf], files: &[&str]) -> Vec<PathBuf> {

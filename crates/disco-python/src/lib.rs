@@ -33,6 +33,8 @@ use pyo3::prelude::*;
 /// The native part of `disco`.
 #[pymodule]
 fn _disco(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    // Libraries of vendors that pip has installed beside this package are found without an active environment.
+    disco_dl::python::set_own_environment(module.py().import("sys")?.getattr("prefix")?.extract()?);
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<context::Context>()?;
     module.add_class::<errors::NativeError>()?;
