@@ -19,6 +19,10 @@ const VERSION: &str = "3.11";
 /// What runs.
 #[derive(Debug, Args)]
 pub(crate) struct Python {
+    /// Build the wheel for manylinux, check its size and what it needs, and run the examples with it, and with what pip builds,
+    /// in new environments
+    #[arg(long, conflicts_with = "pytest")]
+    wheel: bool,
     /// Arguments for pytest, such as the name of a file; without any, everything runs
     #[arg(last = true)]
     pytest: Vec<String>,
@@ -34,7 +38,10 @@ impl Python {
         let Some(python) = interpreter()? else { return Ok(()) };
         libraries::fetch(false);
         let folder = root().join("target/python");
-        let venv = environment(&python, &folder, &package().join("tests/requirements.txt"))?;
+        if self.wheel {
+            return wheel(&python, &folder);
+        }
+        let venv = environment(&python, &folder.join("venv"), "requirements.txt")?;
         let site = site(&folder)?;
         let tool = |arguments: &[&str]| {
             let mut command = Command::new(venv.join("bin/python"));
@@ -87,19 +94,16 @@ fn version(name: &str) -> Option<String> {
     Some(String::from_utf8(output.stdout).ok()?.trim().to_owned()).filter(|version| !version.is_empty())
 }
 
-/// A virtual environment with the packages of a file, which is made anew after a change of the file.
-fn environment(python: &Path, folder: &Path, requirements: &Path) -> Result<PathBuf> {
-    let venv = folder.join("venv");
+/// A virtual environment with the packages of a file of `tests`, which is made anew after a change of the file.
+fn environment(python: &Path, venv: &Path, requirements: &str) -> Result<PathBuf> {
+    let requirements = package().join("tests").join(requirements);
     let stamp = venv.join("requirements.txt");
-    let wanted = fs::read(requirements)?;
+    let wanted = fs::read(&requirements)?;
     if fs::read(&stamp).is_ok_and(|found| found == wanted) {
-        return Ok(venv);
+        return Ok(venv.to_owned());
     }
     eprintln!("== fetching the packages of {}", requirements.display());
-    if venv.exists() {
-        fs::remove_dir_all(&venv)?;
-    }
-    run(Command::new(python).args(["-m", "venv"]).arg(&venv))?;
+    let venv = new_environment(python, venv)?;
     let mut install = Command::new(venv.join("bin/python"));
     install.args([
         "-m",
@@ -114,6 +118,72 @@ fn environment(python: &Path, folder: &Path, requirements: &Path) -> Result<Path
     run(install.arg(requirements)).context("the packages for the tests of the Python package can't be fetched")?;
     fs::write(stamp, wanted)?;
     Ok(venv)
+}
+
+/// An empty virtual environment.
+fn new_environment(python: &Path, venv: &Path) -> Result<PathBuf> {
+    if venv.exists() {
+        fs::remove_dir_all(venv)?;
+    }
+    run(Command::new(python).args(["-m", "venv"]).arg(venv))?;
+    Ok(venv.to_owned())
+}
+
+/// The most bytes of a wheel.
+const MAX_WHEEL: u64 = 12_000_000;
+/// The oldest systems that the wheel is for.
+const PLATFORM: &str = "manylinux_2_28";
+
+/// Builds the wheel as it would be published, and tries it and the source in new environments.
+fn wheel(python: &Path, folder: &Path) -> Result<()> {
+    let tools = environment(python, &folder.join("wheel-tools"), "wheel.txt")?;
+    let wheels = folder.join("wheels");
+    if wheels.exists() {
+        fs::remove_dir_all(&wheels)?;
+    }
+    let path = env::join_paths(
+        [tools.join("bin")].into_iter().chain(env::split_paths(&env::var_os("PATH").unwrap_or_default())),
+    )?;
+    // Zig's C library has the symbols of old systems, whatever this one has.
+    let mut build = Command::new(tools.join("bin/maturin"));
+    build.args(["build", "--release", "--zig", "--compatibility", PLATFORM, "--target-dir"]);
+    show(build.arg(root().join("target/wheel")).arg("--out").arg(&wheels).current_dir(package()).env("PATH", path))?;
+    let wheel = fs::read_dir(&wheels)?.next().context("maturin has left no wheel")??.path();
+    let bytes = wheel.metadata()?.len();
+    println!("== {} has {:.1} MB", wheel.display(), bytes as f64 / 1e6);
+    ensure!(bytes <= MAX_WHEEL, "the wheel has {bytes} bytes, more than {MAX_WHEEL}");
+    let said = Command::new(tools.join("bin/auditwheel")).arg("show").arg(&wheel).output()?;
+    let said = String::from_utf8_lossy(&said.stdout).split_whitespace().collect::<Vec<_>>().join(" ");
+    let is_old = said.split('"').any(|tag| tag == format!("{PLATFORM}_x86_64") || tag == "manylinux_2_17_x86_64");
+    ensure!(is_old, "auditwheel: {said}");
+    try_in_new_environment(python, &folder.join("of-wheel"), &wheel)?;
+    try_in_new_environment(python, &folder.join("of-source"), &package())
+}
+
+/// Installs the package from `source`, and runs its check and its examples, which compare themselves with numpy and with the
+/// Rust program.
+fn try_in_new_environment(python: &Path, venv: &Path, source: &Path) -> Result<()> {
+    let venv = new_environment(python, venv)?;
+    let tool = || {
+        let mut command = Command::new(venv.join("bin/python"));
+        command.current_dir(&venv);
+        command
+    };
+    let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
+    show(tool().args(pip).arg(source).env("CARGO_TARGET_DIR", root().join("target")))?;
+    show(tool().args(["-m", "disco"]))?;
+    show(tool().args(pip).arg("numpy"))?;
+    show(tool().arg(package().join("examples/tensor_parallel.py")))?;
+    let accuracy = |output: &[u8]| -> Result<f64> {
+        let report: serde_json::Value = serde_json::from_slice(output)?;
+        report["test_accuracy"].as_f64().context("the report has no accuracy")
+    };
+    let ours = tool().arg(package().join("examples/digits.py")).arg("--json").output()?;
+    let rust = cargo().args(["run", "--quiet", "--release", "--example", "digits", "--", "--json"]).output()?;
+    let (ours, rust) = (accuracy(&ours.stdout)?, accuracy(&rust.stdout)?);
+    println!("== digits: accuracy {ours:.4} in Python, {rust:.4} in Rust");
+    ensure!((ours - rust).abs() < 0.005, "the accuracies differ");
+    Ok(())
 }
 
 /// The package as an installation has it: its files, and the native part that cargo has built.
