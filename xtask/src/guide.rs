@@ -195,7 +195,7 @@ fn sources(folder: &Path, take: &mut impl FnMut(&Path, &str)) -> Result<()> {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         if path.is_dir() && !SKIPPED.contains(&name.as_str()) && !path.is_symlink() {
             sources(&path, take)?;
-        } else if path.extension().is_some_and(|it| it == "rs") {
+        } else if path.extension().is_some_and(|it| it == "rs" || it == "py") {
             let relative = path.strip_prefix(root()).unwrap_or(&path);
             take(relative, &fs::read_to_string(&path)?);
         }

@@ -29,7 +29,7 @@ pub(crate) fn note_fork() {
 /// A session and the worker functions for Python.
 pub(crate) struct Core {
     lanes: ManuallyDrop<Arc<LaneSession>>,
-    pub(crate) own: Own,
+    pub(crate) functions: WorkerFunctions,
     /// How often workers were replaced or added: they lack the functions that were sent before.
     changes: Arc<AtomicU64>,
     forks: u32,
@@ -37,7 +37,7 @@ pub(crate) struct Core {
 
 /// The worker functions of this crate.
 #[derive(Clone, Debug)]
-pub(crate) struct Own {
+pub(crate) struct WorkerFunctions {
     pub(crate) define: DRef,
     pub(crate) keep: DRef,
     pub(crate) export: DRef,
@@ -45,7 +45,7 @@ pub(crate) struct Own {
     pub(crate) item: DRef,
 }
 
-impl Own {
+impl WorkerFunctions {
     async fn of(lanes: &LaneSession) -> disco::Result<Self> {
         Ok(Self {
             define: lanes.function("disco.python.define").await?,
@@ -59,14 +59,14 @@ impl Own {
 
 impl Core {
     pub(crate) async fn of(lanes: Arc<LaneSession>) -> disco::Result<Self> {
-        let own = Own::of(&lanes).await?;
+        let functions = WorkerFunctions::of(&lanes).await?;
         let changes = Arc::new(AtomicU64::new(0));
         let seen = changes.clone();
         lanes.on_replaced(move |_| {
             seen.fetch_add(1, Ordering::Relaxed);
             Vec::new()
         });
-        Ok(Self { lanes: ManuallyDrop::new(lanes), own, changes, forks: forks() })
+        Ok(Self { lanes: ManuallyDrop::new(lanes), functions, changes, forks: forks() })
     }
 
     /// The session.
@@ -140,7 +140,7 @@ impl Core {
 
     /// The object of one worker.
     pub(crate) fn get(&self, handle: &DRef, is_python: bool, worker: usize) -> PyResult<Operation> {
-        let (handle, export) = (handle.clone(), self.own.export.clone());
+        let (handle, export) = (handle.clone(), self.functions.export.clone());
         let get = |lanes: Arc<LaneSession>| async move {
             let exported = if is_python { lanes.call(&export, (&handle,)).await? } else { handle };
             lanes.get(&exported, worker_of(worker)).await
@@ -150,7 +150,7 @@ impl Core {
 
     /// The objects of all workers, in order.
     pub(crate) fn get_all(&self, handle: &DRef, is_python: bool) -> PyResult<Operation> {
-        let (handle, export) = (handle.clone(), self.own.export.clone());
+        let (handle, export) = (handle.clone(), self.functions.export.clone());
         let get = |lanes: Arc<LaneSession>| async move {
             let exported = if is_python { lanes.call(&export, (&handle,)).await? } else { handle };
             lanes.get_all(&exported).await

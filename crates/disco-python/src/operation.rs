@@ -50,13 +50,13 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 #[pyclass(frozen, module = "disco._disco")]
 pub(crate) struct Operation {
     running: Mutex<Option<Running>>,
-    woken: Arc<Woken>,
+    waker: Arc<EventWaker>,
 }
 
 /// Wakes the thread or the event loop that waits.
-struct Woken(OwnedFd);
+struct EventWaker(OwnedFd);
 
-impl Wake for Woken {
+impl Wake for EventWaker {
     fn wake(self: Arc<Self>) {
         // The counter is full only if it was never read.
         _ = write(&self.0, &1u64.to_ne_bytes());
@@ -73,14 +73,14 @@ impl Operation {
             let result = future.await.map_err(E::into)?;
             Ok(Box::new(move |py: Python<'_>| finish(py, result)) as Finish)
         };
-        let woken = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(std::io::Error::from)?;
-        Ok(Self { running: Mutex::new(Some(Box::pin(running))), woken: Arc::new(Woken(woken)) })
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(std::io::Error::from)?;
+        Ok(Self { running: Mutex::new(Some(Box::pin(running))), waker: Arc::new(EventWaker(event)) })
     }
 
     /// Runs until the next wait; the result, if there is one.
     fn advance(&self) -> Option<Result<Finish, Failed>> {
         let mut running = sync::lock(&self.running);
-        let waker = Waker::from(self.woken.clone());
+        let waker = Waker::from(self.waker.clone());
         match running.as_mut()?.as_mut().poll(&mut Context::from_waker(&waker)) {
             Poll::Ready(result) => {
                 *running = None;
@@ -99,18 +99,18 @@ impl Operation {
         let limit = timeout.map(|seconds| Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX));
         let until = limit.and_then(|limit| Instant::now().checked_add(limit));
         loop {
-            let woken = detached(py, || match self.advance() {
+            let result = detached(py, || match self.advance() {
                 Some(result) => Some(result),
                 None => {
                     let left = until.map_or(LOOK_EVERY, |until| until.saturating_duration_since(Instant::now()));
                     let time = Timespec::try_from(left.min(LOOK_EVERY)).ok();
                     // A signal ends the wait as well as an event does.
-                    _ = poll(&mut [PollFd::new(&self.woken.0, PollFlags::IN)], time.as_ref());
+                    _ = poll(&mut [PollFd::new(&self.waker.0, PollFlags::IN)], time.as_ref());
                     self.forget_wakes();
                     None
                 }
             });
-            if let Some(result) = woken {
+            if let Some(result) = result {
                 return result.map_err(|failed| failed.raised(py))?(py);
             }
             py.check_signals()?;
@@ -136,7 +136,7 @@ impl Operation {
 
     /// The file that becomes readable when `poll` can go on.
     fn fileno(&self) -> RawFd {
-        self.woken.0.as_raw_fd()
+        self.waker.0.as_raw_fd()
     }
 
     /// Ends the wait. The command goes on.
@@ -148,6 +148,6 @@ impl Operation {
 impl Operation {
     fn forget_wakes(&self) {
         let mut count = [0; 8];
-        while matches!(read(&self.woken.0, &mut count), Err(Errno::INTR)) {}
+        while matches!(read(&self.waker.0, &mut count), Err(Errno::INTR)) {}
     }
 }

@@ -63,7 +63,7 @@ impl Ref {
             args.push(&*self.handle);
             args.push(index);
             args.push(count);
-            let handle = self.core.submit(py, &self.core.own.item, args)?;
+            let handle = self.core.submit(py, &self.core.functions.item, args)?;
             Py::new(py, Self::new(&self.core, handle, true))
         };
         PyTuple::new(py, (0..count).map(item).collect::<PyResult<Vec<_>>>()?)

@@ -37,7 +37,7 @@ impl Session {
         }
         let mut args = Arguments::with_capacity(1);
         args.push(&*given.handle);
-        self.0.submit(reference.py(), &self.0.own.plain, args)
+        self.0.submit(reference.py(), &self.0.functions.plain, args)
     }
 
     /// An operation whose result is a handle.
@@ -114,7 +114,7 @@ impl Session {
         let mut args = Arguments::with_capacity(2);
         args.push(name);
         args.push(values::encode(described)?);
-        self.submit(described.py(), &self.0.own.define, args, true)
+        self.submit(described.py(), &self.0.functions.define, args, true)
     }
 
     /// Calls a Python function.
@@ -164,7 +164,7 @@ impl Session {
     fn put(&self, object: &Bound<'_, PyAny>) -> PyResult<Ref> {
         let mut args = Arguments::with_capacity(1);
         args.push(values::encode(object)?);
-        self.submit(object.py(), &self.0.own.keep, args, true)
+        self.submit(object.py(), &self.0.functions.keep, args, true)
     }
 
     /// Another object for each worker.
@@ -174,7 +174,7 @@ impl Session {
         if objects.len() != workers {
             return Err(PyValueError::new_err(format!("{} objects for {workers} workers", objects.len())));
         }
-        let keep = self.0.own.keep.clone();
+        let keep = self.0.functions.keep.clone();
         let send = |lanes: Arc<LaneSession>| async move {
             let values = lanes.call(&keep, (Value::None,)).await?;
             for (worker, object) in (0..).map(WorkerId::new).zip(objects) {

@@ -10,7 +10,10 @@ import time
 import disco
 
 HEAD = """
-import disco, os, signal, sys, threading, time
+import disco, os, signal, sys, threading, time, warnings
+
+# Python 3.12 warns of forks of programs with threads.
+warnings.simplefilter("ignore", DeprecationWarning)
 
 @disco.function
 def sleep(ctx, seconds):

@@ -35,7 +35,7 @@ pub struct Hub {
     endpoint: String,
     cache: Cache,
     token: Option<String>,
-    patience: Duration,
+    silence_limit: Duration,
 }
 
 impl Hub {
@@ -51,12 +51,12 @@ impl Hub {
     /// The hub at `endpoint`, an URL, with `cache` as the folder of downloads, without a token.
     pub fn new(endpoint: impl Into<String>, cache: impl Into<PathBuf>) -> Self {
         let endpoint = endpoint.into().trim_end_matches('/').to_owned();
-        Self { endpoint, cache: Cache::new(cache.into()), token: None, patience: Duration::from_secs(60) }
+        Self { endpoint, cache: Cache::new(cache.into()), token: None, silence_limit: Duration::from_secs(60) }
     }
 
     /// Ends a request for which the hub has sent nothing for this time. The default is one minute.
-    pub fn with_patience(mut self, patience: Duration) -> Self {
-        self.patience = patience;
+    pub fn with_silence_limit(mut self, silence_limit: Duration) -> Self {
+        self.silence_limit = silence_limit;
         self
     }
 
@@ -165,7 +165,7 @@ impl Fetch<'_> {
         progress: &mut dyn FnMut(&Downloaded),
         request: impl FnOnce(watched::Reports) -> Result<T, hf_hub::api::sync::ApiError> + Send + 'static,
     ) -> Result<T, HubError> {
-        match watched(self.hub.patience, progress, request) {
+        match watched(self.hub.silence_limit, progress, request) {
             Ok(outcome) => outcome.map_err(|error| HubError::of_request(&error, doing, self.name, &self.hub.endpoint)),
             Err(end) => Err(HubError::of_silence(end, doing, self.name, &self.hub.endpoint)),
         }

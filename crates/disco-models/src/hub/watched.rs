@@ -27,8 +27,8 @@ pub(super) enum End {
     Panic,
 }
 
-/// What the thread of a request says.
-enum Said<T> {
+/// Messages of the thread of a request.
+enum Message<T> {
     Downloaded(Downloaded),
     Done(T),
 }
@@ -68,26 +68,26 @@ impl Progress for Reports {
     }
 }
 
-/// Runs `request` on a thread, which is left behind if it reports nothing for `patience`.
+/// Runs `request` on a thread, which is left behind if it reports nothing for `silence_limit`.
 pub(super) fn watched<T: Send + 'static>(
-    patience: Duration,
+    silence_limit: Duration,
     progress: &mut dyn FnMut(&Downloaded),
     request: impl FnOnce(Reports) -> T + Send + 'static,
 ) -> Result<T, End> {
-    let (said, hears) = mpsc::channel();
-    let tells: Sender<Said<T>> = said.clone();
+    let (sender, receiver) = mpsc::channel();
+    let progress_sender: Sender<Message<T>> = sender.clone();
     let reports = Reports {
         // The caller may have gone.
-        tell: Box::new(move |downloaded| _ = tells.send(Said::Downloaded(downloaded))),
+        tell: Box::new(move |downloaded| _ = progress_sender.send(Message::Downloaded(downloaded))),
         downloaded: Downloaded { file: String::new(), bytes: 0, total: 0 },
         last: Instant::now(),
     };
-    thread::spawn(move || _ = said.send(Said::Done(request(reports))));
+    thread::spawn(move || _ = sender.send(Message::Done(request(reports))));
     loop {
-        match hears.recv_timeout(patience) {
-            Ok(Said::Downloaded(downloaded)) => progress(&downloaded),
-            Ok(Said::Done(outcome)) => return Ok(outcome),
-            Err(RecvTimeoutError::Timeout) => return Err(End::Silence(patience)),
+        match receiver.recv_timeout(silence_limit) {
+            Ok(Message::Downloaded(downloaded)) => progress(&downloaded),
+            Ok(Message::Done(outcome)) => return Ok(outcome),
+            Err(RecvTimeoutError::Timeout) => return Err(End::Silence(silence_limit)),
             Err(RecvTimeoutError::Disconnected) => return Err(End::Panic),
         }
     }

@@ -39,10 +39,10 @@ fn name(text: &str) -> HubName {
     text.parse().unwrap()
 }
 
-/// A hub at the server with its own cache, and no patience.
+/// A hub at the server with its own cache, and a short limit.
 fn hub(server: &Server) -> (Hub, TempDir) {
     let cache = TempDir::new().unwrap();
-    (Hub::new(&server.endpoint, cache.path()).with_patience(Duration::from_secs(2)), cache)
+    (Hub::new(&server.endpoint, cache.path()).with_silence_limit(Duration::from_secs(2)), cache)
 }
 
 fn fetch(hub: &Hub, text: &str) -> Result<PathBuf, HubError> {
