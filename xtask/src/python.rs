@@ -1,6 +1,7 @@
 //! The Python package: its types, its stubs, and its tests, with an interpreter and packages of its own in `target/python`.
 
 use std::env;
+use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -23,6 +24,9 @@ pub(crate) struct Python {
     /// in new environments
     #[arg(long, conflicts_with = "pytest")]
     wheel: bool,
+    /// Run the tests that need a Jupyter kernel, jax and Debian's torch
+    #[arg(long, conflicts_with = "wheel")]
+    long: bool,
     /// Arguments for pytest, such as the name of a file; without any, everything runs
     #[arg(last = true)]
     pytest: Vec<String>,
@@ -41,22 +45,65 @@ impl Python {
         if self.wheel {
             return wheel(&python, &folder);
         }
-        let venv = environment(&python, &folder.join("venv"), "requirements.txt")?;
+        let venv = if self.long {
+            environment(&python, &folder.join("venv-long"), "long.txt")?
+        } else {
+            environment(&python, &folder.join("venv"), "requirements.txt")?
+        };
         let site = site(&folder)?;
+        let torch = if self.long { torch(&folder)? } else { None };
+        let path = env::join_paths([Some(site.clone()), torch.clone()].into_iter().flatten())?;
         let tool = |arguments: &[&str]| {
             let mut command = Command::new(venv.join("bin/python"));
             command.args(arguments).current_dir(package());
-            command.env("PYTHONPATH", &site).env("MYPYPATH", &site).env("PYTHONDONTWRITEBYTECODE", "1");
+            command.env("PYTHONPATH", &path).env("MYPYPATH", &site).env("PYTHONDONTWRITEBYTECODE", "1");
             command.env("MYPY_CACHE_DIR", folder.join("mypy"));
+            if torch.is_some() {
+                command.env("LD_LIBRARY_PATH", libraries_of_torch()).env("OMP_NUM_THREADS", "1");
+            }
             command
         };
-        if self.pytest.is_empty() {
+        if self.pytest.is_empty() && !self.long {
             show(&mut tool(&["-m", "mypy", "-p", "disco"]))?;
             let stubtest = ["-m", "mypy.stubtest", "disco", "--mypy-config-file", "pyproject.toml"];
             show(tool(&stubtest).args(["--allowlist", "tests/stubtest.txt"]))?;
         }
-        show(tool(&["-m", "pytest", "-p", "no:cacheprovider"]).args(&self.pytest))
+        let mut pytest = tool(&["-m", "pytest", "-p", "no:cacheprovider"]);
+        pytest.args(if self.long { Some("tests/long") } else { None }).args(&self.pytest);
+        show(&mut pytest)
     }
+}
+
+/// Debian 12's torch, which is for Python 3.11, as `cargo xtask test --long` fetches it.
+fn debian_torch() -> PathBuf {
+    libraries::cache().join("debian-torch")
+}
+
+/// A folder with Debian's torch and none of the other packages of Debian; none if torch was not fetched.
+fn torch(folder: &Path) -> Result<Option<PathBuf>> {
+    let torch = debian_torch().join("usr/lib/python3/dist-packages/torch");
+    let folder = folder.join("torch");
+    if !torch.is_dir() {
+        eprintln!("== torch is missing: `cargo xtask test --long` fetches it");
+        return Ok(None);
+    }
+    fs::create_dir_all(&folder)?;
+    if !folder.join("torch").exists() {
+        symlink(torch.canonicalize()?, folder.join("torch"))?;
+    }
+    Ok(Some(folder))
+}
+
+/// The folders of the libraries of Debian's torch.
+fn libraries_of_torch() -> OsString {
+    let folders = [
+        "lib/x86_64-linux-gnu",
+        "usr/lib",
+        "usr/lib/x86_64-linux-gnu",
+        "usr/lib/x86_64-linux-gnu/blas",
+        "usr/lib/x86_64-linux-gnu/lapack",
+    ];
+    env::join_paths(folders.map(|folder| debian_torch().join(folder))).unwrap_or_default()
 }
 
 /// Runs a tool whose output is for the reader.

@@ -147,6 +147,7 @@ pub(crate) fn long_tests() -> Vec<Step> {
         step("example embed", "run --quiet --package disco-models --example embed -- Hello Goodbye"),
         step("packages build", &packages()),
         step("dependencies", "run --quiet --package xtask -- deny"),
+        step("Python package with Jupyter, jax and torch", "run --quiet --package xtask -- python --long"),
         step("wheel of the Python package", "run --quiet --package xtask -- python --wheel"),
         step("models with CUDA", "run --quiet --package xtask -- cuda"),
         step("GPU evidence kit without a GPU", "run --quiet --package xtask -- gpu-rehearsal"),

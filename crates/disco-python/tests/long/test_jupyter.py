@@ -1,0 +1,134 @@
+"""A real Jupyter kernel: `cargo xtask python --long`."""
+
+import os
+import time
+
+import jupyter_client
+import pytest
+
+
+class Kernel:
+    """A kernel, and what its cells say."""
+
+    def __init__(self):
+        self.manager, self.client = jupyter_client.manager.start_new_kernel(kernel_name="python3")
+
+    def run(self, code, timeout=60, while_running=None):
+        """What a cell prints, its result, and its error."""
+        sent = self.client.execute(code)
+        if while_running is not None:
+            while_running()
+        said, error = [], None
+        end = time.monotonic() + timeout
+        while True:
+            message = self.client.get_iopub_msg(timeout=max(end - time.monotonic(), 0.1))
+            if message["parent_header"].get("msg_id") != sent:
+                continue
+            kind, content = message["msg_type"], message["content"]
+            if kind == "stream":
+                said.append(content["text"])
+            elif kind == "execute_result":
+                said.append(content["data"]["text/plain"])
+            elif kind == "error":
+                error = content
+            elif kind == "status" and content["execution_state"] == "idle":
+                return "".join(said), error
+
+    def end(self):
+        self.client.stop_channels()
+        self.manager.shutdown_kernel(now=True)
+
+
+@pytest.fixture
+def kernel():
+    kernel = Kernel()
+    yield kernel
+    kernel.end()
+
+
+START = """
+import disco, os, time
+import numpy as np
+s = disco.session(processes=2)
+
+@disco.function
+def work(ctx, seconds=0):
+    time.sleep(seconds)
+    return helper(ctx.worker)
+
+def helper(x):
+    return x + 1
+"""
+
+
+def alive(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def ended(pids):
+    end = time.monotonic() + 15
+    while any(alive(pid) for pid in pids) and time.monotonic() < end:
+        time.sleep(0.1)
+    return not any(alive(pid) for pid in pids)
+
+
+def pids(kernel):
+    said, error = kernel.run("print(*s.call(lambda ctx: os.getpid()).get_all())")
+    assert error is None, error
+    return [int(pid) for pid in said.split()]
+
+
+def test_functions_of_cells_are_sent_and_sent_again_after_a_new_definition(kernel):
+    assert kernel.run(START) == ("", None)
+    assert kernel.run("work(s).get_all()") == ("[1, 2]", None)
+    kernel.run("def helper(x): return -x")
+    assert kernel.run("work(s).get_all()") == ("[0, -1]", None)
+    kernel.run("@disco.function\ndef work(ctx): return 'new'")
+    assert kernel.run("work(s).get_all()") == ("['new', 'new']", None)
+
+
+def test_an_interrupt_ends_the_wait_and_the_session_goes_on(kernel):
+    kernel.run(START)
+
+    def interrupt():
+        time.sleep(1)
+        kernel.manager.interrupt_kernel()
+
+    begin = time.monotonic()
+    _, error = kernel.run("work(s, 5).get()", while_running=interrupt)
+    assert error["ename"] == "KeyboardInterrupt" and time.monotonic() - begin < 4
+    assert kernel.run("work(s).get_all()") == ("[1, 2]", None)
+
+
+def test_the_exception_of_a_worker_is_shown_with_its_traceback(kernel):
+    kernel.run(START)
+    _, error = kernel.run("def helper(x): raise ValueError(f'bad {x}')\nwork(s).get(0)")
+    text = "\n".join(error["traceback"])
+    assert error["ename"] == "WorkerError" and "ValueError: bad 0" in text and "On the worker:" in text
+    assert kernel.run("s.recover()\ndef helper(x): return x\nwork(s).get_all()") == ("[0, 1]", None)
+
+
+@pytest.mark.parametrize("how", ["shutdown", "restart", "kill"])
+def test_workers_end_with_their_kernel(kernel, how):
+    kernel.run(START)
+    workers = pids(kernel)
+    assert len(workers) == 2 and all(alive(pid) for pid in workers)
+    kernel.client.execute("work(s, 1000).get()")
+    time.sleep(0.5)
+    if how == "restart":
+        kernel.manager.restart_kernel(now=True)
+    elif how == "kill":
+        os.kill(kernel.manager.provisioner.pid, 9)
+    else:
+        kernel.manager.shutdown_kernel(now=False)
+    assert ended(workers)
+
+
+def test_cells_may_await(kernel):
+    kernel.run(START)
+    cell = "a = await disco.aio.session(processes=2)\nfound = await work(a)\nawait a.shutdown()\nfound"
+    assert kernel.run(cell) == ("[1, 2]", None)
