@@ -4,7 +4,7 @@ use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use disco::{Arguments, DRef, Session as _, Value};
-use pyo3::exceptions::PyIndexError;
+use pyo3::exceptions::{PyIndexError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyTuple, PyType};
 
@@ -81,6 +81,13 @@ impl Ref {
     /// The objects of all workers, for asyncio.
     fn __await__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         awaited(py, self.core.get_all(&self.handle, self.is_python)?)
+    }
+
+    fn __reduce__(&self) -> PyResult<()> {
+        Err(PyTypeError::new_err(
+            "a handle stays with its program: it can be an argument itself, but neither inside of another object nor a global name of \
+             a worker function",
+        ))
     }
 
     fn __repr__(&self) -> String {

@@ -85,6 +85,18 @@ def test_a_function_is_sent_again_after_a_new_definition_of_it_or_of_what_it_cal
     assert output.stdout == "[2, 3, -1]\n", output.stderr
 
 
+def test_a_function_is_sent_again_after_a_change_of_a_variable_around_it(processes):
+    factor = 2
+
+    @disco.function
+    def f(ctx, x):
+        return x * factor
+
+    found = [f(processes, 1).get()]
+    factor = 3
+    assert [*found, f(processes, 1).get()] == [2, 3]
+
+
 def test_plain_functions_and_lambdas_can_be_called(processes):
     assert processes.call(lambda ctx, x: x * 2, 4).get() == 8
     assert processes.call(max_of, 1, b=5).get() == 5

@@ -39,7 +39,7 @@ def test_calls_do_not_grow(processes):
         ref = same(processes, ref)
     processes.sync()
     before = max(memory(processes).get_all()), len(gc.get_objects())
-    for _ in range(5000):
+    for _ in range(50_000):
         ref = same(processes, ref)
         same(processes, x)
     processes.sync()
@@ -50,6 +50,24 @@ def test_calls_do_not_grow(processes):
     gc.collect()
     processes.sync()
     assert array() is None
+
+
+def test_functions_that_were_defined_anew_are_freed(processes):
+    def defined():
+        @disco.function
+        def f(ctx, depth=1):
+            return f(ctx, depth - 1) if depth else 0
+
+        return f
+
+    functions = []
+    for _ in range(20):
+        f = defined()
+        assert f(processes).get() == 0
+        functions.append(weakref.ref(f))
+        del f
+    gc.collect()
+    assert [function() for function in functions] == [None] * 20
 
 
 def test_a_lent_array_lives_as_long_as_its_users_and_no_longer(processes):

@@ -163,8 +163,10 @@ def test_an_argument_that_can_not_be_sent_is_an_error_of_the_call(processes):
 
     with pytest.raises(TypeError, match="pickle"):
         same(processes, threading.Lock())
-    with pytest.raises(TypeError, match="pickle"):
+    with pytest.raises(TypeError, match="a handle stays with its program"):
         same(processes, [same(processes, 1)])
+    with pytest.raises(TypeError, match="a session stays with its program"):
+        same(processes, processes)
     assert same(processes, 1).get() == 1
 
 

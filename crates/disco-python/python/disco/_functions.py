@@ -6,7 +6,8 @@ import functools
 import inspect
 import sys
 import types
-from typing import TYPE_CHECKING, Any, Callable, Generic, TypeVar, overload
+import weakref
+from typing import TYPE_CHECKING, Any, Callable, Generic, Iterator, TypeVar, overload
 
 from . import _disco
 
@@ -54,8 +55,19 @@ def function(function: Callable[..., R]) -> Function[R]:
     return Function(function)
 
 
-def describe(function: Callable[..., Any]) -> tuple[Any, list[tuple[dict[str, Any], str, Any]]]:
-    """What a worker makes the function of, and the global names whose values were sent with it."""
+class Sent(weakref.WeakKeyDictionary[Any, Any]):
+    """The sessions that a function was sent to, each with its handle there. It stays with its program."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Sent, ()
+
+
+#: A name that a function uses: its value now, and its value when the function was sent.
+Name = tuple[Callable[[], Any], Callable[[], Any]]
+
+
+def describe(function: Callable[..., Any]) -> tuple[Any, list[Name]]:
+    """What a worker makes the function of, and the names whose values were sent with it."""
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
     if module is not None and module != "__main__" and "<" not in name:
         found: Any = sys.modules.get(module)
@@ -66,21 +78,40 @@ def describe(function: Callable[..., Any]) -> tuple[Any, list[tuple[dict[str, An
             return ("import", module, name), []
     import cloudpickle
 
-    return ("value", cloudpickle.dumps(function, protocol=5)), list(_globals_of(function, set()))
+    return ("value", cloudpickle.dumps(function, protocol=5)), list(_names_of(function, set()))
 
 
-def _globals_of(function: Any, seen: set[int]) -> Any:
-    """The global names of a function that is sent by value, and those of the functions behind them."""
+def _names_of(function: Any, seen: set[int]) -> Iterator[Name]:
+    """The names of a function that is sent by value, and those of the functions behind them."""
     function = function.function if isinstance(function, Function) else function
     if not isinstance(function, types.FunctionType) or id(function) in seen:
         return
     seen.add(id(function))
-    for name in function.__code__.co_names:
-        if name in function.__globals__:
-            value = function.__globals__[name]
-            yield function.__globals__, name, value
-            if getattr(value, "__module__", None) == "__main__":
-                yield from _globals_of(value, seen)
+    space = function.__globals__
+    names: list[Callable[[], Any]] = [
+        functools.partial(space.get, name) for name in function.__code__.co_names if name in space
+    ]
+    names += [functools.partial(_content, cell) for cell in function.__closure__ or ()]
+    for now in names:
+        value = now()
+        yield now, _weak(value)
+        if getattr(value, "__module__", None) == function.__module__:
+            yield from _names_of(value, seen)
+
+
+def _content(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return None
+
+
+def _weak(value: Any) -> Callable[[], Any]:
+    """Returns the value, which this does not keep alive if that is possible: it may be the function itself."""
+    try:
+        return weakref.ref(value)
+    except TypeError:
+        return lambda: value
 
 
 def load(described: tuple[Any, ...]) -> Callable[..., Any]:

@@ -8,11 +8,11 @@ import json
 import os
 import sys
 import weakref
-from typing import Any, Callable, Iterable, Mapping, NamedTuple, Sequence, TypeVar
+from typing import Any, Callable, Iterable, Mapping, NamedTuple, Sequence, TypeVar, cast
 
 from . import _disco
 from ._disco import Ref
-from ._functions import Function, describe
+from ._functions import Function, Sent, describe
 
 T = TypeVar("T")
 
@@ -91,7 +91,6 @@ class Base:
 
     def __init__(self, core: _disco.Session) -> None:
         self._core = core
-        self._sent: "weakref.WeakKeyDictionary[Any, tuple[Ref[Any], int, Any]]" = weakref.WeakKeyDictionary()
         self._named: dict[str, RemoteFunction] = {}
         _open.add(self)
 
@@ -117,16 +116,17 @@ class Base:
         return self._core.call(self._send(function), args, kwargs or None)
 
     def _send(self, function: Any) -> Ref[Any]:
-        sent = self._sent.get(function)
-        if sent is not None:
-            handle, changes, names = sent
-            if changes == self._core.changes and all(at.get(name) is value for at, name, value in names):
-                return handle
         plain = function.function if isinstance(function, Function) else function
+        # With the function, so that both are freed together: the names may lead to the function.
+        sent = vars(plain).setdefault("__disco_sent__", Sent())
+        if self in sent:
+            handle, changes, names = sent[self]
+            if changes == self._core.changes and all(now() is then() for now, then in names):
+                return cast(Ref[Any], handle)
         changes = self._core.changes
         described, names = describe(plain)
         handle = self._core.define(getattr(plain, "__qualname__", type(plain).__qualname__), described)
-        self._sent[function] = (handle, changes, names)
+        sent[self] = (handle, changes, names)
         return handle
 
     def __getitem__(self, name: str) -> RemoteFunction:
@@ -143,6 +143,9 @@ class Base:
     def global_function(self, name: str) -> RemoteFunction:
         """The function that a library has registered with libtvm_ffi under this name."""
         return RemoteFunction(self._core, name, self._core.global_function(name).wait())
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a session stays with its program: it can be neither an argument nor a global name of a worker function")
 
     def status(self) -> dict[str, Any]:
         """The state of the session: its nodes and workers, and what each worker is doing. Times are in seconds."""
