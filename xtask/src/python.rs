@@ -24,7 +24,7 @@ pub(crate) struct Python {
     /// in new environments
     #[arg(long, conflicts_with = "pytest")]
     wheel: bool,
-    /// Run the tests that need a Jupyter kernel, jax and Debian's torch
+    /// Run the tests that need a Jupyter kernel, jax and Debian's torch, and longer random mixes
     #[arg(long, conflicts_with = "wheel")]
     long: bool,
     /// Arguments for pytest, such as the name of a file; without any, everything runs
@@ -69,7 +69,10 @@ impl Python {
             show(tool(&stubtest).args(["--allowlist", "tests/stubtest.txt"]))?;
         }
         let mut pytest = tool(&["-m", "pytest", "-p", "no:cacheprovider"]);
-        pytest.args(if self.long { Some("tests/long") } else { None }).args(&self.pytest);
+        if self.long && self.pytest.is_empty() {
+            pytest.args(["tests/long", "tests/test_mix.py"]).env("DISCO_LONG_TESTS", "1");
+        }
+        pytest.args(&self.pytest);
         show(&mut pytest)
     }
 }

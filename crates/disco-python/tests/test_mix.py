@@ -1,0 +1,161 @@
+"""Random mixes of calls, collectives, failures, losses, changes of size and checkpoints, compared with numpy in this process."""
+
+import os
+import random
+import signal
+
+import disco
+import numpy as np
+import pytest
+
+from conftest import started
+
+ROUNDS = 3000 if os.environ.get("DISCO_LONG_TESTS") else 60
+
+
+@disco.function
+def add(ctx, x, y, *, times=1):
+    return (x + y) * times
+
+
+@disco.function
+def total(ctx, x, op):
+    return ctx.all_reduce(x, op)
+
+
+@disco.function
+def shift(ctx, x):
+    out = np.empty_like(x)
+    ctx.exchange([(x, (ctx.worker + 1) % ctx.world)], [(out, (ctx.worker - 1) % ctx.world)])
+    return out
+
+
+@disco.function
+def pair(ctx, x):
+    return x * 2, {"worker": ctx.worker, "x": x}
+
+
+@disco.function
+def fail(ctx, workers):
+    if ctx.worker in workers:
+        raise ArithmeticError(ctx.worker)
+    return ctx.all_reduce(1)
+
+
+@disco.function
+def process(ctx):
+    return os.getpid()
+
+
+class Mix:
+    """A session, and what each worker must have behind each handle."""
+
+    def __init__(self, session, seed, folder):
+        self.s, self.random, self.folder, self.step = session, random.Random(seed), folder, 0
+        self.held = []
+        self.new()
+
+    def array(self):
+        dtype = self.random.choice(["f8", "i4", "f4"])
+        return np.array([self.random.randrange(-50, 50) for _ in range(6)], dtype).reshape(3, 2)
+
+    def new(self):
+        x = self.array()
+        self.held.append((self.s.put(x), [x] * len(self.s)))
+
+    def each(self):
+        xs = [self.array().astype("f8") for _ in range(len(self.s))]
+        self.held.append((self.s.put_each(xs), xs))
+
+    def pick(self):
+        return self.random.choice(self.held)
+
+    def add(self):
+        (x, xs), (y, ys), times = self.pick(), self.pick(), self.random.randrange(-2, 3)
+        self.held.append((add(self.s, x, times=times, y=y), [(a + b) * times for a, b in zip(xs, ys)]))
+
+    def total(self):
+        x, xs = self.pick()
+        op = self.random.choice(["sum", "min", "max"])
+        found = {"sum": sum(xs[1:], xs[0]), "min": np.min(xs, axis=0), "max": np.max(xs, axis=0)}[op]
+        self.held.append((total(self.s, x, op), [found] * len(xs)))
+
+    def shift(self):
+        x, xs = self.pick()
+        self.held.append((shift(self.s, x), [xs[worker - 1] for worker in range(len(xs))]))
+
+    def pair(self):
+        x, xs = self.pick()
+        double, rest = pair(self.s, x).split(2)
+        worker = self.random.randrange(len(xs))
+        found = rest[worker].get(timeout=30)
+        assert found["worker"] == worker and np.array_equal(found["x"], xs[worker])
+        self.held.append((double, [x * 2 for x in xs]))
+
+    def check(self):
+        x, xs = self.pick()
+        if self.random.random() < 0.5:
+            for found, expected in zip(x.get_all(timeout=60), xs, strict=True):
+                assert found.dtype == expected.dtype and np.allclose(found, expected, rtol=1e-4)
+        else:
+            worker = self.random.randrange(len(xs))
+            assert np.allclose(x.get(worker, timeout=60), xs[worker], rtol=1e-4)
+
+    def free(self):
+        if len(self.held) > 4:
+            self.held.pop(self.random.randrange(len(self.held)))
+
+    def fail(self):
+        failing = [worker for worker in range(len(self.s)) if self.random.random() < 0.5] or [0]
+        with pytest.raises(disco.WorkerError) as raised:
+            fail(self.s, failing).get_all(timeout=60)
+        errors = getattr(raised.value, "exceptions", [raised.value])
+        assert raised.value.worker in failing and {error.worker for error in errors} <= set(failing)
+        assert all(type(error.__cause__) is ArithmeticError for error in errors)
+        self.s.recover()
+        self.s.init_ccl("local")
+
+    def lose(self):
+        worker = self.random.randrange(len(self.s))
+        os.kill(process(self.s).get(worker), signal.SIGKILL)
+        with pytest.raises(disco.Lost):
+            while True:
+                total(self.s, 1, "sum").get_all(timeout=60)
+        assert self.s.replace_lost().workers == [worker]
+        self.s.init_ccl("local")
+        # The new worker has no objects.
+        self.held.clear()
+        self.each()
+
+    def resize(self):
+        self.s.resize(self.random.randrange(1, 5))
+        self.s.init_ccl("local")
+        self.held.clear()
+        self.new()
+
+    def save(self):
+        x, xs = self.pick()
+        self.step += 1
+        self.s.save(self.folder, self.step, {"x": (x, 0)}, keep=2)
+        loaded = self.s.load(self.folder)
+        assert loaded.step == self.step
+        self.held.append((self.s.call(lambda ctx, x: np.from_dlpack(x).copy(), loaded.tensors["x"]), xs))
+
+    def run(self, steps):
+        often = [self.add, self.total, self.shift, self.pair, self.check, self.check, self.free, self.new, self.each]
+        for _ in range(steps):
+            rare = self.random.random()
+            if rare < 0.03:
+                self.random.choice([self.fail, self.lose, self.resize, self.save])()
+            else:
+                self.random.choice(often)()
+        while self.held:
+            self.check()
+            self.held.pop()
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("seed", range(4))
+def test_random_mixes_give_what_numpy_gives(seed, tmp_path):
+    with started("processes") as s:
+        Mix(s, seed, tmp_path).run(ROUNDS)
