@@ -1,9 +1,13 @@
 """A real Jupyter kernel: `cargo xtask python --long`."""
 
 import os
+import re
 import time
+from pathlib import Path
 
 import jupyter_client
+import nbclient
+import nbformat
 import pytest
 
 
@@ -132,3 +136,13 @@ def test_cells_may_await(kernel):
     kernel.run(START)
     cell = "a = await disco.aio.session(processes=2)\nfound = await work(a)\nawait a.shutdown()\nfound"
     assert kernel.run(cell) == ("[1, 2]", None)
+
+
+def test_the_programs_of_the_guide_run_as_a_notebook():
+    guide = (Path(__file__).parents[4] / "docs/python.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", guide, re.S)
+    # A notebook has an event loop already.
+    cells = [nbformat.v4.new_code_cell(block.replace("asyncio.run(main())", "await main()")) for block in blocks]
+    notebook = nbclient.NotebookClient(nbformat.v4.new_notebook(cells=cells), timeout=60).execute()
+    said = [output.get("text", "") for cell in notebook.cells for output in cell.outputs]
+    assert "[12.0, 12.0, 12.0, 12.0]" in "".join(said)
