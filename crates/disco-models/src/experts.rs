@@ -120,9 +120,15 @@ mod tests {
             let mixture = Mixture { router: random(&[4, 5]), units: (1..4).map(units).collect(), first: 1, experts };
             let rows = random(&[7, 5]);
             let shares = mixture.shares(&rows).unwrap();
-            for row in shares.to_vec2::<f32>().unwrap() {
-                assert_eq!(row.iter().filter(|share| **share > 0.0).count(), 2);
-                assert_eq!(normalises, (row.iter().sum::<f32>() - 1.0).abs() < 1e-5);
+            let all = candle_nn::ops::softmax_last_dim(&rows.matmul(&mixture.router.t().unwrap()).unwrap()).unwrap();
+            let all = all.to_vec2::<f32>().unwrap();
+            for (row, all) in shares.to_vec2::<f32>().unwrap().iter().zip(all) {
+                let chosen = row.iter().zip(&all).filter(|(share, _)| **share > 0.0);
+                assert_eq!(chosen.clone().count(), 2);
+                let whole = if normalises { chosen.clone().map(|(_, all)| all).sum() } else { 1.0 };
+                for (share, all) in chosen {
+                    assert!((share - all / whole).abs() < 1e-5, "{row:?}, {all:?}");
+                }
             }
             let [routed, masked] = [mixture.routed(&rows, &shares), mixture.masked(&rows, &shares)].map(Result::unwrap);
             assert_eq!(masked.dims(), [7, 5]);

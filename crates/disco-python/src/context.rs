@@ -2,6 +2,7 @@
 
 #![allow(unsafe_code)]
 
+use std::marker::PhantomData;
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -10,7 +11,7 @@ use std::thread::{self, ThreadId};
 use disco::{CommunicatorExt as _, DType, Op, Rank, Reduction, Shape, WorkerContext};
 use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyDict, PyFloat, PyInt};
+use pyo3::types::{PyDict, PyFloat, PyInt, PyTuple};
 
 use crate::errors;
 use crate::lock::detached;
@@ -29,15 +30,27 @@ pub(crate) struct Context {
 #[derive(Default)]
 struct State(std::cell::OnceCell<Py<PyDict>>);
 
-impl Context {
-    /// Lends the worker to Python until [`Context::end`].
-    pub(crate) fn lend(py: Python<'_>, worker: &mut WorkerContext) -> PyResult<Py<Self>> {
-        Py::new(py, Self { worker: AtomicPtr::new(worker), thread: thread::current().id() })
-    }
+/// A context that can be used until this value is dropped.
+pub(crate) struct Lent<'a>(Py<Context>, PhantomData<&'a mut WorkerContext>);
 
-    /// The call is over.
-    pub(crate) fn end(&self) {
-        self.worker.store(ptr::null_mut(), Ordering::Relaxed);
+impl Lent<'_> {
+    /// The context, for a Python function.
+    pub(crate) fn context<'py>(&self, py: Python<'py>) -> Bound<'py, PyAny> {
+        self.0.bind(py).clone().into_any()
+    }
+}
+
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        self.0.get().worker.store(ptr::null_mut(), Ordering::Relaxed);
+    }
+}
+
+impl Context {
+    /// Lends the worker to Python.
+    pub(crate) fn lend<'a>(py: Python<'_>, worker: &'a mut WorkerContext) -> PyResult<Lent<'a>> {
+        let context = Self { worker: AtomicPtr::new(worker), thread: thread::current().id() };
+        Ok(Lent(Py::new(py, context)?, PhantomData))
     }
 
     /// Runs `work` with the worker.
@@ -49,8 +62,8 @@ impl Context {
             return Err(PyRuntimeError::new_err("a worker's context belongs to the thread that runs the function"));
         }
         let pointer = self.worker.swap(ptr::null_mut(), Ordering::Relaxed);
-        // SAFETY: `lend` got an exclusive reference that lasts until `end`, this is its thread, and while the pointer is in
-        // use here the field is null.
+        // SAFETY: `lend` got an exclusive reference that lasts until the drop of `Lent`, this is its thread, and while the
+        // pointer is in use here the field is null.
         let Some(worker) = (unsafe { pointer.as_mut() }) else {
             return Err(PyRuntimeError::new_err(
                 "the worker's context can be used during the call only, and not within another use of it",
@@ -93,6 +106,9 @@ impl Context {
     /// An output: the memory of the array itself.
     fn output(&self, array: &Bound<'_, PyAny>) -> PyResult<disco::Tensor> {
         let Imported { tensor, is_read_only } = tensor::import(array, self.stream_argument()?)?;
+        if tensor::library_of(array) == Some("jax") {
+            return Err(PyValueError::new_err("arrays of jax do not change: leave `out` out, and take the result"));
+        }
         if is_read_only {
             return Err(PyValueError::new_err("the output is read-only"));
         }
@@ -351,20 +367,23 @@ impl Context {
         self.new_or_out(x, out, group, shape, |src, dst| Op::AllToAllV { src, send_counts, dst, recv_counts })
     }
 
-    /// Overwrites `x` with that of rank `root`, and returns it.
+    /// Overwrites `x` with that of rank `root`, and returns it. An array of jax does not change, and the result is a new one.
     #[pyo3(signature = (x, *, root = 0, group = false))]
     fn broadcast<'py>(&self, x: &Bound<'py, PyAny>, root: usize, group: bool) -> PyResult<Bound<'py, PyAny>> {
         let root = rank(root)?;
         let is_root = self.ranks(x.py(), group)?.0 == root.index();
-        let op = if is_root {
-            // The root's elements are only read.
-            let src = self.input(x)?;
-            Op::Broadcast { src: None, dst: src, root }
-        } else {
-            Op::Broadcast { src: None, dst: self.output(x)?, root }
+        // The root's elements are only read.
+        let dst = match (is_root, tensor::library_of(x)) {
+            (true, _) => self.input(x)?,
+            (false, Some("jax")) => {
+                let like = self.input(x)?;
+                self.new_tensor(x.py(), like.dtype(), like.shape().clone())?
+            }
+            (false, _) => self.output(x)?,
         };
-        self.enqueue(x.py(), group, &[op])?;
-        Ok(x.clone())
+        self.enqueue(x.py(), group, &[Op::Broadcast { src: None, dst: dst.clone(), root }])?;
+        let is_new = !is_root && tensor::library_of(x) == Some("jax");
+        if is_new { self.result(x, dst) } else { Ok(x.clone()) }
     }
 
     /// All ranks' `x`, stacked along a new axis 0, on rank `root`; `None` on others.
@@ -474,9 +493,6 @@ impl Context {
             Ok(tensor)
         };
         let failed = |error: disco::Error| errors::raised(py, &error);
-        if x.is_instance_of::<PyBool>() {
-            return Ok(None);
-        }
         if x.is_instance_of::<PyFloat>() {
             let tensor = reduce(disco::Tensor::from_vec(vec![x.extract::<f64>()?], 1))?;
             return Ok(Some(tensor.to_vec::<f64>().map_err(failed)?[0].into_pyobject(py)?.into_any()));
@@ -484,6 +500,13 @@ impl Context {
         if x.is_instance_of::<PyInt>() {
             let tensor = reduce(disco::Tensor::from_vec(vec![x.extract::<i64>()?], 1))?;
             return Ok(Some(tensor.to_vec::<i64>().map_err(failed)?[0].into_pyobject(py)?.into_any()));
+        }
+        // A number of numpy, such as `numpy.float32`.
+        if !x.hasattr("__dlpack__")? && x.hasattr("dtype")? {
+            let array = py.import("numpy")?.getattr("asarray")?.call1((x,))?;
+            let make = |src, dst| Op::AllReduce { src, dst, reduction };
+            let found = self.new_or_out(&array, None, group, |dims, _| Ok(Shape::from(dims)), make)?;
+            return Ok(Some(found.get_item(PyTuple::empty(py))?));
         }
         Ok(None)
     }

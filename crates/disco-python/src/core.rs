@@ -2,7 +2,7 @@
 
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use disco::{Arguments, DRef, LaneSession, Session as _, SessionExt as _, Value, WorkerId};
 use pyo3::exceptions::PyRuntimeError;
@@ -32,6 +32,8 @@ pub(crate) struct Core {
     pub(crate) functions: WorkerFunctions,
     /// How often workers were replaced or added: they lack the functions that were sent before.
     changes: Arc<AtomicU64>,
+    /// Whether the program was told of a failure or a loss since the last recovery.
+    is_told: Arc<AtomicBool>,
     forks: u32,
 }
 
@@ -57,16 +59,26 @@ impl WorkerFunctions {
     }
 }
 
-impl Core {
+/// A session that has started, on any thread.
+pub(crate) struct Started(Arc<LaneSession>, WorkerFunctions);
+
+impl Started {
     pub(crate) async fn of(lanes: Arc<LaneSession>) -> disco::Result<Self> {
         let functions = WorkerFunctions::of(&lanes).await?;
+        Ok(Self(lanes, functions))
+    }
+}
+
+impl Core {
+    /// Only threads with the interpreter's lock have and drop it.
+    pub(crate) fn new(Started(lanes, functions): Started) -> Self {
         let changes = Arc::new(AtomicU64::new(0));
         let seen = changes.clone();
         lanes.on_replaced(move |_| {
             seen.fetch_add(1, Ordering::Relaxed);
             Vec::new()
         });
-        Ok(Self { lanes: ManuallyDrop::new(lanes), functions, changes, forks: forks() })
+        Self { lanes: ManuallyDrop::new(lanes), functions, changes, is_told: Arc::default(), forks: forks() }
     }
 
     /// The session.
@@ -88,6 +100,17 @@ impl Core {
         self.forks == forks()
     }
 
+    /// Whether the program was told of a failure or a loss since the last recovery.
+    pub(crate) fn is_told(&self) -> bool {
+        self.is_told.load(Ordering::Relaxed)
+    }
+
+    /// The workers have forgotten their failures.
+    pub(crate) fn forget_failure(&self) -> impl FnOnce() + Send + 'static {
+        let is_told = self.is_told.clone();
+        move || is_told.store(false, Ordering::Relaxed)
+    }
+
     /// How often workers were replaced or added.
     pub(crate) fn changes(&self) -> u64 {
         self.changes.load(Ordering::Relaxed)
@@ -96,8 +119,12 @@ impl Core {
     /// Submits a call; if the lanes are full, waits for room.
     pub(crate) fn submit(&self, py: Python<'_>, function: &DRef, mut args: Arguments) -> PyResult<DRef> {
         let lanes = self.lanes()?;
-        if let Some(handle) = lanes.try_submit(function, &mut args) {
-            return handle.map_err(|error| errors::raised(py, &error));
+        // Large arguments are copied here.
+        if let Some(handle) = detached(py, || lanes.try_submit(function, &mut args)) {
+            return handle.map_err(|error| {
+                note_told(&self.is_told, &error);
+                errors::raised(py, &error)
+            });
         }
         let (lanes, function) = (lanes.clone(), function.clone());
         let (sent, sends) = std::sync::mpsc::channel();
@@ -116,7 +143,8 @@ impl Core {
         run: impl FnOnce(Arc<LaneSession>) -> F,
         finish: impl for<'py> FnOnce(Python<'py>, T) -> PyResult<Py<PyAny>> + Send + 'static,
     ) -> PyResult<Operation> {
-        Operation::new(run(self.lanes()?.clone()), finish)
+        let (run, is_told) = (run(self.lanes()?.clone()), self.is_told.clone());
+        Operation::new(async move { run.await.inspect_err(|error| note_told(&is_told, error)) }, finish)
     }
 
     /// An operation that has a reply of all workers, whose failures are raised together.
@@ -126,13 +154,15 @@ impl Core {
         finish: impl for<'py> FnOnce(Python<'py>, T) -> PyResult<Py<PyAny>> + Send + 'static,
     ) -> PyResult<Operation> {
         let lanes = self.lanes()?.clone();
-        let run = run(lanes.clone());
+        let (run, is_told) = (run(lanes.clone()), self.is_told.clone());
         let all = async move {
-            run.await.map_err(|error| match (&error, lanes.failures()) {
-                (disco::Error::Worker(_), failures) if failures.len() > 1 => {
-                    Failed::Several(error, failures.into_iter().map(disco::Error::Worker).collect())
+            run.await.inspect_err(|error| note_told(&is_told, error)).map_err(|error| {
+                match (&error, lanes.failures()) {
+                    (disco::Error::Worker(_), failures) if failures.len() > 1 => {
+                        Failed::Several(error, failures.into_iter().map(disco::Error::Worker).collect())
+                    }
+                    _ => Failed::One(error),
                 }
-                _ => Failed::One(error),
             })
         };
         Operation::new(all, finish)
@@ -142,8 +172,18 @@ impl Core {
     pub(crate) fn get(&self, handle: &DRef, is_python: bool, worker: usize) -> PyResult<Operation> {
         let (handle, export) = (handle.clone(), self.functions.export.clone());
         let get = |lanes: Arc<LaneSession>| async move {
-            let exported = if is_python { lanes.call(&export, (&handle,)).await? } else { handle };
-            lanes.get(&exported, worker_of(worker)).await
+            let worker = worker_of(worker);
+            if !is_python {
+                return lanes.get(&handle, worker).await;
+            }
+            match lanes.call(&export, (&handle,)).await {
+                Ok(exported) => match lanes.get(&exported, worker).await? {
+                    // The reply is the failure of the call that should have made the object.
+                    value if values::is_failed(&value) => lanes.get(&handle, worker).await,
+                    value => Ok(value),
+                },
+                Err(refused) => Err(own_failure(refused, lanes.get(&handle, worker).await.err())),
+            }
         };
         self.operation(get, |py, value| Ok(values::decode(py, &value)?.unbind()))
     }
@@ -152,14 +192,42 @@ impl Core {
     pub(crate) fn get_all(&self, handle: &DRef, is_python: bool) -> PyResult<Operation> {
         let (handle, export) = (handle.clone(), self.functions.export.clone());
         let get = |lanes: Arc<LaneSession>| async move {
-            let exported = if is_python { lanes.call(&export, (&handle,)).await? } else { handle };
-            lanes.get_all(&exported).await
+            if !is_python {
+                return lanes.get_all(&handle).await;
+            }
+            match lanes.call(&export, (&handle,)).await {
+                Ok(exported) => match lanes.get_all(&exported).await? {
+                    values if values.iter().any(values::is_failed) => lanes.get_all(&handle).await,
+                    values => Ok(values),
+                },
+                Err(refused) => Err(own_failure(refused, lanes.get_all(&handle).await.err())),
+            }
         };
         self.operation_of_all(get, |py, all: Vec<Value>| {
             let objects = all.iter().map(|value| values::decode(py, value)).collect::<PyResult<Vec<_>>>()?;
             Ok(objects.into_pyobject(py)?.unbind().into_any())
         })
     }
+}
+
+/// The error of a get that was refused because an earlier call has failed: the failure of the object's own call, if that is
+/// the one. A reply without the object itself says that the object is no value.
+fn own_failure(refused: disco::Error, found: Option<disco::Error>) -> disco::Error {
+    match (&refused, found) {
+        (disco::Error::Earlier { .. }, Some(found @ disco::Error::Worker(_))) if !is_of_read(&found) => found,
+        _ => refused,
+    }
+}
+
+fn note_told(is_told: &AtomicBool, error: &disco::Error) {
+    use disco::Error::{Deadline, Earlier, Lost, Stalled, Worker};
+    if matches!(error, Worker(_) | Earlier { .. } | Lost(_) | Deadline { .. } | Stalled { .. }) {
+        is_told.store(true, Ordering::Relaxed);
+    }
+}
+
+fn is_of_read(error: &disco::Error) -> bool {
+    matches!(error, disco::Error::Worker(failure) if failure.operation.starts_with("get"))
 }
 
 impl Drop for Core {

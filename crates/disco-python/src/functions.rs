@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use disco::function::{Arg, Args, BoxError};
 use disco::{Object, Opaque, Value, WorkerContext};
-use disco_core::function::Function;
+use disco_core::function::{Function, FunctionEntry};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
@@ -38,18 +38,19 @@ fn call(function: &Rc<Defined>, ctx: &mut WorkerContext, args: &Args<'_>) -> Res
         for index in 1..args.len() {
             objects.push(argument(py, args, index)?);
         }
-        let named = objects.split_off(objects.len() - names.len());
+        let positional = objects.len().checked_sub(names.len()).ok_or("the call has more names than arguments")?;
+        let named = objects.split_off(positional);
         let kwargs = PyDict::new(py);
         let lent = Context::lend(py, ctx)?;
         let result = || -> PyResult<Object> {
             names.iter().zip(named).try_for_each(|(name, object)| kwargs.set_item(&**name, object))?;
-            let given = std::iter::once(lent.bind(py).clone().into_any()).chain(objects);
+            let given = std::iter::once(lent.context(py)).chain(objects);
             let given = PyTuple::new(py, given.collect::<Vec<_>>())?;
             let kwargs = if names.is_empty() { None } else { Some(&kwargs) };
             kept(&callable.bind(py).call(given, kwargs)?)
         };
         let result = result();
-        lent.get().end();
+        drop(lent);
         result.map_err(|error| PythonError::of(py, &error).into())
     })
 }
@@ -60,9 +61,10 @@ fn argument<'py>(py: Python<'py>, args: &Args<'_>, index: usize) -> Result<Bound
         Arg::Value(value) | Arg::Object(Object::Value(value)) => {
             values::decode(py, value).map_err(|error| PythonError::of(py, &error).into())
         }
-        Arg::Object(Object::Opaque(opaque)) => match opaque.downcast::<Held>() {
-            Some(held) => Ok(held.0.bind(py).clone()),
-            None => Err(format!("argument {}: {} is no Python object", index - 1, opaque.type_name()).into()),
+        Arg::Object(Object::Opaque(opaque)) => match (opaque.downcast::<Held>(), opaque.downcast::<NoItem>()) {
+            (Some(held), _) => Ok(held.0.bind(py).clone()),
+            (_, Some(why)) => Err(format!("argument {}: {}", index - 1, why.0).into()),
+            _ => Err(format!("argument {}: {} is no Python object", index - 1, opaque.type_name()).into()),
         },
         other => Err(format!("argument {}: {} is no Python object", index - 1, other.kind()).into()),
     }
@@ -88,17 +90,24 @@ fn keep(_: &mut WorkerContext, value: Object) -> Result<Object, BoxError> {
     })
 }
 
-/// The value of a result, for the controller.
-fn export(_: &mut WorkerContext, object: Object) -> Result<Value, BoxError> {
-    match object {
-        Object::Value(value) => Ok(value),
-        Object::Opaque(opaque) => match opaque.downcast::<Held>() {
-            Some(held) => Ok(attached(|py| values::encode_result(held.0.bind(py)))),
-            None => Err(format!("{} can't be sent to the controller", opaque.type_name()).into()),
-        },
-        other => Err(format!("{} can't be sent to the controller", other.kind()).into()),
+/// The value of a result, for the controller. What can't be sent becomes a value that says so: a read fails no session.
+fn export(args: &Args<'_>) -> Value {
+    // The call that should have made the object has failed; the controller then asks for that failure.
+    let Ok(arg) = args.arg(0) else { return values::failed() };
+    let opaque = match arg {
+        Arg::Value(value) | Arg::Object(Object::Value(value)) => return value.clone(),
+        Arg::Object(Object::Opaque(opaque)) => opaque,
+        other => return values::refused(&format!("{} can't be sent to the controller", other.kind())),
+    };
+    match (opaque.downcast::<Held>(), opaque.downcast::<NoItem>()) {
+        (Some(held), _) => attached(|py| values::encode_result(held.0.bind(py))),
+        (_, Some(why)) => values::refused(&why.0),
+        _ => values::refused(&format!("{} can't be sent to the controller", opaque.type_name())),
     }
 }
+
+/// Why a result has no such item.
+struct NoItem(String);
 
 /// A result of a Python function as other languages take it.
 fn plain(_: &mut WorkerContext, object: Object) -> Result<Object, BoxError> {
@@ -125,12 +134,18 @@ fn item(_: &mut WorkerContext, object: Object, index: i64, count: i64) -> Result
             let items = py.import("disco._values")?.getattr("item")?.call1((object, index, count))?;
             kept(&items)
         };
-        item().map_err(|error| PythonError::of(py, &error).into())
+        Ok(item().unwrap_or_else(|error| Object::Opaque(Opaque::new(NoItem(error.value(py).to_string())))))
     })
 }
 
 disco::register_function!("disco.python.define", define);
 disco::register_function!("disco.python.keep", keep);
-disco::register_function!("disco.python.export", export);
+disco_core::inventory::submit! {
+    FunctionEntry {
+        name: "disco.python.export",
+        call: |_, args| Ok(Object::Value(export(args))),
+        place: concat!(module_path!(), " at ", file!(), ":", line!()),
+    }
+}
 disco::register_function!("disco.python.plain", plain);
 disco::register_function!("disco.python.item", item);

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! # The interpreter's lock
-//! - Only `lock` attaches to the interpreter, and only the threads of workers, which run Python functions, do; no lane,
-//!   no reactor and no heartbeat does (a lint refuses `Python::attach` elsewhere).
+//! - Only `lock` attaches to the interpreter, and only for the threads of workers, which run Python functions, and for drops
+//!   on threads that have it already; no lane, no reactor and no heartbeat does (a lint refuses `Python::attach` elsewhere).
 //! - No wait holds the lock: waits and collectives detach.
 //! - Objects that a thread without the lock drops are freed when a thread takes it next. A handle that is dropped frees its
 //!   register without the lock.

@@ -13,7 +13,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::{Errno, read, write};
 
 use crate::errors;
-use crate::lock::detached;
+use crate::lock::{attached, detached};
 
 /// Makes the result of an operation a Python object.
 type Finish = Box<dyn for<'py> FnOnce(Python<'py>) -> PyResult<Py<PyAny>> + Send>;
@@ -87,6 +87,16 @@ impl Operation {
                 Some(result)
             }
             Poll::Pending => None,
+        }
+    }
+}
+
+impl Drop for Operation {
+    fn drop(&mut self) {
+        let running = sync::lock(&self.running).take();
+        if running.is_some() {
+            // It may have the last reference to a session, whose workers may wait for the interpreter's lock.
+            attached(|py| detached(py, || drop(running)));
         }
     }
 }

@@ -29,6 +29,18 @@ impl Ref {
     }
 }
 
+impl Ref {
+    /// The number of a worker.
+    ///
+    /// # Errors
+    /// There is no such worker.
+    pub(crate) fn worker(&self, number: i64) -> PyResult<usize> {
+        let workers = self.core.lanes()?.world().size();
+        let worker = usize::try_from(number).ok().filter(|worker| *worker < workers);
+        worker.ok_or_else(|| PyIndexError::new_err(format!("there is no worker {number}: the session has {workers}")))
+    }
+}
+
 impl Drop for Ref {
     fn drop(&mut self) {
         // A lock of the handle may have been held by a thread that a fork has left behind.
@@ -46,8 +58,8 @@ impl Drop for Ref {
 impl Ref {
     /// The object of one worker, after all calls so far. Waits at most `timeout` seconds.
     #[pyo3(signature = (worker = 0, timeout = None))]
-    fn get(&self, py: Python<'_>, worker: usize, timeout: Option<f64>) -> PyResult<Py<PyAny>> {
-        self.core.get(&self.handle, self.is_python, worker)?.wait(py, timeout)
+    fn get(&self, py: Python<'_>, worker: i64, timeout: Option<f64>) -> PyResult<Py<PyAny>> {
+        self.core.get(&self.handle, self.is_python, self.worker(worker)?)?.wait(py, timeout)
     }
 
     /// The objects of all workers, in order, after all calls so far. Waits at most `timeout` seconds.
@@ -70,12 +82,8 @@ impl Ref {
     }
 
     /// The object of one worker, to `get` or `await`.
-    fn __getitem__(slf: &Bound<'_, Self>, worker: usize) -> PyResult<Part> {
-        let workers = slf.get().core.lanes()?.world().size();
-        if worker >= workers {
-            return Err(PyIndexError::new_err(format!("there is no worker {worker}: the session has {workers}")));
-        }
-        Ok(Part { of: slf.clone().unbind(), worker })
+    fn __getitem__(slf: &Bound<'_, Self>, worker: i64) -> PyResult<Part> {
+        Ok(Part { of: slf.clone().unbind(), worker: slf.get().worker(worker)? })
     }
 
     /// The objects of all workers, for asyncio.
@@ -142,7 +150,7 @@ impl Part {
     /// The object, after all calls so far. Waits at most `timeout` seconds.
     #[pyo3(signature = (timeout = None))]
     fn get(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Py<PyAny>> {
-        self.of.get().get(py, self.worker, timeout)
+        self.of.get().get(py, self.worker as i64, timeout)
     }
 
     fn __await__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {

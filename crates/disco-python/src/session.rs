@@ -10,7 +10,7 @@ use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
-use crate::core::{Core, worker_of};
+use crate::core::{Core, Started, worker_of};
 use crate::operation::Operation;
 use crate::options::{block_interrupts, builder};
 use crate::reference::{Argument, Ref, argument};
@@ -21,8 +21,8 @@ use crate::{saved, values};
 pub(crate) struct Session(Arc<Core>);
 
 impl Session {
-    async fn of(lanes: Arc<LaneSession>) -> disco::Result<Self> {
-        Ok(Self(Arc::new(Core::of(lanes).await?)))
+    fn of(py: Python<'_>, started: Started) -> PyResult<Py<PyAny>> {
+        Ok(Py::new(py, Self(Arc::new(Core::new(started))))?.into_any())
     }
 
     fn submit(&self, py: Python<'_>, function: &DRef, args: Arguments, is_python: bool) -> PyResult<Ref> {
@@ -68,22 +68,22 @@ impl Session {
         let (started, starts) = oneshot::channel();
         let run = move || {
             block_interrupts();
-            let started_now = builder.start().and_then(|lanes| disco::block_on(Self::of(Arc::new(lanes))));
+            let started_now = builder.start().and_then(|lanes| disco::block_on(Started::of(Arc::new(lanes))));
             // If nobody waits any more, the session ends here.
             _ = started.send(started_now);
         };
         thread::Builder::new().name("disco-start".into()).spawn(run)?;
         let wait =
             async { starts.await.unwrap_or_else(|_| Err(disco::Error::State("the start has panicked".to_owned()))) };
-        Operation::new(wait, |py, session| Ok(Py::new(py, session)?.into_any()))
+        Operation::new(wait, Self::of)
     }
 
     /// A session of some workers of this one.
     #[pyo3(signature = (workers, groups = 1))]
     fn subset(&self, workers: Vec<u32>, groups: usize) -> PyResult<Operation> {
         let start =
-            |lanes: Arc<LaneSession>| async move { Self::of(lanes.subset_in_groups(workers, groups).await?).await };
-        self.0.operation(start, |py, session| Ok(Py::new(py, session)?.into_any()))
+            |lanes: Arc<LaneSession>| async move { Started::of(lanes.subset_in_groups(workers, groups).await?).await };
+        self.0.operation(start, Self::of)
     }
 
     /// Number of workers.
@@ -186,7 +186,8 @@ impl Session {
     }
 
     /// The object of one worker.
-    fn get(&self, reference: &Bound<'_, Ref>, worker: usize) -> PyResult<Operation> {
+    fn get(&self, reference: &Bound<'_, Ref>, worker: i64) -> PyResult<Operation> {
+        let worker = reference.get().worker(worker)?;
         self.0.get(&reference.get().handle, reference.get().is_python, worker)
     }
 
@@ -204,13 +205,16 @@ impl Session {
 
     /// Makes communicators of a backend.
     fn init_ccl(&self, backend: String, devices: Vec<i32>) -> PyResult<Operation> {
-        let init = |lanes: Arc<LaneSession>| async move { lanes.init_ccl(&backend, &devices).await };
+        let forget = self.0.forget_failure();
+        let init = |lanes: Arc<LaneSession>| async move { lanes.init_ccl(&backend, &devices).await.map(|()| forget()) };
         self.0.operation(init, nothing)
     }
 
     /// Lets the workers forget a failure.
     fn recover(&self) -> PyResult<Operation> {
-        self.0.operation(|lanes| async move { lanes.recover().await }, nothing)
+        let forget = self.0.forget_failure();
+        let recover = |lanes: Arc<LaneSession>| async move { lanes.recover().await.map(|()| forget()) };
+        self.0.operation(recover, nothing)
     }
 
     /// Starts new workers in the places of lost ones: the new workers, and the epoch.
@@ -276,6 +280,12 @@ impl Session {
     /// The state of the session as JSON.
     fn status(&self) -> PyResult<String> {
         serde_json::to_string(&self.0.lanes()?.status()).map_err(|error| PyRuntimeError::new_err(error.to_string()))
+    }
+
+    /// Whether the program was told of a failure or a loss since the last recovery.
+    #[getter]
+    fn is_told(&self) -> bool {
+        self.0.is_told()
     }
 
     /// Whether this process is the one that has started the session.

@@ -224,7 +224,7 @@ fn needs_copy(tensor: &DLTensor) -> bool {
     let shape = unsafe { std::slice::from_raw_parts(tensor.shape, axes) };
     // SAFETY: and as many strides, if it has any.
     let strides = unsafe { std::slice::from_raw_parts(tensor.strides, axes) };
-    shape.iter().zip(strides).any(|(&extent, &stride)| extent > 1 && stride <= 0)
+    !shape.contains(&0) && shape.iter().zip(strides).any(|(&extent, &stride)| extent > 1 && stride <= 0)
 }
 
 /// Keeps a capsule, and with it the array.

@@ -22,6 +22,7 @@ const MARK: i64 = 0x6469_7363_6f2e_7079;
 const PICKLE: i64 = 1;
 const ARRAY: i64 = 2;
 const REFUSED: i64 = 3;
+const FAILED: i64 = 4;
 
 /// The value for an object, which [`decode`] makes the object again.
 ///
@@ -151,12 +152,27 @@ fn decode_marked<'py>(py: Python<'py>, kind: i64, rest: &[Value]) -> PyResult<Bo
     }
 }
 
+/// The value of an object whose call has failed.
+pub(crate) fn failed() -> Value {
+    marked([Value::Int(FAILED)])
+}
+
+/// Whether a worker has no object, because the call has failed.
+pub(crate) fn is_failed(value: &Value) -> bool {
+    *value == failed()
+}
+
+/// The value of an object that can't be sent.
+pub(crate) fn refused(why: &str) -> Value {
+    marked([Value::Int(REFUSED), why.into()])
+}
+
 /// The value for a result that a program gets; one that can't be sent becomes its error, for the caller only.
 pub(crate) fn encode_result(object: &Bound<'_, PyAny>) -> Value {
     encode(object).unwrap_or_else(|error| {
         let name = object.get_type().qualname().map_or_else(|_| "object".to_owned(), |name| name.to_string());
         let text = format!("a result of type {name} can't be sent to the controller: {error}; it stays on the worker");
-        marked([Value::Int(REFUSED), text.into()])
+        refused(&text)
     })
 }
 

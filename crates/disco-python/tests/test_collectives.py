@@ -81,6 +81,15 @@ def test_collectives_in_place_and_into_given_memory(processes):
         assert np.array_equal(gathered, np.stack(xs)) and np.array_equal(sent, xs[2])
 
 
+def test_empty_arrays(processes):
+    def run(ctx):
+        total = ctx.all_reduce(np.zeros((0, 3)))
+        rows = ctx.all_gather_v(np.full((ctx.worker, 2), 7.0), [0, 1, 2])
+        return total.shape, rows.tolist(), ctx.all_to_all(np.zeros((3, 0))).shape
+
+    assert each(processes, run) == [((0, 3), [[7.0, 7.0]] * 3, (3, 0))] * 3
+
+
 def test_point_to_point(processes):
     def ring(ctx, x):
         after, before = (ctx.worker + 1) % ctx.world, (ctx.worker - 1) % ctx.world
@@ -102,6 +111,9 @@ def test_numbers_are_reduced_as_numbers(processes):
     assert each(processes, lambda ctx: ctx.all_reduce(ctx.worker + 0.5)) == [4.5] * 3
     found = each(processes, lambda ctx: ctx.all_reduce(ctx.worker, "max"))
     assert found == [2] * 3 and type(found[0]) is int
+    assert each(processes, lambda ctx: ctx.all_reduce(ctx.worker == 1)) == [1] * 3
+    found = each(processes, lambda ctx: ctx.all_reduce(np.float32(ctx.worker)))
+    assert found == [3.0] * 3 and type(found[0]) is np.float32
 
 
 def test_inputs_that_are_not_contiguous_are_copied_and_outputs_are_refused(processes):

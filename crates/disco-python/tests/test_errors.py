@@ -62,6 +62,42 @@ def test_an_exception_of_a_worker_is_the_cause_of_an_error_with_its_place(s):
     assert fail(s, None, worker=9).get_all() == [0, 1, 2]
 
 
+def test_the_failure_of_a_handle_is_raised_by_each_get_and_fails_the_session_once(s):
+    bad = fail(s, Custom(7, "bad"))
+    for _ in range(20):
+        with pytest.raises(disco.WorkerError) as raised:
+            bad.get_all()
+        assert type(raised.value) is disco.WorkerError and raised.value.function == "fail"
+    s.recover()
+    good = fail(s, None, worker=9)
+    assert good.get_all() == [0, 1, 2]
+    # A notebook's cell that is executed again.
+    with pytest.raises(disco.WorkerError) as raised:
+        bad.get(1)
+    assert raised.value.function == "fail" and type(raised.value.__cause__) is Custom
+    assert fail(s, None, worker=9).get_all() == [0, 1, 2]
+
+
+def test_a_wrong_split_is_an_error_of_its_handles_only(processes):
+    first, second = fail(processes, None, worker=9).split(2)
+    with pytest.raises(TypeError, match="split: the result is no tuple or list, but a int"):
+        first.get()
+    with pytest.raises(disco.WorkerError, match="argument 0: split: the result is no tuple"):
+        processes.call(lambda ctx, x: x, second).get()
+    processes.recover()
+    assert processes.put((1, 2)).split(2)[1].get() == 2
+
+
+def test_a_failure_that_nobody_has_waited_for_is_raised_at_the_end(kind):
+    with pytest.raises(disco.WorkerError, match="Custom: bad"):
+        with started(kind) as s:
+            fail(s, Custom(7, "bad"))
+    # The program knows this one.
+    with started(kind) as s:
+        with pytest.raises(disco.WorkerError):
+            fail(s, Custom(7, "bad")).get_all()
+
+
 def test_failures_of_several_workers_are_a_group(s):
     @disco.function
     def fail_some(ctx):

@@ -85,6 +85,68 @@ def test_a_function_is_sent_again_after_a_new_definition_of_it_or_of_what_it_cal
     assert output.stdout == "[2, 3, -1]\n", output.stderr
 
 
+def test_new_definitions_reach_the_workers_through_comprehensions_classes_and_wrappers(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(
+        textwrap.dedent(
+            """
+            import disco, functools
+
+            def h(x): return x
+
+            class Model:
+                scale = staticmethod(lambda x: h(x))
+                def run(self): return h(1)
+                @property
+                def value(self): return h(1)
+
+            def doubled(f):
+                @functools.wraps(f)
+                def wrapper(x): return 2 * f(x)
+                return wrapper
+
+            @doubled
+            def wrapped(x): return h(x)
+
+            @disco.function
+            def nested(ctx):
+                def inner(): return h(1)
+                return [h(1) for _ in range(1)], list(h(1) for _ in range(1)), (lambda: h(1))(), inner()
+
+            @disco.function
+            def of_class(ctx): return Model().run(), Model.scale(1), Model().value
+
+            @disco.function
+            def of_wrapper(ctx): return wrapped(1)
+
+            @disco.function
+            def late(ctx):
+                try: return later
+                except NameError: return 0
+
+            with disco.session(processes=1, backend=None) as s:
+                for round in range(2):
+                    print(*(f(s).get() for f in (nested, of_class, of_wrapper, late)))
+                    def h(x): return x + 6
+                    later = 7
+            """
+        )
+    )
+    import subprocess
+
+    output = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=60)
+    first = "([1], [1], 1, 1) (1, 1, 1) 2 0\n"
+    assert output.stdout == first + "([7], [7], 7, 7) (7, 7, 7) 14 7\n", output.stderr
+
+
+def test_what_can_not_be_called_is_named(processes):
+    for wrong in (3, str.upper):
+        with pytest.raises(TypeError, match="is no function of Python"):
+            processes.call(wrong)
+    with pytest.raises(TypeError, match="is called with a session, or on a worker with its context, and not with int"):
+        by_name(3, 4)
+
+
 def test_a_function_is_sent_again_after_a_change_of_a_variable_around_it(processes):
     factor = 2
 

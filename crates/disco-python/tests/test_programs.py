@@ -122,6 +122,21 @@ def test_a_program_that_ends_without_a_shutdown_ends_its_workers(tmp_path):
     assert err == "" and ended([int(pid) for pid in out.split()])
 
 
+def test_a_failure_that_nobody_has_waited_for_is_printed_at_the_end_of_the_program(tmp_path):
+    out, err = output(
+        tmp_path,
+        """
+        @disco.function
+        def fail(ctx):
+            raise ValueError("bad")
+
+        s = disco.session(processes=2, backend=None)
+        fail(s)
+        """,
+    )
+    assert err.startswith("disco: a session that the program has left open has failed: 2 workers have failed") and "bad" in err
+
+
 def test_workers_end_when_their_program_is_killed(tmp_path):
     process = program(
         tmp_path,

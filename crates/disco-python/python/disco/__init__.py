@@ -43,10 +43,12 @@ __all__ = [
 __all__ += _errors.__all__
 
 
-def __getattr__(name: str) -> Any:
-    # asyncio takes longer to import than the rest.
-    if name == "aio":
-        import importlib
+if not TYPE_CHECKING:
 
-        return importlib.import_module(".aio", __name__)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    def __getattr__(name: str) -> Any:
+        # asyncio takes longer to import than the rest.
+        if name == "aio":
+            import importlib
+
+            return importlib.import_module(".aio", __name__)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import functools
 import inspect
 import sys
@@ -36,6 +37,9 @@ class Function(Generic[R]):
     def __call__(self, where: Any, /, *args: Any, **kwargs: Any) -> Any:
         if isinstance(where, _disco.Context):
             return self.function(where, *args, **kwargs)
+        if not hasattr(where, "call"):
+            kind = type(where).__qualname__
+            raise TypeError(f"a worker function is called with a session, or on a worker with its context, and not with {kind}")
         return where.call(self, *args, **kwargs)
 
     def __repr__(self) -> str:
@@ -82,14 +86,26 @@ def describe(function: Callable[..., Any]) -> tuple[Any, list[Name]]:
 
 
 def _names_of(function: Any, seen: set[int]) -> Iterator[Name]:
-    """The names of a function that is sent by value, and those of the functions behind them."""
+    """The names of a function or a class that is sent by value, and those of the functions and classes behind them."""
     function = function.function if isinstance(function, Function) else function
-    if not isinstance(function, types.FunctionType) or id(function) in seen:
+    if id(function) in seen:
         return
     seen.add(id(function))
+    if isinstance(function, type):
+        for value in list(vars(function).values()):
+            yield from _names_of(getattr(value, "__func__", getattr(value, "fget", value)), seen)
+        return
+    if isinstance(wrapped := getattr(function, "__wrapped__", None), types.FunctionType):
+        yield from _names_of(wrapped, seen)
+    if not isinstance(function, types.FunctionType):
+        return
     space = function.__globals__
     names: list[Callable[[], Any]] = [
-        functools.partial(space.get, name) for name in function.__code__.co_names if name in space
+        functools.partial(space.get, name)
+        for code in _codes_of(function.__code__)
+        for name in code.co_names
+        # A name without a value may get one; the names of attributes are among these, too.
+        if name in space or not hasattr(builtins, name)
     ]
     names += [functools.partial(_content, cell) for cell in function.__closure__ or ()]
     for now in names:
@@ -97,6 +113,14 @@ def _names_of(function: Any, seen: set[int]) -> Iterator[Name]:
         yield now, _weak(value)
         if getattr(value, "__module__", None) == function.__module__:
             yield from _names_of(value, seen)
+
+
+def _codes_of(code: types.CodeType) -> Iterator[types.CodeType]:
+    """The code of a function, and of the functions and comprehensions in it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _codes_of(constant)
 
 
 def _content(cell: types.CellType) -> Any:

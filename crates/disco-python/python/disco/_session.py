@@ -12,6 +12,7 @@ from typing import Any, Callable, Iterable, Mapping, NamedTuple, Sequence, TypeV
 
 from . import _disco
 from ._disco import Ref
+from ._errors import Closed, Timeout
 from ._functions import Function, Sent, describe
 
 T = TypeVar("T")
@@ -117,6 +118,8 @@ class Base:
 
     def _send(self, function: Any) -> Ref[Any]:
         plain = function.function if isinstance(function, Function) else function
+        if not callable(plain) or not hasattr(plain, "__dict__"):
+            raise TypeError(f"{plain!r} is no function of Python; call a function with the worker's context as its first argument")
         # With the function, so that both are freed together: the names may lead to the function.
         sent = vars(plain).setdefault("__disco_sent__", Sent())
         if self in sent:
@@ -241,12 +244,22 @@ class Session(Base):
 
 
 def end(core: _disco.Session, error: BaseException | None) -> None:
-    """Shuts down; after a failure the failure matters, and after Ctrl-C nobody waits for a long function."""
+    """Shuts down after the calls so far, and raises their failure unless the program knows it. After a failure of the program,
+    that failure matters; after a wait that has passed its limit, or Ctrl-C, nobody waits for a long function."""
+    if error is not None:
+        try:
+            core.shutdown().wait(3 if isinstance(error, (KeyboardInterrupt, TimeoutError)) else None)
+        except Exception:
+            pass
+        return
     try:
-        core.shutdown().wait(2 if isinstance(error, KeyboardInterrupt) else None)
-    except Exception:
-        if error is None:
-            raise
+        if not core.is_told:
+            core.sync().wait()
+    except Closed:
+        # The program has shut it down.
+        pass
+    finally:
+        core.shutdown().wait()
 
 
 def entries_of(tensors: Mapping[str, Any]) -> list[tuple[str, Ref[Any], str | int]]:
@@ -295,6 +308,8 @@ def options_of(
     if len(given) > 1:
         raise TypeError("a session has processes, threads or nodes; only one of them can be given")
     kind, count = given[0] if given else ("processes", max(os.cpu_count() or 1, 1))
+    if count < 0:
+        raise ValueError(f"{kind}={count}: a session needs at least 1 worker")
     if (per_node is not None) != (kind == "nodes"):
         raise TypeError("nodes and per_node belong together: a session of nodes has per_node workers on each")
     workers = count * (per_node or 1)
@@ -353,12 +368,24 @@ def _set_worker_program() -> None:
 @atexit.register
 def _end_all() -> None:
     for session in list(_open):
-        if session._core.is_here:
-            try:
-                # After Ctrl-C nobody waits for a long function.
-                session._core.shutdown().wait(0.5 if getattr(sys, "last_type", None) is KeyboardInterrupt else 10)
-            except Exception:
-                pass
+        core = session._core
+        if not core.is_here:
+            continue
+        # After Ctrl-C nobody waits for a long function.
+        limit = 0.5 if getattr(sys, "last_type", None) is KeyboardInterrupt else 10
+        try:
+            if not core.is_told and limit > 1:
+                core.sync().wait(limit)
+        except Closed:
+            continue
+        except Timeout:
+            print("disco: the program ends before the calls of a session that it has left open", file=sys.stderr)
+        except Exception as error:
+            print(f"disco: a session that the program has left open has failed: {error}", file=sys.stderr)
+        try:
+            core.shutdown().wait(limit)
+        except Exception:
+            pass
 
 
 os.register_at_fork(after_in_child=_disco.note_fork)

@@ -9,6 +9,7 @@ from typing import Any, Generator, Iterable, Mapping, Sequence, TypeVar
 
 from . import _disco
 from ._disco import Ref
+from ._errors import Closed
 from ._session import Base, Loaded, Replaced, Resized, blocks, chosen, entries_of, loaded_of, options_of
 
 __all__ = ["Session", "session", "wait"]
@@ -116,12 +117,22 @@ class Session(Base):
         return self
 
     async def __aexit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if error is not None:
+            is_late = isinstance(error, (KeyboardInterrupt, TimeoutError, asyncio.CancelledError))
+            try:
+                async with asyncio.timeout(3 if is_late else None):
+                    await self.shutdown()
+            except Exception:
+                pass
+            return
         try:
-            async with asyncio.timeout(2 if isinstance(error, (KeyboardInterrupt, asyncio.CancelledError)) else None):
-                await self.shutdown()
-        except Exception:
-            if error is None:
-                raise
+            if not self._core.is_told:
+                await self.sync()
+        except Closed:
+            # The program has shut it down.
+            pass
+        finally:
+            await self.shutdown()
 
 
 class _Start:

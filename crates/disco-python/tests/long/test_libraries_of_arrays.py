@@ -33,6 +33,16 @@ def test_jax(s):
             library, found = total(s, x).get(1)
             assert library in ("jaxlib", "jax") and type(found) is type(x) and found.dtype == x.dtype
             assert (np.asarray(found, "f4") == 3 * np.asarray(x, "f4")).all()
+    def share(ctx, x):
+        before = x + 0
+        y = ctx.broadcast(x * (ctx.worker + 1), root=2)
+        try:
+            ctx.all_reduce(x, out=x)
+        except ValueError as error:
+            return y, (x == before).all(), str(error)
+
+    y, is_same, error = s.call(share, jnp.ones(3)).get()
+    assert (y == 3).all() and is_same and "arrays of jax do not change" in error
     nested = same(s, {"a": [jnp.ones(3)]}).get()
     assert (nested["a"][0] == 1).all()
 
