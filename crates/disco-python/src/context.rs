@@ -19,6 +19,11 @@ use crate::tensor::{self, Imported};
 use crate::values::with_first;
 
 /// The worker that runs a function, during the call.
+///
+/// Collectives are called by all workers, or with `group=True` by those of a group, with arrays of the same shape and dtype. They raise
+/// `Mismatch` if the ranks' arrays do not fit together, `Deadline` if a rank is missing for the session's `collective_deadline`,
+/// `Aborted` if another worker has failed, `Unsupported` for a dtype that the backend lacks, `NoCommunicator` before
+/// `init_ccl`, `TypeError` for what is no array, and `ValueError` or `BufferError` for an output that can't be written in place.
 #[pyclass(frozen, module = "disco._disco")]
 pub(crate) struct Context {
     /// Null while a method uses it, and after the call.
@@ -142,8 +147,9 @@ impl Context {
                 (self.new_tensor(py, input.dtype(), shape(&input.dims(), ranks)?)?, None)
             }
         };
-        // The same elements are an operation in place.
-        let src_of_op = (input.data() != dst.data() || input.byte_len() == 0).then_some(input);
+        // The same elements are an operation in place. The core refuses any other overlap.
+        let is_same = input.data() == dst.data() && (input.dtype(), input.shape()) == (dst.dtype(), dst.shape());
+        let src_of_op = (!is_same || input.byte_len() == 0).then_some(input);
         self.enqueue(py, in_group, &[op(src_of_op, dst.clone())])?;
         given.map_or_else(|| self.result(src, dst), Ok)
     }
@@ -189,9 +195,10 @@ fn rank(number: usize) -> PyResult<Rank> {
 }
 
 /// Numbers of elements from numbers of rows.
-fn elements(rows: &[usize], dims: &[usize]) -> Arc<[usize]> {
+fn elements(rows: &[usize], dims: &[usize]) -> PyResult<Arc<[usize]>> {
     let row: usize = dims.iter().skip(1).product();
-    rows.iter().map(|rows| rows * row).collect()
+    let elements: Option<Arc<[usize]>> = rows.iter().map(|rows| rows.checked_mul(row)).collect();
+    elements.ok_or_else(|| PyValueError::new_err(format!("{rows:?} rows are more than memory could hold")))
 }
 
 #[pymethods]
@@ -244,7 +251,8 @@ impl Context {
         self.with(|worker| Ok(worker.state::<State>().0.get_or_init(|| PyDict::new(py).unbind()).clone_ref(py)))
     }
 
-    /// A zeroed array in the worker's memory. Ranks of one machine read each other's such arrays in place.
+    /// A zeroed array of this shape and dtype (`"float32"` without one) in the worker's memory. Ranks of one machine read
+    /// each other's such arrays in place. Raises `OutOfMemory`.
     #[pyo3(signature = (shape, dtype = None, *, library = "numpy"))]
     fn empty<'py>(
         &self,
@@ -258,7 +266,8 @@ impl Context {
         self.array(py, tensor, library)
     }
 
-    /// The reduction of all ranks' `x`, on all ranks.
+    /// The reduction (`sum`, `prod`, `min`, `max`, `avg`) of all ranks' `x`, on all ranks: an array of the same shape, or a number if
+    /// `x` is one. With `out=x` in place.
     #[pyo3(signature = (x, op = "sum", *, out = None, group = false))]
     fn all_reduce<'py>(
         &self,
@@ -268,6 +277,9 @@ impl Context {
         group: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
         let reduction = reduction_of(op)?;
+        if out.is_some() && (x.is_instance_of::<PyFloat>() || x.is_instance_of::<PyInt>()) {
+            return Err(PyTypeError::new_err("all_reduce: the result of a number is a number, which has no `out`"));
+        }
         if let Some(result) = self.all_reduce_number(x, reduction, group)? {
             return Ok(result);
         }
@@ -275,7 +287,7 @@ impl Context {
         self.new_or_out(x, out, group, |dims, _| Ok(Shape::from(dims)), make)
     }
 
-    /// The reduction of all ranks' `x` on rank `root`; `None` on others.
+    /// The reduction of all ranks' `x`, of the same shape, on rank `root`; `None` on others.
     #[pyo3(signature = (x, op = "sum", *, root = 0, out = None, group = false))]
     fn reduce<'py>(
         &self,
@@ -295,7 +307,7 @@ impl Context {
         self.new_or_out(x, out, group, |dims, _| Ok(Shape::from(dims)), make).map(Some)
     }
 
-    /// This rank's block along axis 0 of the reduction of all ranks' `x`.
+    /// This rank's block along axis 0 of the reduction of all ranks' `x`: shape `[n * k, ..]` to `[k, ..]` for `n` ranks.
     #[pyo3(signature = (x, op = "sum", *, out = None, group = false))]
     fn reduce_scatter<'py>(
         &self,
@@ -312,7 +324,8 @@ impl Context {
         self.new_or_out(x, out, group, shape, |src, dst| Op::ReduceScatter { src, dst, reduction })
     }
 
-    /// All ranks' `x`, stacked along a new axis 0.
+    /// All ranks' `x`, stacked along a new axis 0: shape `[..]` to `[n, ..]` for `n` ranks. With `x=None`, rank `r`'s part is in
+    /// `out[r]` already.
     #[pyo3(signature = (x, *, out = None, group = false))]
     fn all_gather<'py>(
         &self,
@@ -334,12 +347,13 @@ impl Context {
         group: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
         let dims = self.input(if x.is_none() { out.unwrap_or(x) } else { x })?.dims();
-        let counts_of_op = elements(&counts, &dims);
+        let counts_of_op = elements(&counts, &dims)?;
         let shape = |dims: &[usize], _| Ok(with_first(counts.iter().sum(), dims.get(1..).unwrap_or(&[])));
         self.new_or_out(x, out, group, shape, |src, dst| Op::AllGatherV { src, dst, counts: counts_of_op })
     }
 
-    /// The blocks along axis 0 that all ranks have for this one.
+    /// The blocks along axis 0 that all ranks have for this one, in the order of the ranks: shape `[n * k, ..]`, as that of
+    /// `x`, whose block `r` goes to rank `r`.
     #[pyo3(signature = (x, *, out = None, group = false))]
     fn all_to_all<'py>(
         &self,
@@ -362,7 +376,7 @@ impl Context {
         group: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
         let dims = self.input(x)?.dims();
-        let (send_counts, recv_counts) = (elements(&send, &dims), elements(&receive, &dims));
+        let (send_counts, recv_counts) = (elements(&send, &dims)?, elements(&receive, &dims)?);
         let shape = |dims: &[usize], _| Ok(with_first(receive.iter().sum(), dims.get(1..).unwrap_or(&[])));
         self.new_or_out(x, out, group, shape, |src, dst| Op::AllToAllV { src, send_counts, dst, recv_counts })
     }

@@ -107,8 +107,12 @@ impl Core {
 
     /// The workers have forgotten their failures.
     pub(crate) fn forget_failure(&self) -> impl FnOnce() + Send + 'static {
-        let is_told = self.is_told.clone();
-        move || is_told.store(false, Ordering::Relaxed)
+        let (is_told, changes) = (self.is_told.clone(), self.changes.clone());
+        move || {
+            is_told.store(false, Ordering::Relaxed);
+            // Workers may have skipped functions that were sent behind a failure.
+            changes.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// How often workers were replaced or added.

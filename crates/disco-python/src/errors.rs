@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use disco::error::ErrorKind;
+use disco::error::{ErrorKind, UserError};
 use disco::{Error, WorkerId};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
@@ -59,7 +59,13 @@ impl PythonError {
         cut(&mut traceback);
         let hexadecimal = |bytes: Vec<u8>| bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         let pickled = pickled.filter(|bytes| bytes.len() * 2 <= MOST).map(hexadecimal);
-        Self { type_name, text, traceback, pickled, cause: native(error.value(py).as_any()) }
+        let mut described = Self { type_name, text, traceback, pickled, cause: native(error.value(py).as_any()) };
+        // Characters that JSON escapes take up to six times as many bytes.
+        if serde_json::to_string(&described).is_ok_and(|json| json.len() > UserError::MAX_BYTES) {
+            cut_to(&mut described.text, 3 << 10);
+            cut_to(&mut described.traceback, 3 << 10);
+        }
+        described
     }
 }
 
@@ -77,11 +83,15 @@ fn native(exception: &Bound<'_, PyAny>) -> Option<Error> {
     None
 }
 
-/// Keeps the end, which says most.
+/// Keeps the beginning and the end.
 fn cut(text: &mut String) {
-    if text.len() > MOST {
-        let start = (text.len() - MOST..).find(|&start| text.is_char_boundary(start)).unwrap_or(text.len());
-        *text = format!("… {}", &text[start..]);
+    cut_to(text, MOST);
+}
+
+fn cut_to(text: &mut String, most: usize) {
+    if text.len() > most {
+        let (head, tail) = (text.floor_char_boundary(most / 2), text.ceil_char_boundary(text.len() - most / 2));
+        *text = format!("{} … {}", &text[..head], &text[tail..]);
     }
 }
 
@@ -131,7 +141,9 @@ fn exception(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
             fields.set_item("after", after.as_secs_f64())?
         }
         ErrorKind::Library { function, code, .. } => {
-            fields.set_item("function", &*function)?;
+            if class == "LibraryError" {
+                fields.set_item("function", &*function)?;
+            }
             fields.set_item("code", code)?;
         }
         _ => {}

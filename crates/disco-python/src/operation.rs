@@ -123,6 +123,9 @@ impl Operation {
             if let Some(result) = result {
                 return result.map_err(|failed| failed.raised(py))?(py);
             }
+            if sync::lock(&self.running).is_none() {
+                return Err(PyRuntimeError::new_err("the operation has ended"));
+            }
             py.check_signals()?;
             if until.is_some_and(|until| until <= Instant::now()) {
                 // The result may have come just now.

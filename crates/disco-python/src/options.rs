@@ -79,7 +79,7 @@ pub(crate) fn builder(options: &Bound<'_, PyDict>) -> PyResult<Builder> {
 struct Options<'a, 'py>(&'a Bound<'py, PyDict>);
 
 impl<'py> Options<'_, 'py> {
-    const KNOWN: [&'static str; 21] = [
+    const KNOWN: [&'static str; 22] = [
         "kind",
         "workers",
         "nodes",
@@ -101,6 +101,7 @@ impl<'py> Options<'_, 'py> {
         "spares",
         "token",
         "listen",
+        "fan_out",
     ];
 
     fn get<T: for<'a> FromPyObject<'a, 'py, Error = PyErr>>(&self, name: &str) -> PyResult<Option<T>> {
@@ -140,7 +141,7 @@ impl<'py> Options<'_, 'py> {
     fn all_known(&self) -> PyResult<()> {
         for name in self.0.keys() {
             let name: String = name.extract()?;
-            if !Self::KNOWN.contains(&name.as_str()) && name != "fan_out" {
+            if !Self::KNOWN.contains(&name.as_str()) {
                 return Err(PyTypeError::new_err(format!("{name} is no option of a session")));
             }
         }

@@ -129,8 +129,8 @@ impl Session {
         let names = kwargs.filter(|kwargs| !kwargs.is_empty());
         given.push(match names {
             Some(kwargs) => {
-                let names = kwargs.keys().iter().map(|name| values::encode(&name)).collect::<PyResult<Vec<_>>>()?;
-                Value::from(names)
+                let name = |name: Bound<'_, PyAny>| name.extract::<String>().map(Value::from);
+                Value::from(kwargs.keys().iter().map(name).collect::<PyResult<Vec<_>>>()?)
             }
             None => Value::None,
         });
@@ -219,7 +219,8 @@ impl Session {
 
     /// Starts new workers in the places of lost ones: the new workers, and the epoch.
     fn replace_lost(&self) -> PyResult<Operation> {
-        let replace = |lanes: Arc<LaneSession>| async move { lanes.replace_lost().await };
+        let forget = self.0.forget_failure();
+        let replace = |lanes: Arc<LaneSession>| async move { lanes.replace_lost().await.inspect(|_| forget()) };
         self.0.operation(replace, |py, replaced| {
             let result = (numbers(&replaced.workers), replaced.epoch);
             Ok(result.into_pyobject(py)?.into_any().unbind())
@@ -228,7 +229,8 @@ impl Session {
 
     /// Changes the number of workers: for each worker before its number now, the new workers, and the epoch.
     fn resize(&self, workers: usize) -> PyResult<Operation> {
-        let resize = move |lanes: Arc<LaneSession>| async move { lanes.resize(workers).await };
+        let forget = self.0.forget_failure();
+        let resize = move |lanes: Arc<LaneSession>| async move { lanes.resize(workers).await.inspect(|_| forget()) };
         self.0.operation(resize, |py, resized| {
             let before: Vec<_> = resized.numbers.iter().map(|number| number.map(WorkerId::index)).collect();
             let result = (before, numbers(&resized.workers), resized.epoch);

@@ -253,12 +253,23 @@ pub(crate) fn to_library<'py>(tensor: &Bound<'py, Tensor>, library: &str) -> PyR
     let py = tensor.py();
     match library {
         "disco" => Ok(tensor.clone().into_any()),
+        "numpy" if tensor.get().0.device().is_host() && tensor.get().0.is_contiguous() => to_numpy(tensor),
         "jax" => py.import("jax.dlpack")?.getattr("from_dlpack")?.call1((tensor,)),
         "numpy" | "torch" | "cupy" => py.import(library)?.getattr("from_dlpack")?.call1((tensor,)),
         other => Err(PyValueError::new_err(format!(
             "{other:?} is no library of arrays; known are numpy, torch, jax, cupy, disco"
         ))),
     }
+}
+
+/// A host tensor as an array of numpy that shares the elements and can be written to, whatever its version knows of DLPack.
+fn to_numpy<'py>(tensor: &Bound<'py, Tensor>) -> PyResult<Bound<'py, PyAny>> {
+    let numpy = tensor.py().import("numpy")?;
+    let (shape, dtype) = (PyTuple::new(tensor.py(), tensor.get().0.dims())?, long_name(tensor.get().0.dtype()));
+    if tensor.get().0.elements() == 0 {
+        return numpy.getattr("empty")?.call1((shape, dtype));
+    }
+    numpy.getattr("frombuffer")?.call1((tensor, dtype))?.call_method1("reshape", (shape,))
 }
 
 /// As [`to_library`], of a tensor that is no object yet.

@@ -35,7 +35,9 @@ pub(crate) fn encode(object: &Bound<'_, PyAny>) -> PyResult<Value> {
     if let Some(library) = tensor::library_of(object) {
         match tensor::contiguous(object, None) {
             Ok(imported) => {
-                return Ok(marked([Value::Int(ARRAY), library.into(), Value::Tensor(imported.tensor)]));
+                // A thread worker gets the memory itself, and may write.
+                let tensor = if imported.is_read_only { copy(object.py(), &imported.tensor)? } else { imported.tensor };
+                return Ok(marked([Value::Int(ARRAY), library.into(), Value::Tensor(tensor)]));
             }
             // Elements that DLPack does not know, such as texts: the library pickles them.
             Err(error) if error.is_instance_of::<PyBufferError>(object.py()) && library != "disco" => {}
@@ -71,6 +73,15 @@ pub(crate) fn simple(object: &Bound<'_, PyAny>) -> PyResult<Option<Value>> {
     } else {
         return Ok(None);
     }))
+}
+
+/// A copy of a host tensor.
+fn copy(py: Python<'_>, tensor: &disco::Tensor) -> PyResult<disco::Tensor> {
+    let copied = || {
+        let copy = disco::Tensor::zeros(tensor.dtype(), tensor.shape().clone())?;
+        copy.copy_from(tensor).map(|()| copy)
+    };
+    copied().map_err(|error| errors::raised(py, &error))
 }
 
 fn marked<const N: usize>(items: [Value; N]) -> Value {
@@ -181,6 +192,14 @@ pub(crate) fn encode_result(object: &Bound<'_, PyAny>) -> Value {
 /// # Errors
 /// The object has no such form.
 pub(crate) fn plain(object: &Bound<'_, PyAny>) -> PyResult<Value> {
+    plain_at(object, 0)
+}
+
+fn plain_at(object: &Bound<'_, PyAny>, depth: usize) -> PyResult<Value> {
+    if depth > Value::MAX_DEPTH {
+        return Err(PyValueError::new_err(format!("the object is nested more than {} deep", Value::MAX_DEPTH)));
+    }
+    let plain = |object: &Bound<'_, PyAny>| plain_at(object, depth + 1);
     if let Some(value) = simple(object)? {
         return Ok(value);
     }

@@ -81,6 +81,32 @@ def test_collectives_in_place_and_into_given_memory(processes):
         assert np.array_equal(gathered, np.stack(xs)) and np.array_equal(sent, xs[2])
 
 
+def test_outputs_that_share_memory_with_the_input(processes):
+    def run(ctx):
+        x = np.full(4, ctx.worker + 1.0)
+        buffer = np.full(6, -1.0)
+        buffer[2 * ctx.worker : 2 * ctx.worker + 2] = ctx.worker
+        gathered = ctx.all_gather(None, out=buffer).copy()
+        errors = []
+        for wrong in (
+            lambda: ctx.all_reduce(x, out=x[:2]),
+            lambda: ctx.all_reduce(x[:2], out=x),
+            lambda: ctx.all_reduce(x.astype("f4"), out=np.zeros(4, "i4")),
+            lambda: ctx.all_gather(buffer[:2], out=buffer),
+            lambda: ctx.reduce_scatter(buffer, out=buffer[:2]),
+        ):
+            try:
+                wrong()
+                errors.append(None)
+            except Exception as error:
+                errors.append(type(error).__name__)
+        return gathered, errors, ctx.all_reduce(x, out=x[:])
+
+    for gathered, errors, total in each(processes, run):
+        assert gathered.tolist() == [0, 0, 1, 1, 2, 2] and total.tolist() == [6.0] * 4
+        assert None not in errors, errors
+
+
 def test_empty_arrays(processes):
     def run(ctx):
         total = ctx.all_reduce(np.zeros((0, 3)))

@@ -132,6 +132,19 @@ def test_exceptions_that_can_not_be_pickled_or_built_are_reported(processes):
         processes.recover()
 
 
+def test_long_texts_with_characters_that_need_escapes_keep_the_exception(processes):
+    @disco.function
+    def fail_with_text(ctx, text):
+        raise ValueError(text)
+
+    for text in ("\n" * 24000, "\x1b[1m" * 6000, "\udc80"):
+        with pytest.raises(disco.WorkerError) as raised:
+            fail_with_text(processes, text).get()
+        cause = raised.value.__cause__
+        assert type(cause) in (ValueError, disco.RemoteError) and "fail_with_text" in "".join(cause.__notes__)
+        processes.recover()
+
+
 def test_a_function_that_can_not_be_loaded_fails_its_own_call(processes):
     class Bad:
         def __reduce__(self):

@@ -1,5 +1,7 @@
 """Worker functions: how they get to the workers, and what they see."""
 
+import copy
+import functools
 import os
 import sys
 import textwrap
@@ -139,8 +141,66 @@ def test_new_definitions_reach_the_workers_through_comprehensions_classes_and_wr
     assert output.stdout == first + "([7], [7], 7, 7) (7, 7, 7) 14 7\n", output.stderr
 
 
+class Adder:
+    def __init__(self, by):
+        self.by = by
+
+    def add(self, ctx, x):
+        return x + self.by
+
+    def __call__(self, ctx, x):
+        return x + self.by
+
+
+def test_methods_objects_and_wrappers_are_sent_as_they_are_now(processes):
+    one, two = Adder(1), Adder(2)
+    assert [processes.call(each.add, 1).get() for each in (one, two, one)] == [2, 3, 2]
+    assert processes.call(one, 1).get() == 2
+    one.by = 5
+    assert processes.call(one, 1).get() == 6
+
+    def plain(ctx, x):
+        return x
+
+    assert processes.call(plain, 1).get() == 1
+
+    @functools.wraps(plain)
+    def wrapper(ctx, x):
+        return plain(ctx, x) + 10
+
+    assert processes.call(wrapper, 1).get() == 11 and copy.deepcopy(plain) is plain
+    copy.deepcopy(one)
+
+
+def test_names_of_arguments_of_any_text_type(processes):
+    class Name(str):
+        pass
+
+    def named(ctx, x=0, a=None, b=None):
+        return x, a, b
+
+    assert processes.call(named, **{Name("a"): 1}).get() == (0, 1, None)
+
+
+def test_a_function_that_was_first_called_behind_a_failure_works_after_the_recovery(processes):
+    @disco.function
+    def fail(ctx):
+        raise ValueError("bad")
+
+    @disco.function
+    def good(ctx):
+        return 1
+
+    with pytest.raises(disco.WorkerError):
+        fail(processes)
+        good(processes).get()
+    processes.recover()
+    assert good(processes).get_all() == [1] * 3
+    processes.init_ccl("local")
+
+
 def test_what_can_not_be_called_is_named(processes):
-    for wrong in (3, str.upper):
+    for wrong in (3, str.upper, int):
         with pytest.raises(TypeError, match="is no function of Python"):
             processes.call(wrong)
     with pytest.raises(TypeError, match="is called with a session, or on a worker with its context, and not with int"):

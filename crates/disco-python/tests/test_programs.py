@@ -12,6 +12,8 @@ import disco
 HEAD = """
 import disco, os, signal, sys, threading, time, warnings
 
+# Programs that a shell starts in the background ignore it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 # Python 3.12 warns of forks of programs with threads.
 warnings.simplefilter("ignore", DeprecationWarning)
 
@@ -120,6 +122,19 @@ def test_a_program_that_ends_without_a_shutdown_ends_its_workers(tmp_path):
         """,
     )
     assert err == "" and ended([int(pid) for pid in out.split()])
+
+
+def test_threads_in_a_function_do_not_crash_the_end_of_a_program(tmp_path):
+    process = program(
+        tmp_path,
+        """
+        s = disco.session(threads=2, backend=None)
+        interrupt_after(0.5)
+        sleep(s, 30).get()
+        """,
+    )
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130 and "the program ends at once" in err, (process.returncode, err)
 
 
 def test_a_failure_that_nobody_has_waited_for_is_printed_at_the_end_of_the_program(tmp_path):

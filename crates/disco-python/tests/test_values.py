@@ -118,6 +118,20 @@ def test_a_worker_may_write_to_its_copy_of_an_array(processes):
     assert all(each.flags.writeable for each in back)
 
 
+def test_memory_that_must_not_change_is_not_shared_with_threads():
+    with disco.session(threads=1, backend=None) as s:
+        text = b"aaaa"
+        assert s.call(lambda ctx, x: x.fill(9), np.frombuffer(text, "u1")).get() is None
+        assert text == b"aaaa"
+
+
+def test_lists_that_contain_themselves_are_refused(processes):
+    items = []
+    items.append(items)
+    with pytest.raises(ValueError, match="nested more than 16 deep"):
+        processes["disco.all_reduce"](items)
+
+
 def test_arrays_in_objects_arrive_without_a_copy_in_the_pickle(processes):
     layer = Layer("dense", np.arange(1 << 16, dtype="f4"))
     back = same(processes, {"layers": [layer, layer]}).get()["layers"]

@@ -248,6 +248,10 @@ def describe(error: BaseException) -> tuple[str, str, str, bytes | None]:
     """Type, text, traceback and pickle of an exception, on the worker."""
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    try:
+        text = str(error)
+    except Exception:
+        text = "<its text can't be made>"
     trace = "".join(_traceback.format_exception(error))
     try:
         import cloudpickle
@@ -256,7 +260,9 @@ def describe(error: BaseException) -> tuple[str, str, str, bytes | None]:
         pickled = cloudpickle.dumps(error, protocol=5)
     except Exception:
         pickled = None
-    return name, str(error), trace, pickled
+    # Lone surrogates are no text for others.
+    text, trace = (each.encode("utf-8", "backslashreplace").decode() for each in (text, trace))
+    return name, text, trace, pickled
 
 
 def rebuilt(name: str, text: str, trace: str, pickled: bytes | None) -> BaseException:

@@ -62,8 +62,23 @@ def function(function: Callable[..., R]) -> Function[R]:
 class Sent(weakref.WeakKeyDictionary[Any, Any]):
     """The sessions that a function was sent to, each with its handle there. It stays with its program."""
 
+    #: The function: `functools.wraps` copies this to others.
+    owner: Callable[[], Any] = staticmethod(lambda: None)
+
     def __reduce__(self) -> tuple[Any, ...]:
         return Sent, ()
+
+    def __deepcopy__(self, _: Any) -> "Sent":
+        return Sent()
+
+
+def sent_of(function: types.FunctionType) -> Sent:
+    """The sessions that a function was sent to."""
+    sent: Sent | None = vars(function).get("__disco_sent__")
+    if sent is None or sent.owner() is not function:
+        sent = vars(function)["__disco_sent__"] = Sent()
+        sent.owner = weakref.ref(function)
+    return sent
 
 
 #: A name that a function uses: its value now, and its value when the function was sent.

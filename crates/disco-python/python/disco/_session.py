@@ -7,13 +7,14 @@ import glob
 import json
 import os
 import sys
+import types
 import weakref
 from typing import Any, Callable, Iterable, Mapping, NamedTuple, Sequence, TypeVar, cast
 
 from . import _disco
 from ._disco import Ref
 from ._errors import Closed, Timeout
-from ._functions import Function, Sent, describe
+from ._functions import Function, describe, sent_of
 
 T = TypeVar("T")
 
@@ -90,8 +91,8 @@ class Library:
 class Base:
     """What sessions of both kinds do without waiting."""
 
-    def __init__(self, core: _disco.Session) -> None:
-        self._core = core
+    def __init__(self, core: _disco.Session, has_threads: bool = False) -> None:
+        self._core, self._has_threads = core, has_threads
         self._named: dict[str, RemoteFunction] = {}
         _open.add(self)
 
@@ -118,18 +119,20 @@ class Base:
 
     def _send(self, function: Any) -> Ref[Any]:
         plain = function.function if isinstance(function, Function) else function
-        if not callable(plain) or not hasattr(plain, "__dict__"):
+        if not callable(plain) or isinstance(plain, (type, types.MethodDescriptorType, types.BuiltinFunctionType)):
             raise TypeError(f"{plain!r} is no function of Python; call a function with the worker's context as its first argument")
-        # With the function, so that both are freed together: the names may lead to the function.
-        sent = vars(plain).setdefault("__disco_sent__", Sent())
-        if self in sent:
+        # With the function, so that both are freed together: the names may lead to the function. Objects that can be called
+        # may change at any time, and are sent each time.
+        sent = sent_of(plain) if isinstance(plain, types.FunctionType) else None
+        if sent is not None and self in sent:
             handle, changes, names = sent[self]
             if changes == self._core.changes and all(now() is then() for now, then in names):
                 return cast(Ref[Any], handle)
         changes = self._core.changes
         described, names = describe(plain)
         handle = self._core.define(getattr(plain, "__qualname__", type(plain).__qualname__), described)
-        sent[self] = (handle, changes, names)
+        if sent is not None:
+            sent[self] = (handle, changes, names)
         return handle
 
     def __getitem__(self, name: str) -> RemoteFunction:
@@ -342,7 +345,7 @@ def session(
     ``"when_recovered"``, ``"at_once"``), ``log_dir``, ``spares``; for nodes ``listen`` (``"HOST:PORT"``), ``token``, ``fan_out``.
     """
     core = _disco.Session.start(options_of(processes, threads, nodes, per_node, options)).wait()
-    started = Session(core)
+    started = Session(core, has_threads=threads is not None)
     if backend is not None:
         try:
             started.init_ccl(backend, devices)
@@ -360,7 +363,8 @@ def _set_worker_program() -> None:
     path = package if not before else os.pathsep.join((package, before))
     flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     # The worker finds `disco` by the first variable, and then imports from where this program does.
-    sent = json.dumps({"path": sys.path, "PYTHONPATH": before})
+    # As Python itself, which takes texts only.
+    sent = json.dumps({"path": [entry for entry in sys.path if isinstance(entry, str)], "PYTHONPATH": before})
     environment = [("PYTHONPATH", path), ("DISCO_PYTHON", sent)]
     _disco.set_worker_program(sys.executable, [*flags, "-m", "disco._worker"], environment)
 
@@ -385,7 +389,11 @@ def _end_all() -> None:
         try:
             core.shutdown().wait(limit)
         except Exception:
-            pass
+            if session._has_threads:
+                # They would run Python in an interpreter that is being taken down.
+                print("disco: workers that are threads are still in a function: the program ends at once", file=sys.stderr)
+                sys.stdout.flush()
+                os._exit(130 if limit < 1 else 1)
 
 
 os.register_at_fork(after_in_child=_disco.note_fork)

@@ -10,8 +10,10 @@ from typing import Any
 
 
 def main() -> None:
-    # Ctrl-C reaches all processes of a terminal. The controller ends the session.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Ctrl-C reaches all processes of a terminal. The controller ends the session. Programs that a function starts are not
+    # shielded: they inherit neither a handler nor, here, a blocked signal.
+    signal.signal(signal.SIGINT, lambda number, frame: None)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     sent = os.environ.get("DISCO_PYTHON")
     if sent is not None:
         given = json.loads(sent)

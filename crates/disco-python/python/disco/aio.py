@@ -146,7 +146,7 @@ class _Start:
         return self._start().__await__()
 
     async def _start(self) -> Session:
-        started = Session(await wait(_disco.Session.start(self._options)))
+        started = Session(await wait(_disco.Session.start(self._options)), self._options["kind"] == "threads")
         if self._backend is not None:
             try:
                 await started.init_ccl(self._backend, self._devices)
