@@ -106,6 +106,8 @@ class Mix:
             self.held.pop(self.random.randrange(len(self.held)))
 
     def fail(self):
+        # A failure also ends collectives of earlier calls that other workers are still inside.
+        self.s.sync(timeout=60)
         failing = [worker for worker in range(len(self.s)) if self.random.random() < 0.5] or [0]
         with pytest.raises(disco.WorkerError) as raised:
             fail(self.s, failing).get_all(timeout=60)
