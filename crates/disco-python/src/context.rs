@@ -4,26 +4,25 @@
 
 use std::marker::PhantomData;
 use std::ptr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::thread::{self, ThreadId};
 
-use disco::{CommunicatorExt as _, DType, Op, Rank, Reduction, Shape, WorkerContext};
-use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
+use disco::{DType, Op, Shape, WorkerContext};
+use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyFloat, PyInt, PyTuple};
+use pyo3::types::{PyDict, PyFloat, PyInt};
 
 use crate::errors;
 use crate::lock::detached;
-use crate::tensor::{self, Imported};
-use crate::values::with_first;
+use crate::shapes::{blocks, elements, rank, reduction_of, with_first};
+use crate::tensor;
 
 /// The worker that runs a function, during the call.
 ///
 /// Collectives are called by all workers, or with `group=True` by those of a group, with arrays of the same shape and dtype. They raise
 /// `Mismatch` if the ranks' arrays do not fit together, `Deadline` if a rank is missing for the session's `collective_deadline`,
 /// `Aborted` if another worker has failed, `Unsupported` for a dtype that the backend lacks, `NoCommunicator` before
-/// `init_ccl`, `TypeError` for what is no array, and `ValueError` or `BufferError` for an output that can't be written in place.
+/// `init_ccl`, `TypeError` for an object without `__dlpack__`, and `ValueError` or `BufferError` for an output that can't be written in place.
 #[pyclass(frozen, module = "disco._disco")]
 pub(crate) struct Context {
     /// Null while a method uses it, and after the call.
@@ -62,7 +61,7 @@ impl Context {
     ///
     /// # Errors
     /// The call is over, or another thread asks.
-    fn with<T>(&self, work: impl FnOnce(&mut WorkerContext) -> PyResult<T>) -> PyResult<T> {
+    pub(crate) fn with<T>(&self, work: impl FnOnce(&mut WorkerContext) -> PyResult<T>) -> PyResult<T> {
         if thread::current().id() != self.thread {
             return Err(PyRuntimeError::new_err("a worker's context belongs to the thread that runs the function"));
         }
@@ -78,127 +77,6 @@ impl Context {
         self.worker.store(pointer, Ordering::Relaxed);
         result
     }
-
-    /// Runs operations in order, without the interpreter's lock.
-    fn enqueue(&self, py: Python<'_>, in_group: bool, ops: &[Op]) -> PyResult<()> {
-        self.with(|worker| {
-            let enqueue = || worker.comm_in(in_group)?.enqueue(ops);
-            detached(py, enqueue).map_err(|error| errors::raised(py, &error))
-        })
-    }
-
-    /// Rank and number of ranks.
-    fn ranks(&self, py: Python<'_>, in_group: bool) -> PyResult<(usize, usize)> {
-        let ranks = |worker: &mut WorkerContext| {
-            let comm = worker.comm_in(in_group)?;
-            Ok((comm.rank().index(), comm.size()))
-        };
-        self.with(|worker| ranks(worker).map_err(|error| errors::raised(py, &error)))
-    }
-
-    fn stream_argument(&self) -> PyResult<Option<i64>> {
-        self.with(|worker| {
-            let device = worker.device();
-            Ok(tensor::stream_argument(device, worker.queue().raw() as usize))
-        })
-    }
-
-    /// An input: contiguous, copied if it is not.
-    fn input<'py>(&self, array: &Bound<'py, PyAny>) -> PyResult<disco::Tensor> {
-        Ok(tensor::contiguous(array, self.stream_argument()?)?.tensor)
-    }
-
-    /// An output: the memory of the array itself.
-    fn output(&self, array: &Bound<'_, PyAny>) -> PyResult<disco::Tensor> {
-        let Imported { tensor, is_read_only } = tensor::import(array, self.stream_argument()?)?;
-        if tensor::library_of(array) == Some("jax") {
-            return Err(PyValueError::new_err("arrays of jax do not change: leave `out` out, and take the result"));
-        }
-        if is_read_only {
-            return Err(PyValueError::new_err("the output is read-only"));
-        }
-        if !tensor.is_contiguous() {
-            return Err(PyValueError::new_err("the output is not contiguous"));
-        }
-        Ok(tensor)
-    }
-
-    /// The result of an operation with one input and one output: `out` if it is given, else a new array of the input's
-    /// library.
-    fn new_or_out<'py>(
-        &self,
-        src: &Bound<'py, PyAny>,
-        out: Option<&Bound<'py, PyAny>>,
-        in_group: bool,
-        shape: impl FnOnce(&[usize], usize) -> PyResult<Shape>,
-        op: impl FnOnce(Option<disco::Tensor>, disco::Tensor) -> Op,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        let py = src.py();
-        let is_in_place = src.is_none() || out.is_some_and(|out| out.is(src));
-        if let (true, Some(out)) = (is_in_place, out) {
-            self.enqueue(py, in_group, &[op(None, self.output(out)?)])?;
-            return Ok(out.clone());
-        }
-        let input = self.input(src)?;
-        let (dst, given) = match out {
-            Some(out) => (self.output(out)?, Some(out.clone())),
-            None => {
-                let (_, ranks) = self.ranks(py, in_group)?;
-                (self.new_tensor(py, input.dtype(), shape(&input.dims(), ranks)?)?, None)
-            }
-        };
-        // The same elements are an operation in place. The core refuses any other overlap.
-        let is_same = input.data() == dst.data() && (input.dtype(), input.shape()) == (dst.dtype(), dst.shape());
-        let src_of_op = (!is_same || input.byte_len() == 0).then_some(input);
-        self.enqueue(py, in_group, &[op(src_of_op, dst.clone())])?;
-        given.map_or_else(|| self.result(src, dst), Ok)
-    }
-
-    fn new_tensor(&self, py: Python<'_>, dtype: DType, shape: Shape) -> PyResult<disco::Tensor> {
-        self.with(|worker| detached(py, || worker.empty(dtype, shape)).map_err(|error| errors::raised(py, &error)))
-    }
-
-    /// A new tensor as an array of the library of `like`.
-    fn result<'py>(&self, like: &Bound<'py, PyAny>, tensor: disco::Tensor) -> PyResult<Bound<'py, PyAny>> {
-        self.array(like.py(), tensor, tensor::library_of(like).unwrap_or("disco"))
-    }
-
-    fn array<'py>(&self, py: Python<'py>, tensor: disco::Tensor, library: &str) -> PyResult<Bound<'py, PyAny>> {
-        if !tensor.device().is_host() {
-            // The library's stream may not be the worker's.
-            self.synchronize(py)?;
-        }
-        tensor::as_array(py, tensor, library)
-    }
-}
-
-/// The reduction of this name.
-fn reduction_of(name: &str) -> PyResult<Reduction> {
-    Reduction::ALL.into_iter().find(|reduction| reduction.name() == name).ok_or_else(|| {
-        let known = Reduction::ALL.map(Reduction::name).join(", ");
-        PyValueError::new_err(format!("{name:?} is no reduction; known are {known}"))
-    })
-}
-
-/// The extents after the first one, which is an equal number of rows for each of `ranks` ranks.
-fn blocks(what: &str, dims: &[usize], ranks: usize) -> PyResult<(usize, Vec<usize>)> {
-    match dims {
-        [first, rest @ ..] if first % ranks == 0 => Ok((first / ranks, rest.to_vec())),
-        _ => Err(PyValueError::new_err(format!(
-            "{what}: axis 0 of an array of shape {dims:?} is not divisible into blocks for {ranks} ranks"
-        ))),
-    }
-}
-
-fn rank(number: usize) -> PyResult<Rank> {
-    u32::try_from(number).map(Rank::new).map_err(|_| PyValueError::new_err(format!("there is no rank {number}")))
-}
-
-/// Numbers of elements from numbers of rows.
-fn elements(rows: &[usize], dims: &[usize]) -> PyResult<Arc<[usize]>> {
-    let row: usize = dims.iter().skip(1).product();
-    let elements: Option<Arc<[usize]>> = rows.iter().map(|rows| rows.checked_mul(row)).collect();
-    elements.ok_or_else(|| PyValueError::new_err(format!("{rows:?} rows are more than memory could hold")))
 }
 
 #[pymethods]
@@ -474,7 +352,7 @@ impl Context {
     }
 
     /// Waits for the operations that are enqueued on the worker's stream.
-    fn synchronize(&self, py: Python<'_>) -> PyResult<()> {
+    pub(crate) fn synchronize(&self, py: Python<'_>) -> PyResult<()> {
         self.with(|worker| {
             let deadline = worker.deadline();
             detached(py, || worker.queue().synchronize(deadline)).map_err(|error| errors::raised(py, &error))
@@ -486,42 +364,5 @@ impl Context {
             Ok((worker, world)) => format!("<disco.Context of worker {worker} of {world}>"),
             Err(_) => "<disco.Context of a call that is over>".to_owned(),
         }
-    }
-}
-
-impl Context {
-    /// The reduction of a number, which needs no array.
-    fn all_reduce_number<'py>(
-        &self,
-        x: &Bound<'py, PyAny>,
-        reduction: Reduction,
-        group: bool,
-    ) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let py = x.py();
-        let reduce = |tensor: disco::Result<disco::Tensor>| -> PyResult<disco::Tensor> {
-            let tensor = tensor.map_err(|error| errors::raised(py, &error))?;
-            self.with(|worker| {
-                let reduce = || worker.comm_in(group)?.all_reduce_in_place(&tensor, reduction);
-                detached(py, reduce).map_err(|error| errors::raised(py, &error))
-            })?;
-            Ok(tensor)
-        };
-        let failed = |error: disco::Error| errors::raised(py, &error);
-        if x.is_instance_of::<PyFloat>() {
-            let tensor = reduce(disco::Tensor::from_vec(vec![x.extract::<f64>()?], 1))?;
-            return Ok(Some(tensor.to_vec::<f64>().map_err(failed)?[0].into_pyobject(py)?.into_any()));
-        }
-        if x.is_instance_of::<PyInt>() {
-            let tensor = reduce(disco::Tensor::from_vec(vec![x.extract::<i64>()?], 1))?;
-            return Ok(Some(tensor.to_vec::<i64>().map_err(failed)?[0].into_pyobject(py)?.into_any()));
-        }
-        // A number of numpy, such as `numpy.float32`.
-        if !x.hasattr("__dlpack__")? && x.hasattr("dtype")? {
-            let array = py.import("numpy")?.getattr("asarray")?.call1((x,))?;
-            let make = |src, dst| Op::AllReduce { src, dst, reduction };
-            let found = self.new_or_out(&array, None, group, |dims, _| Ok(Shape::from(dims)), make)?;
-            return Ok(Some(found.get_item(PyTuple::empty(py))?));
-        }
-        Ok(None)
     }
 }

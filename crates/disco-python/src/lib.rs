@@ -14,6 +14,7 @@
 //! - Objects that a thread without the lock drops are freed when a thread takes it next. A handle that is dropped frees its
 //!   register without the lock.
 
+mod collectives;
 mod context;
 mod core;
 mod errors;
@@ -25,6 +26,7 @@ mod reference;
 mod saved;
 mod serve;
 mod session;
+mod shapes;
 mod tensor;
 mod values;
 

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use disco::tensor::Storage;
-use disco::{DType, Device, Shape, Value};
+use disco::{DType, Device, Value};
 use pyo3::exceptions::{PyBufferError, PyOverflowError, PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -235,10 +235,4 @@ pub(crate) fn names(value: Option<&Value>) -> Vec<Arc<str>> {
         }
         _ => Vec::new(),
     }
-}
-
-/// A shape of equal extents but the first.
-pub(crate) fn with_first(first: usize, rest: &[usize]) -> Shape {
-    let extents: Vec<usize> = std::iter::once(first).chain(rest.iter().copied()).collect();
-    Shape::from(extents)
 }

@@ -1,6 +1,7 @@
 """Sessions for the tests."""
 
 import contextlib
+import time
 
 import disco
 import pytest
@@ -35,3 +36,22 @@ def processes():
     """A session of three processes for tests that leave it as it was."""
     with started("processes") as session:
         yield session
+
+
+def alive(pid):
+    """Whether a process runs."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def ended(pids, seconds=15):
+    """Whether all of the processes end in time."""
+    end = time.monotonic() + seconds
+    while any(alive(pid) for pid in pids):
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.05)
+    return True

@@ -9,6 +9,8 @@ import time
 
 import disco
 
+from conftest import ended
+
 HEAD = """
 import disco, os, signal, sys, threading, time, warnings
 
@@ -21,13 +23,6 @@ warnings.simplefilter("ignore", DeprecationWarning)
 def sleep(ctx, seconds):
     time.sleep(seconds)
     return os.getpid()
-
-def alive(pid):
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 def interrupt_after(seconds):
     threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT)).start()
@@ -50,24 +45,6 @@ def output(tmp_path, text):
         process.kill()
     assert process.returncode == 0, err
     return out, err
-
-
-def ended(pids, seconds=10):
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        left = [pid for pid in pids if alive(pid)]
-        if not left:
-            return True
-        time.sleep(0.05)
-    return False
-
-
-def alive(pid):
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def test_ctrl_c_ends_each_wait_at_once_and_the_session_goes_on(tmp_path):

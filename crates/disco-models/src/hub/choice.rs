@@ -92,7 +92,7 @@ impl Choice {
         }
     }
 
-    /// What is opened, in the folder of the commit.
+    /// The path to open, relative to the folder of the commit.
     pub(super) fn path(&self) -> &str {
         match self {
             Self::Gguf(files) => &files[0],

@@ -23,7 +23,7 @@ pub enum HubError {
         name: HubName,
         /// The URL of the hub.
         endpoint: String,
-        /// What was requested.
+        /// The request: `listing the files`, `downloading FILE`.
         doing: String,
         /// The status of HTTP: 401, 403 or 404.
         status: u16,
@@ -37,7 +37,7 @@ pub enum HubError {
         name: HubName,
         /// The URL of the hub.
         endpoint: String,
-        /// What was requested.
+        /// The request: `listing the files`, `downloading FILE`.
         doing: String,
         /// The reason.
         why: String,
@@ -51,7 +51,7 @@ pub enum HubError {
         name: HubName,
         /// The URL of the hub.
         endpoint: String,
-        /// What was requested.
+        /// The request: `listing the files`, `downloading FILE`.
         doing: String,
         /// For how long.
         silence: Duration,

@@ -29,7 +29,7 @@ const HUGGING_FACE: &str = "https://huggingface.co";
 /// The branch whose newest commit is taken.
 const BRANCH: &str = "main";
 
-/// A hub, and the folder with what was downloaded from it.
+/// A hub, and the folder of downloaded files.
 #[derive(Clone, Debug)]
 pub struct Hub {
     endpoint: String,
@@ -60,7 +60,7 @@ impl Hub {
         self
     }
 
-    /// Downloads what is missing of a model, and returns the path of its GGUF file or of its folder of safetensors.
+    /// Downloads the missing files of a model, and returns the path of its GGUF file or of its folder of safetensors.
     ///
     /// The newest commit of the branch `main` counts. If the hub can't be reached and the files were downloaded before,
     /// they are taken. `progress` is told what has been downloaded of a file, at most ten times a second.

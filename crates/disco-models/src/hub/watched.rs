@@ -36,7 +36,7 @@ enum Message<T> {
 /// The shortest time between two reports.
 const REPORT_EVERY: Duration = Duration::from_millis(100);
 
-/// Tells the caller what was downloaded.
+/// Reports the progress of a download to the caller.
 pub(super) struct Reports {
     tell: Box<dyn FnMut(Downloaded) + Send>,
     downloaded: Downloaded,

@@ -206,7 +206,7 @@ fn a_silent_or_absent_hub_is_an_error() {
     assert!(error.contains("listing the files from"), "{error}");
 
     let cache = TempDir::new().unwrap();
-    // Nobody listens on this port of the machine.
+    // No program listens on this port of the machine.
     let absent = Hub::new("http://127.0.0.1:9", cache.path());
     let error = fetch(&absent, "tiny/model").unwrap_err().to_string();
     assert!(error.contains("listing the files from http://127.0.0.1:9 has failed"), "{error}");

@@ -7,7 +7,7 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-/// What goes wrong at a request.
+/// A fault of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// An answer with this status and an empty body.
@@ -20,7 +20,7 @@ pub(crate) enum Fault {
     Garbage,
 }
 
-/// What the server has, and what it was asked for.
+/// The files of the server, its fault, and the requests so far.
 #[derive(Default)]
 pub(crate) struct State {
     pub(crate) commit: String,

@@ -10,6 +10,8 @@ import nbclient
 import nbformat
 import pytest
 
+from conftest import alive, ended
+
 
 class Kernel:
     """A kernel, and what its cells say."""
@@ -63,21 +65,6 @@ def work(ctx, seconds=0):
 def helper(x):
     return x + 1
 """
-
-
-def alive(pid):
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def ended(pids):
-    end = time.monotonic() + 15
-    while any(alive(pid) for pid in pids) and time.monotonic() < end:
-        time.sleep(0.1)
-    return not any(alive(pid) for pid in pids)
 
 
 def pids(kernel):

@@ -1,0 +1,145 @@
+//! How a worker's context runs operations on arrays: inputs, outputs and results.
+
+use disco::{CommunicatorExt as _, DType, Op, Reduction, Shape, WorkerContext};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyFloat, PyInt, PyTuple};
+
+use crate::context::Context;
+use crate::errors;
+use crate::lock::detached;
+use crate::tensor::{self, Imported};
+
+impl Context {
+    /// Runs operations in order, without the interpreter's lock.
+    pub(crate) fn enqueue(&self, py: Python<'_>, in_group: bool, ops: &[Op]) -> PyResult<()> {
+        self.with(|worker| {
+            let enqueue = || worker.comm_in(in_group)?.enqueue(ops);
+            detached(py, enqueue).map_err(|error| errors::raised(py, &error))
+        })
+    }
+
+    /// Rank and number of ranks.
+    pub(crate) fn ranks(&self, py: Python<'_>, in_group: bool) -> PyResult<(usize, usize)> {
+        let ranks = |worker: &mut WorkerContext| {
+            let comm = worker.comm_in(in_group)?;
+            Ok((comm.rank().index(), comm.size()))
+        };
+        self.with(|worker| ranks(worker).map_err(|error| errors::raised(py, &error)))
+    }
+
+    pub(crate) fn stream_argument(&self) -> PyResult<Option<i64>> {
+        self.with(|worker| {
+            let device = worker.device();
+            Ok(tensor::stream_argument(device, worker.queue().raw() as usize))
+        })
+    }
+
+    /// An input: contiguous, copied if it is not.
+    pub(crate) fn input<'py>(&self, array: &Bound<'py, PyAny>) -> PyResult<disco::Tensor> {
+        Ok(tensor::contiguous(array, self.stream_argument()?)?.tensor)
+    }
+
+    /// An output: the memory of the array itself.
+    pub(crate) fn output(&self, array: &Bound<'_, PyAny>) -> PyResult<disco::Tensor> {
+        let Imported { tensor, is_read_only } = tensor::import(array, self.stream_argument()?)?;
+        if tensor::library_of(array) == Some("jax") {
+            return Err(PyValueError::new_err("arrays of jax do not change: leave `out` out, and take the result"));
+        }
+        if is_read_only {
+            return Err(PyValueError::new_err("the output is read-only"));
+        }
+        if !tensor.is_contiguous() {
+            return Err(PyValueError::new_err("the output is not contiguous"));
+        }
+        Ok(tensor)
+    }
+
+    /// The result of an operation with one input and one output: `out` if it is given, else a new array of the input's
+    /// library.
+    pub(crate) fn new_or_out<'py>(
+        &self,
+        src: &Bound<'py, PyAny>,
+        out: Option<&Bound<'py, PyAny>>,
+        in_group: bool,
+        shape: impl FnOnce(&[usize], usize) -> PyResult<Shape>,
+        op: impl FnOnce(Option<disco::Tensor>, disco::Tensor) -> Op,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = src.py();
+        let is_in_place = src.is_none() || out.is_some_and(|out| out.is(src));
+        if let (true, Some(out)) = (is_in_place, out) {
+            self.enqueue(py, in_group, &[op(None, self.output(out)?)])?;
+            return Ok(out.clone());
+        }
+        let input = self.input(src)?;
+        let (dst, given) = match out {
+            Some(out) => (self.output(out)?, Some(out.clone())),
+            None => {
+                let (_, ranks) = self.ranks(py, in_group)?;
+                (self.new_tensor(py, input.dtype(), shape(&input.dims(), ranks)?)?, None)
+            }
+        };
+        // The same elements are an operation in place. The core refuses any other overlap.
+        let is_same = input.data() == dst.data() && (input.dtype(), input.shape()) == (dst.dtype(), dst.shape());
+        let src_of_op = (!is_same || input.byte_len() == 0).then_some(input);
+        self.enqueue(py, in_group, &[op(src_of_op, dst.clone())])?;
+        given.map_or_else(|| self.result(src, dst), Ok)
+    }
+
+    pub(crate) fn new_tensor(&self, py: Python<'_>, dtype: DType, shape: Shape) -> PyResult<disco::Tensor> {
+        self.with(|worker| detached(py, || worker.empty(dtype, shape)).map_err(|error| errors::raised(py, &error)))
+    }
+
+    /// A new tensor as an array of the library of `like`.
+    pub(crate) fn result<'py>(&self, like: &Bound<'py, PyAny>, tensor: disco::Tensor) -> PyResult<Bound<'py, PyAny>> {
+        self.array(like.py(), tensor, tensor::library_of(like).unwrap_or("disco"))
+    }
+
+    pub(crate) fn array<'py>(
+        &self,
+        py: Python<'py>,
+        tensor: disco::Tensor,
+        library: &str,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        if !tensor.device().is_host() {
+            // The library's stream may not be the worker's.
+            self.synchronize(py)?;
+        }
+        tensor::as_array(py, tensor, library)
+    }
+
+    /// The reduction of a number, which needs no array.
+    pub(crate) fn all_reduce_number<'py>(
+        &self,
+        x: &Bound<'py, PyAny>,
+        reduction: Reduction,
+        group: bool,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let py = x.py();
+        let reduce = |tensor: disco::Result<disco::Tensor>| -> PyResult<disco::Tensor> {
+            let tensor = tensor.map_err(|error| errors::raised(py, &error))?;
+            self.with(|worker| {
+                let reduce = || worker.comm_in(group)?.all_reduce_in_place(&tensor, reduction);
+                detached(py, reduce).map_err(|error| errors::raised(py, &error))
+            })?;
+            Ok(tensor)
+        };
+        let failed = |error: disco::Error| errors::raised(py, &error);
+        if x.is_instance_of::<PyFloat>() {
+            let tensor = reduce(disco::Tensor::from_vec(vec![x.extract::<f64>()?], 1))?;
+            return Ok(Some(tensor.to_vec::<f64>().map_err(failed)?[0].into_pyobject(py)?.into_any()));
+        }
+        if x.is_instance_of::<PyInt>() {
+            let tensor = reduce(disco::Tensor::from_vec(vec![x.extract::<i64>()?], 1))?;
+            return Ok(Some(tensor.to_vec::<i64>().map_err(failed)?[0].into_pyobject(py)?.into_any()));
+        }
+        // A number of numpy, such as `numpy.float32`.
+        if !x.hasattr("__dlpack__")? && x.hasattr("dtype")? {
+            let array = py.import("numpy")?.getattr("asarray")?.call1((x,))?;
+            let make = |src, dst| Op::AllReduce { src, dst, reduction };
+            let found = self.new_or_out(&array, None, group, |dims, _| Ok(Shape::from(dims)), make)?;
+            return Ok(Some(found.get_item(PyTuple::empty(py))?));
+        }
+        Ok(None)
+    }
+}

@@ -1,0 +1,42 @@
+//! Shapes, counts and names of collectives.
+
+use std::sync::Arc;
+
+use disco::{Rank, Reduction, Shape};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+/// The reduction of this name.
+pub(crate) fn reduction_of(name: &str) -> PyResult<Reduction> {
+    Reduction::ALL.into_iter().find(|reduction| reduction.name() == name).ok_or_else(|| {
+        let known = Reduction::ALL.map(Reduction::name).join(", ");
+        PyValueError::new_err(format!("{name:?} is no reduction; known are {known}"))
+    })
+}
+
+/// The extents after the first one, which is an equal number of rows for each of `ranks` ranks.
+pub(crate) fn blocks(what: &str, dims: &[usize], ranks: usize) -> PyResult<(usize, Vec<usize>)> {
+    match dims {
+        [first, rest @ ..] if first % ranks == 0 => Ok((first / ranks, rest.to_vec())),
+        _ => Err(PyValueError::new_err(format!(
+            "{what}: axis 0 of an array of shape {dims:?} is not divisible into blocks for {ranks} ranks"
+        ))),
+    }
+}
+
+pub(crate) fn rank(number: usize) -> PyResult<Rank> {
+    u32::try_from(number).map(Rank::new).map_err(|_| PyValueError::new_err(format!("there is no rank {number}")))
+}
+
+/// Numbers of elements from numbers of rows.
+pub(crate) fn elements(rows: &[usize], dims: &[usize]) -> PyResult<Arc<[usize]>> {
+    let row: usize = dims.iter().skip(1).product();
+    let elements: Option<Arc<[usize]>> = rows.iter().map(|rows| rows.checked_mul(row)).collect();
+    elements.ok_or_else(|| PyValueError::new_err(format!("{rows:?} rows are more than memory could hold")))
+}
+
+/// A shape of equal extents but the first.
+pub(crate) fn with_first(first: usize, rest: &[usize]) -> Shape {
+    let extents: Vec<usize> = std::iter::once(first).chain(rest.iter().copied()).collect();
+    Shape::from(extents)
+}
