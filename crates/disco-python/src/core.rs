@@ -1,15 +1,16 @@
 //! The session behind Python's objects, and the calls of it.
 
 use std::mem::ManuallyDrop;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, Weak};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use disco::{Arguments, DRef, LaneSession, Session as _, SessionExt as _, Value, WorkerId};
+use disco_core::sync;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
 use crate::errors;
-use crate::lock::{attached, detached};
+use crate::lock::{detached, dropped};
 use crate::operation::{Failed, Operation};
 use crate::values;
 
@@ -18,6 +19,19 @@ static FORKS: AtomicU32 = AtomicU32::new(0);
 
 pub(crate) fn forks() -> u32 {
     FORKS.load(Ordering::Relaxed)
+}
+
+/// Why the child of a fork can't use what it has from its parent.
+pub(crate) const FORKED: &str = "this process was forked after the session had started, and the session stays with the parent: start \
+                                 processes with `multiprocessing.get_context(\"spawn\")`, or start the session in this process";
+
+/// The sessions of this process, for its end: handles may be all that is left of one.
+static OPEN: Mutex<Vec<Weak<Core>>> = Mutex::new(Vec::new());
+
+/// The sessions that this process has started and that are not freed yet.
+pub(crate) fn open() -> Vec<Arc<Core>> {
+    let all = sync::lock(&OPEN).clone();
+    all.iter().filter_map(Weak::upgrade).filter(|core| core.is_here()).collect()
 }
 
 /// This process is the child of a fork: sessions stay with the parent.
@@ -34,6 +48,10 @@ pub(crate) struct Core {
     changes: Arc<AtomicU64>,
     /// Whether the program was told of a failure or a loss since the last recovery.
     is_told: Arc<AtomicBool>,
+    /// Number of calls: they may change objects.
+    calls: AtomicU64,
+    /// Whether workers are threads of this process.
+    pub(crate) has_threads: bool,
     forks: u32,
 }
 
@@ -71,14 +89,26 @@ impl Started {
 
 impl Core {
     /// Only threads with the interpreter's lock have and drop it.
-    pub(crate) fn new(Started(lanes, functions): Started) -> Self {
+    pub(crate) fn new(Started(lanes, functions): Started, has_threads: bool) -> Arc<Self> {
         let changes = Arc::new(AtomicU64::new(0));
         let seen = changes.clone();
         lanes.on_replaced(move |_| {
             seen.fetch_add(1, Ordering::Relaxed);
             Vec::new()
         });
-        Self { lanes: ManuallyDrop::new(lanes), functions, changes, is_told: Arc::default(), forks: forks() }
+        let core = Arc::new(Self {
+            lanes: ManuallyDrop::new(lanes),
+            functions,
+            changes,
+            is_told: Arc::default(),
+            calls: AtomicU64::new(0),
+            has_threads,
+            forks: forks(),
+        });
+        let mut open = sync::lock(&OPEN);
+        open.retain(|core| core.strong_count() > 0);
+        open.push(Arc::downgrade(&core));
+        core
     }
 
     /// The session.
@@ -89,10 +119,7 @@ impl Core {
         if self.is_here() {
             return Ok(&self.lanes);
         }
-        Err(PyRuntimeError::new_err(
-            "this process was forked after the session had started, and the session stays with the parent: start processes with \
-             `multiprocessing.get_context(\"spawn\")`, or start the session in this process",
-        ))
+        Err(PyRuntimeError::new_err(FORKED))
     }
 
     /// Whether this process is the one that has started the session.
@@ -120,9 +147,15 @@ impl Core {
         self.changes.load(Ordering::Relaxed)
     }
 
+    /// Number of calls.
+    pub(crate) fn calls(&self) -> u64 {
+        self.calls.load(Ordering::Relaxed)
+    }
+
     /// Submits a call; if the lanes are full, waits for room.
     pub(crate) fn submit(&self, py: Python<'_>, function: &DRef, mut args: Arguments) -> PyResult<DRef> {
         let lanes = self.lanes()?;
+        self.calls.fetch_add(1, Ordering::Relaxed);
         // Large arguments are copied here.
         if let Some(handle) = detached(py, || lanes.try_submit(function, &mut args)) {
             return handle.map_err(|error| {
@@ -137,7 +170,7 @@ impl Core {
             _ = sent.send(handle);
             Ok(py.None())
         };
-        Operation::new(wait, finish)?.wait(py, None)?;
+        Operation::new(wait, finish).wait(py, None)?;
         sends.try_recv().map_err(|_| PyRuntimeError::new_err("the call was not submitted"))
     }
 
@@ -148,7 +181,7 @@ impl Core {
         finish: impl for<'py> FnOnce(Python<'py>, T) -> PyResult<Py<PyAny>> + Send + 'static,
     ) -> PyResult<Operation> {
         let (run, is_told) = (run(self.lanes()?.clone()), self.is_told.clone());
-        Operation::new(async move { run.await.inspect_err(|error| note_told(&is_told, error)) }, finish)
+        Ok(Operation::new(async move { run.await.inspect_err(|error| note_told(&is_told, error)) }, finish))
     }
 
     /// An operation that has a reply of all workers, whose failures are raised together.
@@ -169,48 +202,37 @@ impl Core {
                 }
             })
         };
-        Operation::new(all, finish)
+        Ok(Operation::new(all, finish))
     }
 
-    /// The object of one worker.
-    pub(crate) fn get(&self, handle: &DRef, is_python: bool, worker: usize) -> PyResult<Operation> {
+    /// The object of one worker, or those of all, in order.
+    pub(crate) fn get(&self, handle: &DRef, is_python: bool, worker: Option<WorkerId>) -> PyResult<Operation> {
         let (handle, export) = (handle.clone(), self.functions.export.clone());
-        let get = |lanes: Arc<LaneSession>| async move {
-            let worker = worker_of(worker);
+        let get = async move |lanes: Arc<LaneSession>| {
+            let of = async |handle: &DRef| match worker {
+                Some(worker) => Ok(vec![lanes.get(handle, worker).await?]),
+                None => lanes.get_all(handle).await,
+            };
             if !is_python {
-                return lanes.get(&handle, worker).await;
+                return of(&handle).await;
             }
             match lanes.call(&export, (&handle,)).await {
-                Ok(exported) => match lanes.get(&exported, worker).await? {
+                Ok(exported) => match of(&exported).await? {
                     // The reply is the failure of the call that should have made the object.
-                    value if values::is_failed(&value) => lanes.get(&handle, worker).await,
-                    value => Ok(value),
-                },
-                Err(refused) => Err(own_failure(refused, lanes.get(&handle, worker).await.err())),
-            }
-        };
-        self.operation(get, |py, value| Ok(values::decode(py, &value)?.unbind()))
-    }
-
-    /// The objects of all workers, in order.
-    pub(crate) fn get_all(&self, handle: &DRef, is_python: bool) -> PyResult<Operation> {
-        let (handle, export) = (handle.clone(), self.functions.export.clone());
-        let get = |lanes: Arc<LaneSession>| async move {
-            if !is_python {
-                return lanes.get_all(&handle).await;
-            }
-            match lanes.call(&export, (&handle,)).await {
-                Ok(exported) => match lanes.get_all(&exported).await? {
-                    values if values.iter().any(values::is_failed) => lanes.get_all(&handle).await,
+                    values if values.iter().any(values::is_failed) => of(&handle).await,
                     values => Ok(values),
                 },
-                Err(refused) => Err(own_failure(refused, lanes.get_all(&handle).await.err())),
+                Err(refused) => Err(own_failure(refused, of(&handle).await.err())),
             }
         };
-        self.operation_of_all(get, |py, all: Vec<Value>| {
-            let objects = all.iter().map(|value| values::decode(py, value)).collect::<PyResult<Vec<_>>>()?;
-            Ok(objects.into_pyobject(py)?.unbind().into_any())
-        })
+        let decode = move |py: Python<'_>, found: Vec<Value>| match (worker, &found[..]) {
+            (Some(_), [value]) => Ok(values::decode(py, value)?.unbind()),
+            (_, all) => {
+                let objects = all.iter().map(|value| values::decode(py, value)).collect::<PyResult<Vec<_>>>()?;
+                Ok(objects.into_pyobject(py)?.unbind().into_any())
+            }
+        };
+        if worker.is_some() { self.operation(get, decode) } else { self.operation_of_all(get, decode) }
     }
 }
 
@@ -240,8 +262,7 @@ impl Drop for Core {
         #[allow(unsafe_code)]
         let lanes = unsafe { ManuallyDrop::take(&mut self.lanes) };
         if self.is_here() {
-            // Workers that are threads may wait for the interpreter's lock.
-            attached(|py| detached(py, || drop(lanes)));
+            dropped(lanes);
         } else {
             // Its threads and connections are the parent's.
             std::mem::forget(lanes);

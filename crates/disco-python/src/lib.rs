@@ -41,6 +41,7 @@ fn _disco(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<context::Context>()?;
     module.add_class::<errors::NativeError>()?;
     module.add_class::<operation::Operation>()?;
+    module.add_class::<operation::Waits>()?;
     module.add_class::<reference::Part>()?;
     module.add_class::<reference::Ref>()?;
     module.add_class::<session::Session>()?;

@@ -17,8 +17,8 @@ pub(crate) fn block_interrupts() {
     _ = SigSet::from_iter([Signal::SIGINT]).thread_block();
 }
 
-/// The builder that the options describe.
-pub(crate) fn builder(options: &Bound<'_, PyDict>) -> PyResult<Builder> {
+/// The builder that the options describe, and the kind of its session.
+pub(crate) fn builder(options: &Bound<'_, PyDict>) -> PyResult<(Builder, SessionKind)> {
     let py = options.py();
     let given = Options(options);
     let failed = |error: disco::Error| errors::raised(py, &error);
@@ -72,7 +72,7 @@ pub(crate) fn builder(options: &Bound<'_, PyDict>) -> PyResult<Builder> {
         options.fan_out = fan_out;
     });
     given.all_known()?;
-    Ok(builder)
+    Ok((builder, kind))
 }
 
 /// Options by name.

@@ -1,14 +1,15 @@
 //! Handles to results.
 
 use std::mem::ManuallyDrop;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
-use disco::{Arguments, DRef, Session as _, Value};
+use disco::{Arguments, DRef, Session as _, Value, WorkerId};
+use disco_core::sync;
 use pyo3::exceptions::{PyIndexError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyTuple, PyType};
 
-use crate::core::{Core, forks};
+use crate::core::{Core, forks, worker_of};
 use crate::operation::Operation;
 use crate::values;
 
@@ -19,13 +20,15 @@ pub(crate) struct Ref {
     pub(crate) handle: ManuallyDrop<DRef>,
     /// Whether a Python function has made the objects.
     pub(crate) is_python: bool,
+    /// Waits that have passed their limits, and the number of calls before them: until the next call, they can go on.
+    waits: Mutex<Vec<(Option<WorkerId>, u64, Operation)>>,
     /// Number of forks when it was made.
     forks: u32,
 }
 
 impl Ref {
     pub(crate) fn new(core: &Arc<Core>, handle: DRef, is_python: bool) -> Self {
-        Self { core: core.clone(), handle: ManuallyDrop::new(handle), is_python, forks: forks() }
+        Self { core: core.clone(), handle: ManuallyDrop::new(handle), is_python, waits: Mutex::default(), forks: forks() }
     }
 }
 
@@ -34,10 +37,29 @@ impl Ref {
     ///
     /// # Errors
     /// There is no such worker.
-    pub(crate) fn worker(&self, number: i64) -> PyResult<usize> {
+    pub(crate) fn worker(&self, number: i64) -> PyResult<WorkerId> {
         let workers = self.core.lanes()?.world().size();
-        let worker = usize::try_from(number).ok().filter(|worker| *worker < workers);
+        let worker = usize::try_from(number).ok().filter(|worker| *worker < workers).map(worker_of);
         worker.ok_or_else(|| PyIndexError::new_err(format!("there is no worker {number}: the session has {workers}")))
+    }
+
+    /// Waits for the object of one worker, or those of all. A wait that has passed its limit goes on the next time.
+    fn wait(&self, py: Python<'_>, worker: Option<WorkerId>, timeout: Option<f64>) -> PyResult<Py<PyAny>> {
+        let calls = self.core.calls();
+        let earlier = {
+            let mut waits = sync::lock(&self.waits);
+            let found = waits.iter().position(|(of, ..)| *of == worker).map(|index| waits.swap_remove(index));
+            found.filter(|(_, before, _)| *before == calls)
+        };
+        let operation = match earlier {
+            Some((.., operation)) => operation,
+            None => self.core.get(&self.handle, self.is_python, worker)?,
+        };
+        let result = operation.wait(py, timeout);
+        if operation.is_running() {
+            sync::lock(&self.waits).push((worker, calls, operation));
+        }
+        result
     }
 }
 
@@ -59,13 +81,13 @@ impl Ref {
     /// The object of one worker, after all calls so far. Waits at most `timeout` seconds.
     #[pyo3(signature = (worker = 0, timeout = None))]
     fn get(&self, py: Python<'_>, worker: i64, timeout: Option<f64>) -> PyResult<Py<PyAny>> {
-        self.core.get(&self.handle, self.is_python, self.worker(worker)?)?.wait(py, timeout)
+        self.wait(py, Some(self.worker(worker)?), timeout)
     }
 
     /// The objects of all workers, in order, after all calls so far. Waits at most `timeout` seconds.
     #[pyo3(signature = (timeout = None))]
     fn get_all(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Py<PyAny>> {
-        self.core.get_all(&self.handle, self.is_python)?.wait(py, timeout)
+        self.wait(py, None, timeout)
     }
 
     /// Handles to the items of a result that is a tuple or a list of `count` items.
@@ -88,7 +110,7 @@ impl Ref {
 
     /// The objects of all workers, for asyncio.
     fn __await__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        awaited(py, self.core.get_all(&self.handle, self.is_python)?)
+        awaited(py, self.core.get(&self.handle, self.is_python, None)?)
     }
 
     fn __reduce__(&self) -> PyResult<()> {
@@ -136,7 +158,7 @@ pub(crate) fn argument(object: &Bound<'_, PyAny>) -> PyResult<Argument> {
 #[pyclass(frozen, module = "disco._disco")]
 pub(crate) struct Part {
     of: Py<Ref>,
-    worker: usize,
+    worker: WorkerId,
 }
 
 #[pymethods]
@@ -150,12 +172,12 @@ impl Part {
     /// The object, after all calls so far. Waits at most `timeout` seconds.
     #[pyo3(signature = (timeout = None))]
     fn get(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Py<PyAny>> {
-        self.of.get().get(py, self.worker as i64, timeout)
+        self.of.get().wait(py, Some(self.worker), timeout)
     }
 
     fn __await__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let of = self.of.get();
-        awaited(py, of.core.get(&of.handle, of.is_python, self.worker)?)
+        awaited(py, of.core.get(&of.handle, of.is_python, Some(self.worker))?)
     }
 }
 

@@ -4,13 +4,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
 
-use disco::{Arguments, DRef, DataPlane as _, LaneSession, Session as _, SessionExt as _, Value, WorkerId};
+use disco::{Arguments, DRef, DataPlane as _, LaneSession, Session as _, SessionExt as _, SessionKind, Value, WorkerId};
 use futures_channel::oneshot;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
-use crate::core::{Core, Started, worker_of};
+use crate::core::{self, Core, Started, worker_of};
 use crate::operation::Operation;
 use crate::options::{block_interrupts, builder};
 use crate::reference::{Argument, Ref, argument};
@@ -21,8 +21,8 @@ use crate::{saved, values};
 pub(crate) struct Session(Arc<Core>);
 
 impl Session {
-    fn of(py: Python<'_>, started: Started) -> PyResult<Py<PyAny>> {
-        Ok(Py::new(py, Self(Arc::new(Core::new(started))))?.into_any())
+    fn of(py: Python<'_>, started: Started, has_threads: bool) -> PyResult<Py<PyAny>> {
+        Ok(Py::new(py, Self(Core::new(started, has_threads)))?.into_any())
     }
 
     fn submit(&self, py: Python<'_>, function: &DRef, args: Arguments, is_python: bool) -> PyResult<Ref> {
@@ -64,7 +64,7 @@ impl Session {
     /// Starts a session, on a thread of its own. The operation's result is the session.
     #[staticmethod]
     fn start(options: &Bound<'_, PyDict>) -> PyResult<Operation> {
-        let builder = builder(options)?;
+        let (builder, kind) = builder(options)?;
         let (started, starts) = oneshot::channel();
         let run = move || {
             block_interrupts();
@@ -75,7 +75,8 @@ impl Session {
         thread::Builder::new().name("disco-start".into()).spawn(run)?;
         let wait =
             async { starts.await.unwrap_or_else(|_| Err(disco::Error::State("the start has panicked".to_owned()))) };
-        Operation::new(wait, Self::of)
+        let has_threads = kind == SessionKind::Threads;
+        Ok(Operation::new(wait, move |py, started| Self::of(py, started, has_threads)))
     }
 
     /// A session of some workers of this one.
@@ -83,7 +84,8 @@ impl Session {
     fn subset(&self, workers: Vec<u32>, groups: usize) -> PyResult<Operation> {
         let start =
             |lanes: Arc<LaneSession>| async move { Started::of(lanes.subset_in_groups(workers, groups).await?).await };
-        self.0.operation(start, Self::of)
+        let has_threads = self.0.has_threads;
+        self.0.operation(start, move |py, started| Self::of(py, started, has_threads))
     }
 
     /// Number of workers.
@@ -188,7 +190,7 @@ impl Session {
     /// The object of one worker.
     fn get(&self, reference: &Bound<'_, Ref>, worker: i64) -> PyResult<Operation> {
         let worker = reference.get().worker(worker)?;
-        self.0.get(&reference.get().handle, reference.get().is_python, worker)
+        self.0.get(&reference.get().handle, reference.get().is_python, Some(worker))
     }
 
     /// Waits until all workers, or one, have executed all commands so far.
@@ -290,9 +292,15 @@ impl Session {
         self.0.is_told()
     }
 
-    /// Whether this process is the one that has started the session.
+    /// Whether workers are threads of this process.
     #[getter]
-    fn is_here(&self) -> bool {
-        self.0.is_here()
+    fn has_threads(&self) -> bool {
+        self.0.has_threads
+    }
+
+    /// The sessions that this process has started and that are not freed yet.
+    #[staticmethod]
+    fn open() -> Vec<Self> {
+        core::open().into_iter().map(Self).collect()
     }
 }

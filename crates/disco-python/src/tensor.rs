@@ -4,12 +4,15 @@
 
 use std::ffi::{CStr, c_int, c_void};
 
+use disco::tensor::Storage;
 use disco::{DType, Device, DeviceKind, Shape};
 use disco_core::tensor::{DLManagedTensor, DLManagedTensorVersioned, DLTensor};
 use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict, PyTuple};
+
+use crate::errors;
 
 const UNVERSIONED: &CStr = c"dltensor";
 const VERSIONED: &CStr = c"dltensor_versioned";
@@ -118,10 +121,55 @@ impl Tensor {
         if filled == 0 { Ok(()) } else { Err(PyErr::fetch(slf.py())) }
     }
 
+    /// With protocol 5 the elements lie beside the pickle.
+    fn __reduce_ex__<'py>(slf: &Bound<'py, Self>, protocol: u32) -> PyResult<Bound<'py, PyTuple>> {
+        let py = slf.py();
+        let (module, name) = if protocol >= 5 { ("pickle", "PickleBuffer") } else { ("builtins", "bytes") };
+        let elements = py.import(module)?.getattr(name)?.call1((slf,))?;
+        let restored = py.get_type::<Self>().getattr("_restored")?;
+        let shape = slf.get().shape(py)?;
+        (restored, (elements, slf.get().dtype(), shape)).into_pyobject(py)
+    }
+
+    /// The tensor of a pickle.
+    #[staticmethod]
+    fn _restored(elements: &Bound<'_, PyAny>, dtype: &Bound<'_, PyAny>, shape: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let view = elements.py().import("builtins")?.getattr("memoryview")?.call1((elements,))?;
+        let tensor = of_buffer(&view, dtype_of(dtype)?, shape_of(shape)?)?;
+        // Bytes do not change.
+        Ok(Self(if view.getattr("readonly")?.is_truthy()? { copied(elements.py(), &tensor)? } else { tensor }))
+    }
+
     fn __repr__(&self) -> String {
         let shape = self.0.dims();
         format!("<disco.Tensor {} {shape:?} on {}>", self.dtype(), self.0.device())
     }
+}
+
+/// The memory of a memoryview as a tensor, in place.
+pub(crate) fn of_buffer(view: &Bound<'_, PyAny>, dtype: DType, shape: Shape) -> PyResult<disco::Tensor> {
+    let py = view.py();
+    let mut buffer = ffi::Py_buffer::new();
+    // SAFETY: `buffer` is written by the call, and released below.
+    if unsafe { ffi::PyObject_GetBuffer(view.as_ptr(), &raw mut buffer, ffi::PyBUF_SIMPLE) } != 0 {
+        return Err(PyErr::fetch(py));
+    }
+    let (pointer, bytes) = (buffer.buf.cast::<u8>(), usize::try_from(buffer.len).unwrap_or(0));
+    // SAFETY: it was filled above. The view itself holds its object's memory until it is freed.
+    unsafe { ffi::PyBuffer_Release(&raw mut buffer) };
+    let owner = Box::new(view.clone().unbind());
+    // SAFETY: `owner` keeps the memory of the view.
+    let storage = unsafe { Storage::from_raw(pointer, bytes, Device::CPU, owner) };
+    disco::Tensor::from_storage(storage, dtype, shape).map_err(|error| errors::raised(py, &error))
+}
+
+/// A copy of a host tensor.
+pub(crate) fn copied(py: Python<'_>, tensor: &disco::Tensor) -> PyResult<disco::Tensor> {
+    let copied = || {
+        let copy = disco::Tensor::zeros(tensor.dtype(), tensor.shape().clone())?;
+        copy.copy_from(tensor).map(|()| copy)
+    };
+    copied().map_err(|error| errors::raised(py, &error))
 }
 
 /// Frees the tensor of a capsule that no consumer has taken.
@@ -187,6 +235,22 @@ pub(crate) fn import(array: &Bound<'_, PyAny>, stream: Option<i64>) -> PyResult<
     let capsule = match method.call((), Some(&versioned)) {
         // Libraries from before the versions of DLPack.
         Err(error) if error.is_instance_of::<PyTypeError>(py) => method.call((), Some(&named))?,
+        // Numpy does not lend elements of `ml_dtypes`, but unsigned ones of the same size.
+        Err(error) if error.is_instance_of::<PyBufferError>(py) => match (library_of(array), extension_of(array)) {
+            (Some("numpy"), Some(dtype)) => {
+                let unsigned = array.call_method1("view", (format!("u{}", dtype.size()),))?;
+                let Imported { tensor, is_read_only } = import(&unsigned, stream)?;
+                if !tensor.is_contiguous() {
+                    return Err(error);
+                }
+                let owner = Box::new(tensor.clone());
+                // SAFETY: `owner` keeps the elements.
+                let storage = unsafe { Storage::from_raw(tensor.data(), tensor.byte_len(), Device::CPU, owner) };
+                let tensor = disco::Tensor::from_storage(storage, dtype, tensor.shape().clone());
+                return Ok(Imported { tensor: tensor.map_err(|error| errors::raised(py, &error))?, is_read_only });
+            }
+            _ => return Err(error),
+        },
         capsule => capsule?,
     };
     let capsule = capsule.cast_into::<PyCapsule>().map_err(PyErr::from)?;
@@ -215,6 +279,13 @@ pub(crate) fn import(array: &Bound<'_, PyAny>, stream: Option<i64>) -> PyResult<
     let tensor = unsafe { disco::Tensor::from_dl_tensor(tensor, owner) };
     let tensor = tensor.map_err(|error| PyBufferError::new_err(error.to_string()))?;
     Ok(Imported { tensor, is_read_only })
+}
+
+/// The element type of an array whose elements are those of `ml_dtypes`.
+fn extension_of(array: &Bound<'_, PyAny>) -> Option<DType> {
+    let name: String = array.getattr("dtype").ok()?.getattr("name").ok()?.extract().ok()?;
+    let extensions = [DType::BF16, DType::F8E4M3, DType::F8E5M2];
+    extensions.into_iter().find(|dtype| long_name(*dtype) == name)
 }
 
 /// Whether elements lie in an order that a tensor can't have: backwards, or one for several.
@@ -266,6 +337,12 @@ pub(crate) fn to_library<'py>(tensor: &Bound<'py, Tensor>, library: &str) -> PyR
 fn to_numpy<'py>(tensor: &Bound<'py, Tensor>) -> PyResult<Bound<'py, PyAny>> {
     let numpy = tensor.py().import("numpy")?;
     let (shape, dtype) = (PyTuple::new(tensor.py(), tensor.get().0.dims())?, long_name(tensor.get().0.dtype()));
+    if matches!(tensor.get().0.dtype(), DType::BF16 | DType::F8E4M3 | DType::F8E5M2) {
+        // It tells numpy of these elements.
+        tensor.py().import("ml_dtypes").map_err(|_| {
+            PyTypeError::new_err(format!("numpy has elements of type {dtype} with the package `ml_dtypes` only, which is not installed"))
+        })?;
+    }
     if tensor.get().0.elements() == 0 {
         return numpy.getattr("empty")?.call1((shape, dtype));
     }

@@ -3,18 +3,13 @@
 //! Numbers, texts, bytes and `None` are values of their own. An array crosses as a tensor with the name of its library, and
 //! everything else as a pickle, whose buffers are tensors beside it.
 
-#![allow(unsafe_code)]
-
 use std::sync::Arc;
 
-use disco::tensor::Storage;
-use disco::{DType, Device, Value};
+use disco::{DType, Shape, Value};
 use pyo3::exceptions::{PyBufferError, PyOverflowError, PyTypeError, PyValueError};
-use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
 
-use crate::errors;
 use crate::tensor::{self, Tensor};
 
 /// The first item of an array that stands for one object: no list of a program begins with it by chance.
@@ -36,7 +31,7 @@ pub(crate) fn encode(object: &Bound<'_, PyAny>) -> PyResult<Value> {
         match tensor::contiguous(object, None) {
             Ok(imported) => {
                 // A thread worker gets the memory itself, and may write.
-                let tensor = if imported.is_read_only { copy(object.py(), &imported.tensor)? } else { imported.tensor };
+                let tensor = if imported.is_read_only { tensor::copied(object.py(), &imported.tensor)? } else { imported.tensor };
                 return Ok(marked([Value::Int(ARRAY), library.into(), Value::Tensor(tensor)]));
             }
             // Elements that DLPack does not know, such as texts: the library pickles them.
@@ -75,15 +70,6 @@ pub(crate) fn simple(object: &Bound<'_, PyAny>) -> PyResult<Option<Value>> {
     }))
 }
 
-/// A copy of a host tensor.
-fn copy(py: Python<'_>, tensor: &disco::Tensor) -> PyResult<disco::Tensor> {
-    let copied = || {
-        let copy = disco::Tensor::zeros(tensor.dtype(), tensor.shape().clone())?;
-        copy.copy_from(tensor).map(|()| copy)
-    };
-    copied().map_err(|error| errors::raised(py, &error))
-}
-
 fn marked<const N: usize>(items: [Value; N]) -> Value {
     Value::Array([Value::Int(MARK)].into_iter().chain(items).collect())
 }
@@ -101,19 +87,8 @@ fn pickle(object: &Bound<'_, PyAny>) -> PyResult<Value> {
 
 /// The bytes of a memoryview, in place.
 fn lent(view: &Bound<'_, PyAny>) -> PyResult<disco::Tensor> {
-    let py = view.py();
-    let mut buffer = ffi::Py_buffer::new();
-    // SAFETY: `buffer` is written by the call, and released below.
-    if unsafe { ffi::PyObject_GetBuffer(view.as_ptr(), &raw mut buffer, ffi::PyBUF_SIMPLE) } != 0 {
-        return Err(PyErr::fetch(py));
-    }
-    let (pointer, bytes) = (buffer.buf.cast::<u8>(), usize::try_from(buffer.len).unwrap_or(0));
-    // SAFETY: it was filled above. The view itself holds its object's memory until it is freed.
-    unsafe { ffi::PyBuffer_Release(&raw mut buffer) };
-    let owner = Box::new(view.clone().unbind());
-    // SAFETY: `owner` keeps the memory of the view.
-    let storage = unsafe { Storage::from_raw(pointer, bytes, Device::CPU, owner) };
-    disco::Tensor::from_storage(storage, DType::U8, bytes).map_err(|error| errors::raised(py, &error))
+    let bytes: usize = view.getattr("nbytes")?.extract()?;
+    tensor::of_buffer(view, DType::U8, Shape::from(bytes))
 }
 
 /// The object for a value.

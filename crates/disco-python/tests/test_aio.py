@@ -130,3 +130,18 @@ def test_a_session_is_used_by_several_threads_and_loops():
 
         with ThreadPoolExecutor(4) as pool:
             assert list(pool.map(work, range(4))) == [[1 + 2 * number] * 20 for number in range(4)]
+
+
+def test_waits_of_a_loop_share_one_file(processes):
+    import resource
+
+    async def main():
+        async with disco.aio.session(processes=1, backend=None) as s:
+            assert await asyncio.gather(*(s.get(sleep(s, 0)) for _ in range(3000))) == [0] * 3000
+
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
+    try:
+        run(main())
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)

@@ -292,3 +292,23 @@ def test_kinds_of_sessions_and_exceptions_are_complete():
         if name == "WorkerErrors":
             continue
         pickle.loads(pickle.dumps(getattr(disco, name)("text")))
+
+
+def test_failures_of_several_workers_keep_their_fields_in_a_pickle():
+    with started("processes") as s:
+        with pytest.raises(disco.WorkerErrors) as raised:
+            s.call(lambda ctx: 1 / 0).get_all()
+    error, restored = raised.value, pickle.loads(pickle.dumps(raised.value))
+    fields = ("worker", "function", "command", "kind", "message")
+    assert [getattr(error, name) for name in fields] == [getattr(restored, name) for name in fields]
+    assert [str(each) for each in error.exceptions] == [str(each) for each in restored.exceptions]
+    assert type(restored) is disco.WorkerErrors and [each.worker for each in restored.exceptions] == [0, 1, 2]
+
+
+def test_a_function_by_value_of_another_python_is_refused():
+    from disco import _functions
+
+    kind, pickled, versions, sources = _functions.describe(lambda ctx: 1)[0]
+    assert _functions.load((kind, pickled, versions, sources))(None) == 1
+    with pytest.raises(TypeError, match="by a program with Python 3.9, and this worker 3[.0-9]+: they must be the same"):
+        _functions.load((kind, pickled, versions | {"Python": "3.9"}, sources))

@@ -126,9 +126,16 @@ def test_new_definitions_reach_the_workers_through_comprehensions_classes_and_wr
                 try: return later
                 except NameError: return 0
 
+            def g(x, y): return h(x) + y
+            table = {"g": g}
+            partial = functools.partial(g, y=0)
+
+            @disco.function
+            def indirect(ctx, default=g): return table["g"](1, 0), partial(1), default(1, 0)
+
             with disco.session(processes=1, backend=None) as s:
                 for round in range(2):
-                    print(*(f(s).get() for f in (nested, of_class, of_wrapper, late)))
+                    print(*(f(s).get() for f in (nested, of_class, of_wrapper, late, indirect)))
                     def h(x): return x + 6
                     later = 7
             """
@@ -137,8 +144,8 @@ def test_new_definitions_reach_the_workers_through_comprehensions_classes_and_wr
     import subprocess
 
     output = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=60)
-    first = "([1], [1], 1, 1) (1, 1, 1) 2 0\n"
-    assert output.stdout == first + "([7], [7], 7, 7) (7, 7, 7) 14 7\n", output.stderr
+    first = "([1], [1], 1, 1) (1, 1, 1) 2 0 (1, 1, 1)\n"
+    assert output.stdout == first + "([7], [7], 7, 7) (7, 7, 7) 14 7 (7, 7, 7)\n", output.stderr
 
 
 class Adder:

@@ -211,3 +211,68 @@ def test_the_import_is_light():
     code = f"import disco, sys; print([name for name in '{heavy}'.split() if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout == "[]\n", done.stderr
+
+
+def test_a_session_of_threads_can_be_collected_by_its_own_worker(tmp_path):
+    out, err = output(
+        tmp_path,
+        """
+        import gc
+
+        sys.free, sys.collected = threading.Event(), threading.Event()
+
+        def collect(ctx):
+            sys.free.wait()
+            gc.collect()
+            sys.collected.set()
+
+        gc.disable()
+        cycle = [disco.session(threads=2, backend=None)]
+        cycle += [cycle, cycle[0].call(collect)]
+        del cycle
+        sys.free.set()
+        print(sys.collected.wait(20))
+        """,
+    )
+    assert (out, err) == ("True\n", "")
+
+
+def test_a_session_that_only_handles_keep_ends_with_the_program(tmp_path):
+    for kind in ("processes", "threads"):
+        out, err = output(
+            tmp_path,
+            f"""
+            @disco.function
+            def fail(ctx):
+                print("called", flush=True)
+                raise ValueError("lost")
+
+            refs = [fail(disco.session({kind}=1, backend=None))]
+            """,
+        )
+        assert "called" in out
+        assert err.startswith("disco: a session that the program has left open has failed: worker 0: fail"), err
+
+
+def test_waits_that_have_begun_are_errors_after_a_fork(tmp_path):
+    out, err = output(
+        tmp_path,
+        """
+        with disco.session(processes=1, backend=None) as s:
+            ref = sleep(s, 1)
+            try:
+                ref.get(timeout=0.1)
+            except disco.Timeout:
+                pass
+            if os.fork() == 0:
+                try:
+                    ref.get()
+                except RuntimeError as error:
+                    print(str(error)[:31], flush=True)
+                del ref
+                os._exit(0)
+            os.wait()
+            print(ref.get() in s.call(lambda ctx: os.getpid()).get_all())
+        """,
+    )
+    assert (out, err) == ("this process was forked after t\nTrue\n", "")

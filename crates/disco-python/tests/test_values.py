@@ -5,6 +5,8 @@ import datetime
 import enum
 import math
 
+import pickle
+import time
 import disco
 import numpy as np
 import pytest
@@ -215,3 +217,59 @@ def test_functions_of_rust_take_what_both_languages_have(processes):
     with pytest.raises(TypeError, match="object has no form in other languages"):
         total(object())
     assert blocks.get_all()[1].tolist() == [2.0, 3.0]
+
+
+def test_tensors_within_other_objects(s):
+    found = s.call(lambda ctx: {"a": [ctx.empty((2, 3), "bfloat16", library="disco")], "b": 1}).get()
+    (tensor,) = found["a"]
+    assert (type(tensor), tensor.dtype, tensor.shape) == (disco.Tensor, "bfloat16", (2, 3))
+    tensor = s.call(lambda ctx: ctx.empty(4, library="disco")).get()
+    tensor.numpy()[:] = range(4)
+    for protocol in (2, 4, 5):
+        again = pickle.loads(pickle.dumps([tensor], protocol))[0]
+        again.numpy()[0] = 7
+        assert again.numpy().tolist() == [7, 1, 2, 3] and tensor.numpy()[0] == 0
+    assert s.call(lambda ctx, x: x["t"].numpy().tolist(), {"t": tensor}).get() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "float8_e5m2"])
+def test_arrays_of_ml_dtypes(s, name):
+    dtype = np.dtype(getattr(pytest.importorskip("ml_dtypes"), name))
+    x = (np.arange(12).reshape(3, 4) % 4).astype(dtype)
+    for given in (x, x.T, x[:, ::-1], x[:0]):
+        back = s.call(lambda ctx, x: x, given).get()
+        assert back.dtype == dtype and back.tobytes() == given.tobytes()
+    if name == "bfloat16":
+
+        def total(ctx, x):
+            own = x.copy()
+            assert ctx.all_reduce(own, out=own) is own
+            return own, ctx.all_reduce(x.T)
+
+        for own, transposed in s.call(total, x).get_all():
+            assert own.dtype == dtype and (own == 3 * x).all() and (transposed == 3 * x.T).all()
+
+
+def test_a_wait_that_has_passed_its_limit_goes_on(processes):
+    @disco.function
+    def slow(ctx, seconds):
+        class Counted:
+            def __reduce__(self):
+                ctx_state["sent"] = ctx_state.get("sent", 0) + 1
+                return int, (5,)
+
+        ctx_state = ctx.state
+        ctx_state["sent"] = 0
+        time.sleep(seconds)
+        return Counted()
+
+    ref, limits = slow(processes, 0.5), 0
+    for get in (ref.get, lambda timeout: ref[1].get(timeout), lambda timeout: ref.get_all(timeout)[0]):
+        while True:
+            try:
+                assert get(timeout=0.02) == 5
+                break
+            except disco.Timeout:
+                limits += 1
+    assert limits > 3
+    assert processes.call(lambda ctx: ctx.state["sent"]).get_all() == [3, 3, 3]

@@ -75,7 +75,8 @@ class WorkerErrors(ExceptionGroup[WorkerError], WorkerError):
         return WorkerErrors(self.message, excs)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return WorkerErrors, (self.message, list(self.exceptions))
+        restored, (kind, _, fields) = DiscoError.__reduce__(self)
+        return restored, (kind, (self.message, list(self.exceptions)), fields)
 
 
 class Earlier(WorkerError):

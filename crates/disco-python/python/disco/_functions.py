@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import builtins
+import collections
 import functools
 import inspect
+import io
+import os
 import sys
 import types
 import weakref
-from typing import TYPE_CHECKING, Any, Callable, Generic, Iterator, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Callable, Generic, Iterable, Iterator, TypeVar, overload
 
 from . import _disco
 
@@ -95,25 +98,77 @@ def describe(function: Callable[..., Any]) -> tuple[Any, list[Name]]:
             found = getattr(found, part, None)
         if has_source and (found is function or getattr(found, "function", None) is function):
             return ("import", module, name), []
+    seen: dict[int, Any] = {}
+    names = list(_names_of(function, module, seen))
+    return ("value", _pickled(function), _versions(), _sources_of(seen.values())), names
+
+
+def _pickled(function: Any) -> bytes:
+    """The pickle of a function by value, whose tracebacks name its file."""
+    file = io.BytesIO()
+    _pickler()(file, protocol=5).dump(function)
+    return file.getvalue()
+
+
+@functools.cache
+def _pickler() -> Any:
     import cloudpickle
 
-    return ("value", cloudpickle.dumps(function, protocol=5)), list(_names_of(function, set()))
+    table = cloudpickle.Pickler.dispatch_table
+
+    def code(code: types.CodeType) -> tuple[Any, ...]:
+        make, args = table[types.CodeType](code)
+        # Versions from 3.1.3 on forget the file.
+        return make, tuple(code.co_filename if arg == "<dynamic-code>" else arg for arg in args)
+
+    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+        dispatch_table = collections.ChainMap({types.CodeType: code}, table)
+
+    return Pickler
 
 
-def _names_of(function: Any, seen: set[int]) -> Iterator[Name]:
-    """The names of a function or a class that is sent by value, and those of the functions and classes behind them."""
-    function = function.function if isinstance(function, Function) else function
-    if id(function) in seen:
+def _versions() -> dict[str, str]:
+    """The versions that a function by value depends on."""
+    import cloudpickle
+
+    return {"Python": "{}.{}".format(*sys.version_info), "cloudpickle": cloudpickle.__version__}
+
+
+def _sources_of(functions: Iterable[Any]) -> dict[str, list[str]]:
+    """The lines of a notebook's cells, by their names, for tracebacks: they are no files that a worker could read."""
+    import linecache
+
+    files = {code.co_filename for code in (getattr(function, "__code__", None) for function in functions) if code is not None}
+    return {file: lines for file in files if not os.path.exists(file) and (lines := linecache.getlines(file))}
+
+
+def _names_of(value: Any, module: str | None, seen: dict[int, Any]) -> Iterator[Name]:
+    """The names of a function or a class of the module, which is sent by value, and of those behind them."""
+    value = value.function if isinstance(value, Function) else value
+    if id(value) in seen:
         return
-    seen.add(id(function))
-    if isinstance(function, type):
-        for value in list(vars(function).values()):
-            yield from _names_of(getattr(value, "__func__", getattr(value, "fget", value)), seen)
+    seen[id(value)] = value
+    behind: Iterable[Any] = ()
+    if isinstance(value, functools.partial):
+        behind = (value.func, *value.args, *value.keywords.values())
+    elif isinstance(value, (dict, list, tuple)):
+        # A table of functions. Its own changes are not seen.
+        behind = [each for each in (value.values() if isinstance(value, dict) else value) if callable(each)]
+    elif getattr(value, "__module__", None) != module:
         return
-    if isinstance(wrapped := getattr(function, "__wrapped__", None), types.FunctionType):
-        yield from _names_of(wrapped, seen)
-    if not isinstance(function, types.FunctionType):
-        return
+    elif isinstance(value, type):
+        behind = [getattr(each, "__func__", getattr(each, "fget", each)) for each in vars(value).values()]
+    elif isinstance(value, types.FunctionType):
+        names = _names_in(value)
+        yield from ((now, _weak(now())) for now in names)
+        defaults = (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())
+        behind = [getattr(value, "__wrapped__", None), *defaults, *(now() for now in names)]
+    for each in behind:
+        yield from _names_of(each, module, seen)
+
+
+def _names_in(function: types.FunctionType) -> list[Callable[[], Any]]:
+    """The values of the global names and of the variables of enclosing functions."""
     space = function.__globals__
     names: list[Callable[[], Any]] = [
         functools.partial(space.get, name)
@@ -122,12 +177,7 @@ def _names_of(function: Any, seen: set[int]) -> Iterator[Name]:
         # A name without a value may get one; the names of attributes are among these, too.
         if name in space or not hasattr(builtins, name)
     ]
-    names += [functools.partial(_content, cell) for cell in function.__closure__ or ()]
-    for now in names:
-        value = now()
-        yield now, _weak(value)
-        if getattr(value, "__module__", None) == function.__module__:
-            yield from _names_of(value, seen)
+    return names + [functools.partial(_content, cell) for cell in function.__closure__ or ()]
 
 
 def _codes_of(code: types.CodeType) -> Iterator[types.CodeType]:
@@ -164,5 +214,13 @@ def load(described: tuple[Any, ...]) -> Callable[..., Any]:
     else:
         import pickle
 
-        found = pickle.loads(described[1])
+        _, pickled, sent, sources = described
+        if sent != (own := _versions()):
+            differ = " and ".join(f"{name} {sent[name]}, and this worker {own[name]}" for name in own if sent[name] != own[name])
+            raise TypeError(f"the function was sent by value by a program with {differ}: they must be the same")
+        import linecache
+
+        for file, lines in sources.items():
+            linecache.cache[file] = (sum(map(len, lines)), None, lines, file)
+        found = pickle.loads(pickled)
     return found.function if isinstance(found, Function) else found

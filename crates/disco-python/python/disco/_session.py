@@ -8,7 +8,6 @@ import json
 import os
 import sys
 import types
-import weakref
 from typing import Any, Callable, Iterable, Mapping, NamedTuple, Sequence, TypeVar, cast
 
 from . import _disco
@@ -17,9 +16,6 @@ from ._errors import Closed, Timeout
 from ._functions import Function, describe, sent_of
 
 T = TypeVar("T")
-
-#: Sessions that the end of the program shuts down.
-_open: "weakref.WeakSet[Base]" = weakref.WeakSet()
 
 
 class Replaced(NamedTuple):
@@ -91,10 +87,9 @@ class Library:
 class Base:
     """What sessions of both kinds do without waiting."""
 
-    def __init__(self, core: _disco.Session, has_threads: bool = False) -> None:
-        self._core, self._has_threads = core, has_threads
+    def __init__(self, core: _disco.Session) -> None:
+        self._core = core
         self._named: dict[str, RemoteFunction] = {}
-        _open.add(self)
 
     @property
     def size(self) -> int:
@@ -345,7 +340,7 @@ def session(
     ``"when_recovered"``, ``"at_once"``), ``log_dir``, ``spares``; for nodes ``listen`` (``"HOST:PORT"``), ``token``, ``fan_out``.
     """
     core = _disco.Session.start(options_of(processes, threads, nodes, per_node, options)).wait()
-    started = Session(core, has_threads=threads is not None)
+    started = Session(core)
     if backend is not None:
         try:
             started.init_ccl(backend, devices)
@@ -371,10 +366,7 @@ def _set_worker_program() -> None:
 
 @atexit.register
 def _end_all() -> None:
-    for session in list(_open):
-        core = session._core
-        if not core.is_here:
-            continue
+    for core in _disco.Session.open():
         # After Ctrl-C nobody waits for a long function.
         limit = 0.5 if getattr(sys, "last_type", None) is KeyboardInterrupt else 10
         try:
@@ -389,7 +381,7 @@ def _end_all() -> None:
         try:
             core.shutdown().wait(limit)
         except Exception:
-            if session._has_threads:
+            if core.has_threads:
                 # They would run Python in an interpreter that is being taken down.
                 print("disco: workers that are threads are still in a function: the program ends at once", file=sys.stderr)
                 sys.stdout.flush()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
-from typing import Any, Generator, Iterable, Mapping, Sequence, TypeVar
+import weakref
+from typing import Any, Callable, Generator, Iterable, Mapping, Sequence, TypeVar
 
 from . import _disco
 from ._disco import Ref
@@ -17,31 +19,56 @@ __all__ = ["Session", "session", "wait"]
 T = TypeVar("T")
 
 
+class _Waits:
+    """The waits of one event loop."""
+
+    def __init__(self) -> None:
+        self.native = _disco.Waits()
+        self.numbers = itertools.count()
+        #: What goes on, by number.
+        self.pending: dict[int, Callable[[], None]] = {}
+
+    def go_on(self) -> None:
+        for number in self.native.ready():
+            if (go_on := self.pending.get(number)) is not None:
+                go_on()
+
+
+_of_loops: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Waits]" = weakref.WeakKeyDictionary()
+
+
 async def wait(operation: _disco.Operation[T]) -> T:
     """The result of an operation. Cancelling ends the wait, and not the command."""
-    result = operation.poll()
+    loop = asyncio.get_running_loop()
+    waits = _of_loops.get(loop)
+    if waits is None:
+        waits = _of_loops[loop] = _Waits()
+    number = next(waits.numbers)
+    result = operation.poll(waits.native, number)
     if result is not None:
         return result[0]
-    loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
 
     def go_on() -> None:
         if future.done():
             return
         try:
-            result = operation.poll()
+            result = operation.poll(waits.native, number)
         except BaseException as error:
             future.set_exception(error)
         else:
             if result is not None:
                 future.set_result(result[0])
 
-    file = operation.fileno()
-    loop.add_reader(file, go_on)
+    if not waits.pending:
+        loop.add_reader(waits.native.fileno(), waits.go_on)
+    waits.pending[number] = go_on
     try:
         return await future
     finally:
-        loop.remove_reader(file)
+        del waits.pending[number]
+        if not waits.pending:
+            loop.remove_reader(waits.native.fileno())
         operation.close()
 
 
@@ -146,7 +173,7 @@ class _Start:
         return self._start().__await__()
 
     async def _start(self) -> Session:
-        started = Session(await wait(_disco.Session.start(self._options)), self._options["kind"] == "threads")
+        started = Session(await wait(_disco.Session.start(self._options)))
         if self._backend is not None:
             try:
                 await started.init_ccl(self._backend, self._devices)

@@ -99,7 +99,10 @@ def test_the_exception_of_a_worker_is_shown_with_its_traceback(kernel):
     kernel.run(START)
     _, error = kernel.run("def helper(x): raise ValueError(f'bad {x}')\nwork(s).get(0)")
     text = "\n".join(error["traceback"])
-    assert error["ename"] == "WorkerError" and "ValueError: bad 0" in text and "On the worker:" in text
+    assert error["ename"] == "WorkerError" and "ValueError: bad 0" in text
+    # With the lines of the cells.
+    on_the_worker = text.split("On the worker:")[1]
+    assert "return helper(ctx.worker)" in on_the_worker and "raise ValueError(f'bad {x}')" in on_the_worker
     assert kernel.run("s.recover()\ndef helper(x): return x\nwork(s).get_all()") == ("[0, 1]", None)
 
 
