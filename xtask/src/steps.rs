@@ -18,7 +18,7 @@ pub(crate) struct Step {
 }
 
 /// Packages of the workspace and their folders. Each must build alone. A test compares this with the manifests.
-pub(crate) const CRATES: [(&str, &str); 25] = [
+pub(crate) const CRATES: [(&str, &str); 26] = [
     ("disco-runtime", "."),
     ("disco-core", "disco-core"),
     ("disco-engine", "crates/disco-engine"),
@@ -36,6 +36,7 @@ pub(crate) const CRATES: [(&str, &str); 25] = [
     ("disco-trace", "crates/disco-trace"),
     ("disco-conformance", "crates/disco-conformance"),
     ("disco-python", "crates/disco-python"),
+    ("disco-serve", "crates/disco-serve"),
     ("disco-gpu-double", "testing/disco-gpu-double"),
     ("disco-runtime-cli", "disco-cli"),
     ("disco-benches", "benches"),

@@ -1,0 +1,7 @@
+//! From requests to tokens: which sequences take part in each step of the model.
+
+mod request;
+
+pub use request::{
+    EVENTS_AHEAD, End, Event, Failure, Inbox, Refused, Request, Requests, Running, Sampling, Submitted, Token, channel,
+};

@@ -1,0 +1,3 @@
+//! Serves a language model on the workers of Disco.
+
+pub mod engine;
