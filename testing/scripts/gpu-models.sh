@@ -52,6 +52,15 @@ transformers() {
     fi
 }
 
+# in_python NAME BACKEND RANKS LIBRARY: the Python package with arrays of a library.
+in_python() {
+    if "$python" -c "import $4" 2> /dev/null; then
+        in_env $several PYTHONPATH="$B/python:$here" -- "$1" 60 "$python" -c "import gpu_python; gpu_python.main('$2', $3, '$4')"
+    else
+        skip "$1" "there is no $4"
+    fi
+}
+
 machine "ldd '$G' | grep 'not found'; true"
 [ "$makes_tiny" = 1 ] && step models_tiny 30 "$python" "$here/gpu_models.py" tiny "$M"
 transformers transformers_large 120 large
@@ -81,6 +90,14 @@ done
 texts texts_large_2_nccl 40 large nccl 2
 speed speed_4_cuda_p2p 40 cuda_p2p 4
 mps_end
+if [ "$quick" = 1 ]; then
+    in_python python_numpy local 2 numpy
+else
+    for library in torch cupy; do in_python "python_$library" nccl 1 $library; done
+    mps_start
+    for backend in nccl cuda_p2p; do in_python "python_torch_2_$backend" $backend 2 torch; done
+    mps_end
+fi
 refused model_missing 'there is no such file' "$G" --model "$M/missing"
 if [ "$quick" != 1 ]; then
     refused devices_too_few '1 devices for 2 workers' env $several "$G" --model "$M/small" --workers 2 --devices 0 --backend nccl

@@ -1,8 +1,8 @@
 //! The session behind Python's objects, and the calls of it.
 
 use std::mem::ManuallyDrop;
-use std::sync::{Arc, Mutex, Weak};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
 
 use disco::{Arguments, DRef, LaneSession, Session as _, SessionExt as _, Value, WorkerId};
 use disco_core::sync;

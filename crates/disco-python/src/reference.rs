@@ -28,7 +28,13 @@ pub(crate) struct Ref {
 
 impl Ref {
     pub(crate) fn new(core: &Arc<Core>, handle: DRef, is_python: bool) -> Self {
-        Self { core: core.clone(), handle: ManuallyDrop::new(handle), is_python, waits: Mutex::default(), forks: forks() }
+        Self {
+            core: core.clone(),
+            handle: ManuallyDrop::new(handle),
+            is_python,
+            waits: Mutex::default(),
+            forks: forks(),
+        }
     }
 }
 

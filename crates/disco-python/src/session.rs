@@ -4,7 +4,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
 
-use disco::{Arguments, DRef, DataPlane as _, LaneSession, Session as _, SessionExt as _, SessionKind, Value, WorkerId};
+use disco::{
+    Arguments, DRef, DataPlane as _, LaneSession, Session as _, SessionExt as _, SessionKind, Value, WorkerId,
+};
 use futures_channel::oneshot;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;

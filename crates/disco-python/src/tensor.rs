@@ -9,6 +9,7 @@ use disco::{DType, Device, DeviceKind, Shape};
 use disco_core::tensor::{DLManagedTensor, DLManagedTensorVersioned, DLTensor};
 use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
 use pyo3::ffi;
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict, PyTuple};
 
@@ -222,19 +223,25 @@ pub(crate) fn import(array: &Bound<'_, PyAny>, stream: Option<i64>) -> PyResult<
     if let Ok(tensor) = array.cast::<Tensor>() {
         return Ok(Imported { tensor: tensor.get().0.clone(), is_read_only: false });
     }
-    let method = array.getattr("__dlpack__").map_err(|_| {
+    let method = array.getattr(intern!(py, "__dlpack__")).map_err(|_| {
         let name = array.get_type().qualname().map_or_else(|_| "the object".to_owned(), |name| name.to_string());
         PyTypeError::new_err(format!("{name} is no array: it has no `__dlpack__`"))
     })?;
-    let named = PyDict::new(py);
-    if let Some(stream) = stream {
-        named.set_item("stream", stream)?;
-    }
-    let versioned = named.copy()?;
-    versioned.set_item("max_version", (1, 0))?;
-    let capsule = match method.call((), Some(&versioned)) {
+    let named = |is_versioned: bool| -> PyResult<Bound<'_, PyDict>> {
+        let named = PyDict::new(py);
+        if is_versioned {
+            named.set_item(intern!(py, "max_version"), (1, 0))?;
+        }
+        if let Some(stream) = stream {
+            named.set_item(intern!(py, "stream"), stream)?;
+        }
+        Ok(named)
+    };
+    let capsule = match method.call(PyTuple::empty(py), Some(&named(true)?)) {
         // Libraries from before the versions of DLPack.
-        Err(error) if error.is_instance_of::<PyTypeError>(py) => method.call((), Some(&named))?,
+        Err(error) if error.is_instance_of::<PyTypeError>(py) => {
+            method.call(PyTuple::empty(py), Some(&named(false)?))?
+        }
         // Numpy does not lend elements of `ml_dtypes`, but unsigned ones of the same size.
         Err(error) if error.is_instance_of::<PyBufferError>(py) => match (library_of(array), extension_of(array)) {
             (Some("numpy"), Some(dtype)) => {
@@ -340,7 +347,9 @@ fn to_numpy<'py>(tensor: &Bound<'py, Tensor>) -> PyResult<Bound<'py, PyAny>> {
     if matches!(tensor.get().0.dtype(), DType::BF16 | DType::F8E4M3 | DType::F8E5M2) {
         // It tells numpy of these elements.
         tensor.py().import("ml_dtypes").map_err(|_| {
-            PyTypeError::new_err(format!("numpy has elements of type {dtype} with the package `ml_dtypes` only, which is not installed"))
+            PyTypeError::new_err(format!(
+                "numpy has elements of type {dtype} with the package `ml_dtypes` only, which is not installed"
+            ))
         })?;
     }
     if tensor.get().0.elements() == 0 {

@@ -31,7 +31,11 @@ pub(crate) fn encode(object: &Bound<'_, PyAny>) -> PyResult<Value> {
         match tensor::contiguous(object, None) {
             Ok(imported) => {
                 // A thread worker gets the memory itself, and may write.
-                let tensor = if imported.is_read_only { tensor::copied(object.py(), &imported.tensor)? } else { imported.tensor };
+                let tensor = if imported.is_read_only {
+                    tensor::copied(object.py(), &imported.tensor)?
+                } else {
+                    imported.tensor
+                };
                 return Ok(marked([Value::Int(ARRAY), library.into(), Value::Tensor(tensor)]));
             }
             // Elements that DLPack does not know, such as texts: the library pickles them.

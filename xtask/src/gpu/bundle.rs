@@ -28,6 +28,7 @@ pub(crate) fn bundle(folder: &Path) -> Result<()> {
     let (bin, lib) = (folder.join("bin"), folder.join("lib"));
     fs::create_dir_all(&bin)?;
     fs::create_dir_all(&lib)?;
+    programs::copy_python(&bin)?;
     for program in programs::build(true)? {
         let file = bin.join(program.name);
         run(Command::new("strip").arg("-s").arg(&program.file).arg("-o").arg(&file))?;

@@ -45,6 +45,7 @@ pub(crate) const PARTS: [Part; 5] = [
             "crates/disco-candle/src",
             "crates/disco-models/src",
             "crates/disco-models/examples/generate",
+            "crates/disco-python",
             "crates/disco-ccl/src",
             "disco-nccl/src",
         ],

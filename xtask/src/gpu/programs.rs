@@ -1,9 +1,11 @@
 //! Builds the programs of the kit.
 
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
+use crate::built::root;
 use crate::{built, cuda};
 
 /// A program: its name in the kit, and the file that cargo built.
@@ -22,12 +24,32 @@ const PROGRAMS: [(&str, &str, &str); 6] = [
     ("generate", "example", "generate"),
 ];
 
-const BUILDS: [&str; 4] = [
+const BUILDS: [&str; 5] = [
+    "build --package disco-python",
     "build --package disco-runtime-cli",
     "build --package disco-runtime --features nccl --example digits --example gpu_evidence",
     "test --package disco-tests --test nccl --no-run",
     "test --package disco-benches --features nccl --bench nccl --no-run",
 ];
+
+/// The sources of the Python package.
+const PYTHON: &str = "crates/disco-python/python/disco";
+
+/// Copies the sources of the Python package beside its native part.
+///
+/// # Errors
+/// A file can't be copied.
+pub(crate) fn copy_python(bin: &Path) -> Result<()> {
+    let folder = bin.join("python/disco");
+    fs::create_dir_all(&folder)?;
+    for entry in fs::read_dir(root().join(PYTHON))? {
+        let file = entry?.path();
+        if let (Some(name), Some("py")) = (file.file_name(), file.extension().and_then(|end| end.to_str())) {
+            fs::copy(&file, folder.join(name))?;
+        }
+    }
+    Ok(())
+}
 
 /// The example `generate` for the CPU.
 const GENERATE: &str = "build --package disco-models --example generate";
@@ -53,5 +75,9 @@ pub(crate) fn build(is_release: bool) -> Result<Vec<Program>> {
         let file = found.with_context(|| format!("cargo has built no {kind} {target}"))?.file.clone();
         Ok(Program { name, file })
     };
-    PROGRAMS.into_iter().map(find).collect()
+    let mut programs = PROGRAMS.into_iter().map(find).collect::<Result<Vec<_>>>()?;
+    // The native part of the Python package, which is no program.
+    let file = programs[0].file.with_file_name("lib_disco.so");
+    programs.push(Program { name: "python/disco/_disco.abi3.so", file });
+    Ok(programs)
 }

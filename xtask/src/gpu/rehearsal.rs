@@ -42,6 +42,7 @@ impl Rehearsal<'_> {
         let [bin, double] = ["bin", "double"].map(|name| self.folder.join(name));
         fs::create_dir_all(&bin)?;
         fs::create_dir_all(&double)?;
+        programs::copy_python(&bin)?;
         for program in self.programs {
             symlink(&program.file, bin.join(program.name))?;
         }
