@@ -1,6 +1,6 @@
 from collections.abc import Generator, Iterable, Sequence
 from os import PathLike
-from typing import Any, Generic, Literal, TypeAlias, TypeVar, final
+from typing import Any, Generic, Literal, SupportsIndex, TypeAlias, TypeVar, final
 
 __version__: str
 
@@ -52,6 +52,9 @@ class Tensor:
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> Any: ...
+    def __reduce_ex__(self, protocol: SupportsIndex, /) -> Any: ...
+    @staticmethod
+    def _restored(elements: Any, dtype: str, shape: tuple[int, ...]) -> Tensor: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
     def __release_buffer__(self, buffer: memoryview, /) -> None: ...
 

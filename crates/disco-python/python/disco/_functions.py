@@ -105,13 +105,6 @@ def describe(function: Callable[..., Any]) -> tuple[Any, list[Name]]:
 
 def _pickled(function: Any) -> bytes:
     """The pickle of a function by value, whose tracebacks name its file."""
-    file = io.BytesIO()
-    _pickler()(file, protocol=5).dump(function)
-    return file.getvalue()
-
-
-@functools.cache
-def _pickler() -> Any:
     import cloudpickle
 
     table = cloudpickle.Pickler.dispatch_table
@@ -121,10 +114,11 @@ def _pickler() -> Any:
         # Versions from 3.1.3 on forget the file.
         return make, tuple(code.co_filename if arg == "<dynamic-code>" else arg for arg in args)
 
-    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-        dispatch_table = collections.ChainMap({types.CodeType: code}, table)
-
-    return Pickler
+    # The table is looked up in the class.
+    named = {"dispatch_table": collections.ChainMap({types.CodeType: code}, table)}
+    file = io.BytesIO()
+    type("Pickler", (cloudpickle.Pickler,), named)(file, protocol=5).dump(function)
+    return file.getvalue()
 
 
 def _versions() -> dict[str, str]:
