@@ -2,6 +2,9 @@
 
 use candle_core::{DType, Device, Error, Result, Tensor};
 
+use crate::attention::{Memory, View};
+use crate::heads::Heads;
+
 /// Slots of a new cache, unless the prompt needs more.
 const FIRST_SLOTS: usize = 64;
 
@@ -34,6 +37,19 @@ pub(crate) enum Slots {
     /// One slot, whose number is on the device, once for each element of the keys of a layer; and how many slots tokens
     /// attend to.
     At { index: Tensor, width: usize },
+}
+
+/// A layer, and the slots of the tokens of a forward pass.
+pub(crate) struct Slotted<'a> {
+    pub(crate) layer: &'a mut Layer,
+    pub(crate) slots: &'a Slots,
+}
+
+impl Memory for Slotted<'_> {
+    fn attend(self, heads: &Heads, view: &View, query: &Tensor, new: [&Tensor; 2]) -> Result<Tensor> {
+        let [keys, values] = self.layer.append(self.slots, new)?;
+        heads.attend(query, &keys, &values, view.mask.as_ref())
+    }
 }
 
 /// The place of the next token of each sequence, on the device. A step reads it and moves it on in place, so that the host

@@ -40,12 +40,14 @@ mod experts;
 mod feed_forward;
 mod generation;
 mod head_norms;
+mod heads;
 #[cfg(feature = "hub")]
 pub mod hub;
 mod mask;
 mod model;
 mod names;
 mod norm;
+mod paged;
 mod parts;
 mod plan;
 mod rope;
@@ -61,6 +63,7 @@ pub use config::{Activation, Config, ExpertSplit, Experts, Features, Pairs, Scal
 pub use error::ModelError;
 pub use generation::{Generation, Steps};
 pub use model::Transformer;
+pub use paged::{BLOCK, Pool, Ragged, Run};
 pub use parts::Precision;
 pub use plan::plan;
 pub use sampler::Sampler;

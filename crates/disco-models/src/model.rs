@@ -14,9 +14,10 @@ use disco_candle::{Argmax, VocabParallelEmbedding, VocabParallelLogits};
 use disco_candle::{HeadPlan, even_ranges};
 use disco_core::WorkerContext;
 
-use crate::attention::{Attention, Pass, View, capped};
-use crate::cache::Slots;
+use crate::attention::{Attention, Memory, View, Views};
+use crate::cache::{Slots, Slotted};
 use crate::feed_forward::FeedForward;
+use crate::heads::capped;
 use crate::mask::mask;
 use crate::names::{Names, Role};
 use crate::norm::Norm;
@@ -280,12 +281,12 @@ impl Transformer {
                 Some(window) => Some(cursor.windowed(&mask, window)?),
                 None => (!is_open).then(|| mask.clone()),
             };
-            Ok(View { rotation: rope.rotation_at(&cursor.positions, &lengths)?, mask })
+            Ok(View { rotation: rope.rotation_at(&cursor.positions, &lengths)?, mask, window })
         })?;
         let shape = self.layers.first().map_or([sequences, 0, 1, 0], |block| block.attention.shape(sequences));
-        let pass = Pass { views, slots: Slots::At { index: cursor.index(&shape)?, width } };
+        let slots = Slots::At { index: cursor.index(&shape)?, width };
         cursor.advance()?;
-        let hidden = self.forward(cache, &tokens.unsqueeze(1)?, &pass)?;
+        let hidden = self.forward(cache, &tokens.unsqueeze(1)?, &views, &slots)?;
         if self.rope.may_restart(&lengths) {
             // A copy: the tokens of the next step may have the same memory.
             cache.history.push(tokens.unsqueeze(1)?.copy()?);
@@ -313,6 +314,17 @@ impl Transformer {
         Ok(self.logits.argmax(hidden)?)
     }
 
+    /// The type of hidden states, keys and values.
+    pub(crate) fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// The number of tokens of a sequence up to which its positions are always rotated alike, if longer ones are rotated in
+    /// another way.
+    pub fn first_context(&self) -> Option<usize> {
+        self.rope.first_context()
+    }
+
     /// The device of the weights.
     pub fn device(&self) -> &Device {
         &self.device
@@ -326,19 +338,18 @@ impl Transformer {
         let (starts, used) = (&cache.starts, cache.used);
         let views = self.views(|rope, window| {
             let mask = mask(starts, used, count, window, (self.dtype, &self.device))?;
-            Ok(View { rotation: rope.rotation(starts, used, count, lengths)?, mask })
+            Ok(View { rotation: rope.rotation(starts, used, count, lengths)?, mask, window })
         })?;
-        let pass = Pass { views, slots: Slots::From(used) };
-        let hidden = self.forward(cache, tokens, &pass)?;
+        let hidden = self.forward(cache, tokens, &views, &Slots::From(used))?;
         cache.fill(slots);
         Ok(hidden)
     }
 
     /// The views of layers without and with a window, as far as the model has such layers.
-    fn views(
+    pub(crate) fn views(
         &self,
         view: impl Fn(&Rope, Option<usize>) -> candle_core::Result<View>,
-    ) -> candle_core::Result<[Option<View>; 2]> {
+    ) -> candle_core::Result<Views> {
         let features = &self.config.features;
         let has = |windowed| (0..self.config.layers).any(|layer| features.is_windowed(layer) == windowed);
         let full = has(false).then(|| view(&self.rope, None)).transpose()?;
@@ -349,7 +360,7 @@ impl Transformer {
 
     /// # Errors
     /// The context has fewer than `slots` slots.
-    fn check_room(&self, slots: usize) -> Result<(), ModelError> {
+    pub(crate) fn check_room(&self, slots: usize) -> Result<(), ModelError> {
         if slots > self.config.context {
             Err(ModelError::Context { tokens: slots, context: self.config.context })
         } else {
@@ -358,20 +369,46 @@ impl Transformer {
     }
 
     /// Processes tokens `[sequences, count]`. Returns the hidden states of the last ones.
-    fn forward(&self, cache: &mut Cache, tokens: &Tensor, pass: &Pass) -> Result<Tensor, ModelError> {
+    fn forward(&self, cache: &mut Cache, tokens: &Tensor, views: &Views, slots: &Slots) -> Result<Tensor, ModelError> {
+        let memories = cache.layers.iter_mut().map(|layer| Slotted { layer, slots });
+        let x = self.compute(tokens, views, memories)?;
         let (_, count) = tokens.dims2()?;
+        let last = x.narrow(1, count - 1, 1)?.squeeze(1)?.contiguous()?;
+        Ok(self.norm.forward(&last)?)
+    }
+
+    /// Processes tokens `[sequences, count]` with the memory of each layer. Returns `[sequences, count, dim]`, before the
+    /// last norm.
+    pub(crate) fn compute(
+        &self,
+        tokens: &Tensor,
+        views: &Views,
+        memories: impl Iterator<Item = impl Memory>,
+    ) -> Result<Tensor, ModelError> {
         let features = &self.config.features;
         let mut x = scaled(self.embedding.forward(tokens)?, features.embedding_factor)?;
-        for (block, layer) in self.layers.iter().zip(&mut cache.layers) {
-            let y = block.attention.forward(&normed(&block.attention_norm, x.clone())?, pass, layer)?;
+        for (block, memory) in self.layers.iter().zip(memories) {
+            let y = block.attention.forward(&normed(&block.attention_norm, x.clone())?, views, memory)?;
             let y = normed(&block.attention_post_norm, y)?;
             x = (x + scaled(y, features.residual_factor)?)?;
             let y = block.feed_forward.forward(&normed(&block.ffn_norm, x.clone())?)?;
             let y = normed(&block.ffn_post_norm, y)?;
             x = (x + scaled(y, features.residual_factor)?)?;
         }
-        let last = x.narrow(1, count - 1, 1)?.squeeze(1)?.contiguous()?;
-        Ok(self.norm.forward(&last)?)
+        Ok(x)
+    }
+
+    /// The hidden states that [`logits`](Self::logits) takes.
+    pub(crate) fn last_norm(&self, x: &Tensor) -> candle_core::Result<Tensor> {
+        self.norm.forward(x)
+    }
+
+    /// The shape of keys and values of one token on this rank, in each layer: kv heads, and elements of a head.
+    pub(crate) fn kv_shape(&self) -> [usize; 2] {
+        self.layers.first().map_or([0, 0], |block| {
+            let [_, heads, _, width] = block.attention.shape(1);
+            [heads, width]
+        })
     }
 }
 

@@ -38,12 +38,13 @@ struct Largest {
 
 /// A model and its prompts; the continuations end before a token that ends a text.
 pub(crate) struct Case {
-    folder: PathBuf,
+    pub(crate) folder: PathBuf,
     pub(crate) prompts: Vec<Prompt>,
-    vocabulary: usize,
+    pub(crate) vocabulary: usize,
+    pub(crate) context: usize,
 }
 
-fn cases() -> Vec<Case> {
+pub(crate) fn cases() -> Vec<Case> {
     let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/models");
     let folders = fs::read_dir(models).unwrap().map(|entry| entry.unwrap().path()).filter(|path| path.is_dir());
     let mut cases: Vec<_> = folders.map(case).collect();
@@ -60,7 +61,7 @@ pub(crate) fn case(folder: PathBuf) -> Case {
         let end = prompt.greedy_ids.iter().position(|token| config.eos.contains(token));
         prompt.greedy_ids.truncate(end.unwrap_or(usize::MAX));
     }
-    Case { folder, prompts, vocabulary: config.vocabulary }
+    Case { folder, prompts, vocabulary: config.vocabulary, context: config.context }
 }
 
 #[test]
@@ -114,7 +115,7 @@ fn texts_are_the_same_if_workers_have_whole_experts() {
 
 #[test]
 fn logits_are_those_of_transformers() {
-    for Case { folder, prompts, vocabulary } in cases() {
+    for Case { folder, prompts, vocabulary, .. } in cases() {
         for Prompt { prompt, prompt_ids, greedy_ids, after_prompt, after_last_step } in prompts {
             for workers in [1, 3] {
                 let logits = logits_of(workers, &folder, Precision::F32, &prompt_ids, &greedy_ids);

@@ -20,6 +20,7 @@ mod losses;
 mod mixed;
 mod mpi;
 mod ours;
+mod paged;
 mod random;
 mod reference;
 mod refused;

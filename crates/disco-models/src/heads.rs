@@ -1,0 +1,60 @@
+//! Attention of the query heads of one rank to keys and values.
+
+use std::ops::Range;
+
+use candle_core::{DType, Result, Tensor};
+
+/// The heads of one rank.
+#[derive(Debug)]
+pub(crate) struct Heads {
+    /// For each kv head of this rank, the query heads that share it; both are numbered from the rank's first head.
+    pub(crate) groups: Vec<Range<usize>>,
+    pub(crate) head_dim: usize,
+    pub(crate) score_cap: Option<f64>,
+}
+
+impl Heads {
+    /// The attention of each query head: `[sequences, heads, tokens, head_dim]`, as the queries. Keys and values are
+    /// `[sequences, kv heads, slots, head_dim]`, and the mask is added to the scores.
+    pub(crate) fn attend(
+        &self,
+        query: &Tensor,
+        keys: &Tensor,
+        values: &Tensor,
+        mask: Option<&Tensor>,
+    ) -> Result<Tensor> {
+        let size = self.groups[0].len();
+        if self.groups.iter().all(|group| group.len() == size) {
+            return self.attend_equally(query, keys, values, mask);
+        }
+        let groups = self.groups.iter().enumerate().map(|(kv, group)| {
+            let query = query.narrow(1, group.start, group.len())?;
+            self.attend_equally(&query, &keys.narrow(1, kv, 1)?, &values.narrow(1, kv, 1)?, mask)
+        });
+        Tensor::cat(&groups.collect::<Result<Vec<_>>>()?, 1)
+    }
+
+    /// Attention where each kv head belongs to the same number of query heads.
+    fn attend_equally(&self, query: &Tensor, keys: &Tensor, values: &Tensor, mask: Option<&Tensor>) -> Result<Tensor> {
+        let (sequences, heads, tokens, width) = query.dims4()?;
+        let (_, kv_heads, slots, _) = keys.dims4()?;
+        // The query heads of a kv head are rows of one matrix, so that keys and values are not repeated.
+        let query = query.reshape((sequences, kv_heads, (), width))?;
+        let mut scores = query.matmul(&keys.t()?)?.reshape((sequences, heads, tokens, slots))?;
+        if let Some(cap) = self.score_cap {
+            scores = capped(&scores, cap)?;
+        }
+        if let Some(mask) = mask {
+            scores = scores.broadcast_add(mask)?;
+        }
+        // Sums of exponentials need more than the precision of 16 bits.
+        let shares = candle_nn::ops::softmax_last_dim(&scores.to_dtype(DType::F32)?)?.to_dtype(query.dtype())?;
+        let shares = shares.reshape((sequences, kv_heads, (), slots))?;
+        shares.matmul(values)?.reshape((sequences, heads, tokens, width))
+    }
+}
+
+/// `x` between `cap` and its negative.
+pub(crate) fn capped(x: &Tensor, cap: f64) -> Result<Tensor> {
+    (x / cap)?.tanh()? * cap
+}
