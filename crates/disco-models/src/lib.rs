@@ -25,6 +25,7 @@
 //! | models by their names on a hub (feature `hub`, on by default) | `hub` |
 //! | texts to tokens and back | [`text`] |
 //! | worker functions that load a model and generate | [`worker`] |
+//! | worker functions for sequences that come and go, as a server needs them | [`serving`] |
 //! | embeddings of sentences | [`bert`] |
 //! | collectives, layers and weights for a model of your own | [`disco_candle`] |
 
@@ -53,6 +54,7 @@ mod plan;
 mod rope;
 mod sampler;
 mod scales;
+pub mod serving;
 mod tensors;
 pub mod text;
 mod units;

@@ -52,8 +52,8 @@ impl Ragged {
     }
 
     /// # Errors
-    /// There is no token, or a run has no room in its table, or blocks that are not there.
-    fn check(&self, blocks: usize) -> std::result::Result<(), String> {
+    /// There is no token, a token is none of the vocabulary, or a run has no room in its table, or blocks that are not there.
+    fn check(&self, blocks: usize, vocabulary: usize) -> std::result::Result<(), String> {
         let count: usize = self.runs.iter().map(|run| run.count).sum();
         if count != self.tokens.len() || count == 0 {
             return Err(format!("a batch has {} tokens and runs of {count}", self.tokens.len()));
@@ -65,6 +65,9 @@ impl Ragged {
             if let Some(block) = table.iter().find(|block| **block as usize >= blocks) {
                 return Err(format!("block {block} of {blocks}"));
             }
+        }
+        if let Some(token) = self.tokens.iter().find(|token| **token as usize >= vocabulary) {
+            return Err(format!("token {token} of {vocabulary}"));
         }
         match self.wanted.iter().find(|place| **place as usize >= self.tokens.len()) {
             Some(place) => Err(format!("the hidden state of token {place} of {}", self.tokens.len())),
@@ -97,7 +100,7 @@ impl Transformer {
     /// # Errors
     /// A sequence is too long, or its blocks are not those of the pool; a collective fails.
     pub fn batch(&self, pool: &mut Pool, batch: &Ragged) -> std::result::Result<Tensor, ModelError> {
-        batch.check(pool.blocks).map_err(ModelError::Call)?;
+        batch.check(pool.blocks, self.config().vocabulary).map_err(ModelError::Call)?;
         let longest = batch.runs.iter().map(|run| run.first + run.count).max().unwrap_or(0);
         self.check_room(longest)?;
         if let Some(first) = self.first_context().filter(|first| longest > *first) {

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Chooses tokens from logits: greedily, or by chance with a temperature and top-p.
+/// Chooses tokens from logits: greedily, or by chance with a temperature, of the most probable tokens only.
 ///
 /// The choice depends only on the logits, the seed, the sequence and the position, so all ranks choose the same token,
 /// and a program that repeats a position chooses the same token again.
@@ -15,15 +15,21 @@ pub struct Sampler {
     pub top_p: f64,
     /// Seed of the random numbers.
     pub seed: u64,
+    /// Tokens are chosen from so many of the most probable ones; 0 from all.
+    #[serde(default)]
+    pub top_k: u32,
+    /// The least probability, as a share of that of the most probable token.
+    #[serde(default)]
+    pub min_p: f64,
 }
 
 impl Sampler {
     /// A sampler that always chooses the most probable token.
-    pub const GREEDY: Self = Self { temperature: 0.0, top_p: 1.0, seed: 0 };
+    pub const GREEDY: Self = Self { temperature: 0.0, top_p: 1.0, seed: 0, top_k: 0, min_p: 0.0 };
 
     /// A sampler with a temperature above 0, or the greedy one for 0.
     pub fn new(temperature: f64, top_p: f64, seed: u64) -> Self {
-        Self { temperature, top_p, seed }
+        Self { temperature, top_p, seed, ..Self::GREEDY }
     }
 
     /// Whether the most probable token is chosen always, for which the largest logit of each rank is enough.
@@ -33,32 +39,39 @@ impl Sampler {
 
     /// Chooses the token at `position` of a sequence. Returns token 0 if there are no logits.
     pub fn choose(&self, logits: &[f32], sequence: usize, position: usize) -> u32 {
-        let mut order: Vec<u32> = (0..logits.len() as u32).collect();
-        let logit = |token: u32| logits[token as usize];
-        let Some(best) = order.iter().copied().reduce(|a, b| if logit(b) > logit(a) { b } else { a }) else { return 0 };
+        let Some(best) = largest(logits) else { return 0 };
         if self.is_greedy() {
-            return best;
+            return best as u32;
         }
         // Tokens that are less probable by this factor than the best one do not count.
         const NEGLIGIBLE: f64 = 1e-9;
-        let weight = |token: u32| (f64::from(logit(token) - logit(best)) / self.temperature).exp();
-        let total: f64 = order.iter().map(|token| weight(*token)).sum();
-        order.retain(|token| weight(*token) >= NEGLIGIBLE);
+        let least = (self.min_p.max(NEGLIGIBLE).ln() * self.temperature) as f32;
+        let (highest, factor) = (logits[best], 1.0 / self.temperature);
+        let tokens = logits.iter().enumerate().filter(|(_, logit)| **logit - highest >= least);
+        let mut kept: Vec<(u32, f32)> = tokens.map(|(token, logit)| (token as u32, *logit)).collect();
         // Ties are in the order of the tokens, so that all ranks agree.
-        order.sort_by(|a, b| logit(*b).total_cmp(&logit(*a)).then(a.cmp(b)));
-        let mut kept = 0.0;
-        let nucleus = order.iter().take_while(|token| {
-            let is_kept = kept < self.top_p * total;
-            kept += if is_kept { weight(**token) } else { 0.0 };
+        let order = |a: &(u32, f32), b: &(u32, f32)| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0));
+        let count = self.top_k as usize;
+        if (1..kept.len()).contains(&count) {
+            kept.select_nth_unstable_by(count, order);
+            kept.truncate(count);
+        }
+        kept.sort_unstable_by(order);
+        let weights: Vec<f64> = kept.iter().map(|(_, logit)| (f64::from(logit - highest) * factor).exp()).collect();
+        let most = self.top_p * weights.iter().sum::<f64>();
+        let mut sum = 0.0;
+        let nucleus = weights.iter().take_while(|weight| {
+            let is_kept = sum < most;
+            sum += if is_kept { **weight } else { 0.0 };
             is_kept
         });
-        let nucleus = nucleus.count().max(1);
-        let mut left = self.uniform(sequence, position) * kept;
-        let chosen = order[..nucleus].iter().find(|token| {
-            left -= weight(**token);
+        let nucleus = nucleus.count().max(1).min(weights.len());
+        let mut left = self.uniform(sequence, position) * weights[..nucleus].iter().sum::<f64>();
+        let chosen = weights[..nucleus].iter().position(|weight| {
+            left -= weight;
             left < 0.0
         });
-        chosen.or(order[..nucleus].last()).copied().unwrap_or(best)
+        kept.get(chosen.unwrap_or(nucleus.saturating_sub(1))).map_or(best as u32, |(token, _)| *token)
     }
 
     /// A random number in 0..1 that depends on the seed and the place only.
@@ -66,6 +79,11 @@ impl Sampler {
         let mixed = mix(mix(mix(self.seed) ^ sequence as u64) ^ position as u64);
         (mixed >> 11) as f64 / (1u64 << 53) as f64
     }
+}
+
+/// The place of the largest logit, the first one of equals.
+pub(crate) fn largest(logits: &[f32]) -> Option<usize> {
+    (0..logits.len()).reduce(|a, b| if logits[b] > logits[a] { b } else { a })
 }
 
 /// The output function of SplitMix64, after one step of its state.
@@ -107,6 +125,21 @@ mod tests {
         assert_eq!(chosen(0.5).into_iter().collect::<Vec<_>>(), [1]);
         assert_eq!(chosen(0.8).into_iter().collect::<Vec<_>>(), [1, 2]);
         assert_eq!(chosen(1.0).into_iter().collect::<Vec<_>>(), [0, 1, 2]);
+    }
+
+    #[test]
+    fn top_k_and_min_p_exclude_improbable_tokens() {
+        // Probabilities 0.1, 0.6, 0.2 and 0.1.
+        let logits = [0.1f32, 0.6, 0.2, 0.1].map(f32::ln);
+        let chosen = |sampler: Sampler| {
+            (0..1000).map(|position| sampler.choose(&logits, 0, position)).collect::<std::collections::BTreeSet<_>>()
+        };
+        let any = Sampler::new(1.0, 1.0, 3);
+        assert_eq!(chosen(Sampler { top_k: 1, ..any }).into_iter().collect::<Vec<_>>(), [1]);
+        // Of equals, the first one.
+        assert_eq!(chosen(Sampler { top_k: 3, ..any }).into_iter().collect::<Vec<_>>(), [0, 1, 2]);
+        assert_eq!(chosen(Sampler { min_p: 0.3, ..any }).into_iter().collect::<Vec<_>>(), [1, 2]);
+        assert_eq!(chosen(Sampler { min_p: 0.1, ..any }).len(), 4);
     }
 
     #[test]

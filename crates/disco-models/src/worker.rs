@@ -129,6 +129,17 @@ pub fn load(
         worker.borrow_mut().rejoin(ctx)?;
         return Ok(kept);
     }
+    let (model, weights) = open(ctx, &load, progress)?;
+    let worker = Worker { model, weights, batch: None, computing: Duration::ZERO, load };
+    Ok(Object::Opaque(Opaque::new(RefCell::new(worker))))
+}
+
+/// Reads this worker's part of a model. Collective.
+pub(crate) fn open(
+    ctx: &mut WorkerContext,
+    load: &Load,
+    progress: Option<impl Fn(u64, u64) + Send + Sync + 'static>,
+) -> Result<(Transformer, Arc<Weights>), ModelError> {
     disco_candle::compute_threads(load.threads).map_err(disco_candle::to_candle)?;
     let comm = Comm::world(ctx).map_err(disco_candle::to_candle)?;
     comm.measure_waits(load.measures_waits).map_err(disco_candle::to_candle)?;
@@ -146,8 +157,7 @@ pub fn load(
     let model = Transformer::load(config, &shards, load.precision, comm)?;
     // Those of loading wait for the slowest reader.
     model.comm().take_stats().map_err(disco_candle::to_candle)?;
-    let worker = Worker { model, weights, batch: None, computing: Duration::ZERO, load };
-    Ok(Object::Opaque(Opaque::new(RefCell::new(worker))))
+    Ok((model, weights))
 }
 
 /// Worker function: [`load`] without a progress.

@@ -25,6 +25,7 @@ mod random;
 mod reference;
 mod refused;
 mod scales;
+mod serving;
 mod slow;
 mod steps;
 mod text;

@@ -1,0 +1,209 @@
+//! Worker functions for sequences that come and go: the controller plans each step, and the workers compute it.
+//!
+//! `disco.models.serve` reads the model and makes the pool of blocks for keys and values; its result, the worker's state, is the first argument
+//! of `serve.step`, whose second argument is a [`Plan`]. Worker 0 returns the [`Reply`]; the others return nothing. The
+//! workers keep the last token of each sequence, so that the controller can plan and send the next step before it has the
+//! reply of this one: commands are executed in order, and so a block that the controller takes from one sequence can be
+//! given to another one in the next step.
+
+mod plan;
+mod slot;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use candle_core::Tensor;
+use disco_candle::Reader;
+use disco_core::function::Json;
+use disco_core::{Object, Opaque, WorkerContext};
+use serde::{Deserialize, Serialize};
+
+pub use plan::{Chosen, Params, Plan, Replied, Reply, Row, Sampled, Tokens};
+use slot::{Logprobs, Slot};
+
+use crate::worker::{Load, open};
+use crate::{ModelError, Pool, Ragged, Transformer};
+
+/// Rows of logits that are on the host at the same time, for the logprobs of prompts.
+const ROWS: usize = 64;
+
+/// The argument of `disco.models.serve`.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[non_exhaustive]
+pub struct Serve {
+    /// The model.
+    pub load: Load,
+    /// Number of blocks of 16 tokens.
+    pub blocks: usize,
+    /// Number of sequences at the same time.
+    pub slots: usize,
+}
+
+impl Serve {
+    /// A model with memory for so many blocks and sequences.
+    pub fn new(load: Load, blocks: usize, slots: usize) -> Self {
+        Self { load, blocks, slots }
+    }
+}
+
+/// The state of one worker.
+struct Server {
+    model: Transformer,
+    pool: Pool,
+    slots: Vec<Option<Slot>>,
+    reader: Reader,
+}
+
+/// Worker function: reads this worker's part of a model and returns the worker's state. Collective.
+///
+/// `kept` is the state that an earlier call has returned: a worker that has one goes on with the model, without sequences,
+/// beside workers that replaced lost ones, which have none.
+fn serve(ctx: &mut WorkerContext, Json(serve): Json<Serve>, kept: Object) -> Result<Object, ModelError> {
+    if let Object::Opaque(state) = &kept
+        && let Some(server) = state.downcast::<RefCell<Server>>()
+    {
+        let server = &mut *server.borrow_mut();
+        server.slots.iter_mut().for_each(|slot| *slot = None);
+        server.model.rejoin(ctx)?;
+        return Ok(kept);
+    }
+    let (model, _) = open(ctx, &serve.load, None::<fn(u64, u64)>)?;
+    let pool = model.pool(serve.blocks)?;
+    let slots = std::iter::repeat_with(|| None).take(serve.slots).collect();
+    let server = Server { model, pool, slots, reader: Reader::default() };
+    Ok(Object::Opaque(Opaque::new(RefCell::new(server))))
+}
+
+/// Worker function: computes a step.
+fn step(ctx: &mut WorkerContext, server: Rc<RefCell<Server>>, plan: Arc<[u8]>) -> Result<Option<Vec<u8>>, ModelError> {
+    let plan = Plan::from_bytes(&plan).map_err(ModelError::Call)?;
+    let reply = server.borrow_mut().step(ctx, plan)?;
+    if ctx.worker().index() != 0 {
+        return Ok(None);
+    }
+    let bytes = postcard::to_allocvec(&reply).map_err(|error| ModelError::Call(format!("the reply: {error}")))?;
+    Ok(Some(bytes))
+}
+
+disco_core::register_function!("disco.models.serve", serve);
+// Not `disco.`: the session's deadline for calls is that of a step.
+disco_core::register_function!("serve.step", step);
+
+/// A row whose hidden states are computed: where it is in the plan, and its slot.
+#[derive(Clone, Copy)]
+struct Wanted {
+    row: usize,
+    slot: usize,
+    /// The token whose logprob is wanted; `None` chooses a token.
+    prompt: Option<u32>,
+}
+
+impl Server {
+    fn step(&mut self, ctx: &mut WorkerContext, plan: Plan) -> Result<Reply, ModelError> {
+        let mut reply = Reply { step: plan.step, rows: vec![Replied::default(); plan.rows.len()] };
+        let (mut batch, mut wanted) = (Ragged::default(), Vec::new());
+        for (number, row) in plan.rows.into_iter().enumerate() {
+            let slot = row.slot as usize;
+            self.add(row, &mut batch, &mut |prompt| wanted.push(Wanted { row: number, slot, prompt }))
+                .map_err(|why| ModelError::Call(format!("step {}, row {number}: {why}", plan.step)))?;
+        }
+        if batch.runs.is_empty() {
+            return Ok(reply);
+        }
+        let hidden = self.model.batch(&mut self.pool, &batch)?;
+        let (plain, others): (Vec<_>, Vec<_>) = wanted.into_iter().enumerate().partition(|(_, wanted)| {
+            wanted.prompt.is_none() && self.slots[wanted.slot].as_ref().is_some_and(Slot::is_plain)
+        });
+        let of = |rows: &[(usize, Wanted)]| {
+            let places: Vec<u32> = rows.iter().map(|(place, _)| *place as u32).collect();
+            hidden.index_select(&Tensor::new(places, hidden.device())?, 0)
+        };
+        if !plain.is_empty() {
+            let best = self.model.most_probable(&of(&plain)?)?;
+            let values = self.read::<f64>(&best.values().contiguous()?, ctx)?;
+            let (numbers, sums) = values.split_at(plain.len());
+            for ((_, wanted), (number, sum)) in plain.iter().zip(numbers.iter().zip(sums)) {
+                let chosen = Chosen { id: *number as u32, logprob: f32::NAN, top: Vec::new() };
+                let sampled = if sum.is_finite() { Sampled::Token(chosen) } else { Sampled::NotFinite };
+                self.take(wanted, sampled, &mut reply);
+            }
+        }
+        for rows in others.chunks(ROWS) {
+            let logits = self.model.logits(&of(rows)?)?.contiguous()?;
+            let mut logits = self.read::<f32>(&logits, ctx)?;
+            let width = logits.len() / rows.len();
+            for ((_, wanted), logits) in rows.iter().zip(logits.chunks_exact_mut(width.max(1))) {
+                let Some(slot) = &mut self.slots[wanted.slot] else { continue };
+                match wanted.prompt {
+                    Some(token) => {
+                        let count = slot.params.prompt_logprobs.unwrap_or(0) as usize;
+                        reply.rows[wanted.row].prompt.push(Logprobs::new(logits, count).of(token));
+                    }
+                    None => {
+                        let sampled = slot.choose(logits);
+                        self.take(wanted, sampled, &mut reply);
+                    }
+                }
+            }
+        }
+        Ok(reply)
+    }
+
+    /// Adds the tokens of a row to the batch, and what is wanted of them.
+    fn add(&mut self, row: Row, batch: &mut Ragged, want: &mut dyn FnMut(Option<u32>)) -> Result<(), String> {
+        let slots = self.slots.len();
+        let place = self.slots.get_mut(row.slot as usize).ok_or_else(|| format!("slot {} of {slots}", row.slot))?;
+        let first = row.first as usize;
+        if let Some(params) = row.starts {
+            *place = Some(Slot::new(*params, first));
+        }
+        let slot = place.as_mut().ok_or_else(|| format!("slot {} has no sequence", row.slot))?;
+        if slot.len != first {
+            return Err(format!("slot {} has {} tokens, and goes on at {first}", row.slot, slot.len));
+        }
+        slot.table.extend(row.blocks);
+        let last = [slot.last];
+        let tokens = match &row.tokens {
+            Tokens::Given(tokens) => &tokens[..],
+            Tokens::Last => &last,
+        };
+        if tokens.is_empty() {
+            return Err("it has no tokens".into());
+        }
+        slot.see(tokens, first);
+        slot.len += tokens.len();
+        let end = batch.push(tokens, first, slot.table.clone());
+        if slot.params.prompt_logprobs.is_some() && first < slot.params.prompt as usize {
+            let next = tokens[1..].iter().copied().chain(row.next);
+            let start = end + 1 - tokens.len() as u32;
+            for (place, token) in (start..).zip(next) {
+                batch.wanted.push(place);
+                want(Some(token));
+            }
+        }
+        if row.samples {
+            batch.wanted.push(end);
+            want(None);
+        }
+        Ok(())
+    }
+
+    /// Keeps a chosen token for the next step.
+    fn take(&mut self, wanted: &Wanted, sampled: Sampled, reply: &mut Reply) {
+        if let (Some(slot), Sampled::Token(chosen)) = (&mut self.slots[wanted.slot], &sampled) {
+            slot.last = chosen.id;
+        }
+        reply.rows[wanted.row].sampled = Some(sampled);
+    }
+
+    /// The elements of a tensor on the host.
+    fn read<T: disco_core::Element>(
+        &mut self,
+        tensor: &Tensor,
+        ctx: &mut WorkerContext,
+    ) -> candle_core::Result<Vec<T>> {
+        let reading = self.reader.begin::<T>(tensor, self.model.comm(), ctx.queue())?;
+        self.reader.finish(reading, self.model.comm(), ctx.queue())
+    }
+}

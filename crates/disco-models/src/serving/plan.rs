@@ -1,0 +1,178 @@
+//! What the controller asks of a step, and what it gets.
+
+use serde::{Deserialize, Serialize};
+
+use crate::Sampler;
+
+/// A step: the next tokens of some sequences. All workers get the same one.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[non_exhaustive]
+pub struct Plan {
+    /// Number of the step, which the reply repeats.
+    pub step: u64,
+    /// The sequences, each at most once.
+    pub rows: Vec<Row>,
+}
+
+/// The next tokens of one sequence.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[non_exhaustive]
+pub struct Row {
+    /// The place of the sequence on the workers.
+    pub slot: u32,
+    /// For a new sequence, whose slot forgets the last one.
+    pub starts: Option<Box<Params>>,
+    /// Position of the first token.
+    pub first: u32,
+    /// The tokens.
+    pub tokens: Tokens,
+    /// Blocks that the sequence gets, behind those that it has.
+    pub blocks: Vec<u32>,
+    /// Whether a token is chosen after them.
+    pub samples: bool,
+    /// The token of the prompt behind these ones, if its logprob is wanted.
+    pub next: Option<u32>,
+}
+
+/// The tokens of a row.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[non_exhaustive]
+pub enum Tokens {
+    /// These ones.
+    Given(Vec<u32>),
+    /// The token that was chosen last, which the controller need not know yet.
+    Last,
+}
+
+/// How the tokens of a sequence are chosen, and what is told of them.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[non_exhaustive]
+pub struct Params {
+    /// How tokens are chosen.
+    pub sampler: Sampler,
+    /// Number of the sequence among those with the same seed.
+    pub choice: u32,
+    /// Subtracted from the logits of tokens that the text has.
+    pub presence_penalty: f64,
+    /// Subtracted from the logits of a token for each time that the text has it.
+    pub frequency_penalty: f64,
+    /// Divides positive logits, and multiplies negative ones, of tokens that prompt or text have; 1 changes nothing.
+    pub repetition_penalty: f64,
+    /// Added to logits, by token.
+    pub bias: Vec<(u32, f32)>,
+    /// Tokens that are not chosen before the text has `min_tokens`.
+    pub ends: Vec<u32>,
+    /// As `ends` says.
+    pub min_tokens: u32,
+    /// Number of tokens of the prompt; those behind are the text.
+    pub prompt: u32,
+    /// The first tokens of the sequence, whose keys and values are in its blocks already. Only penalties need them.
+    pub cached: Vec<u32>,
+    /// Tell the logprobs of each chosen token and of so many of the most probable ones.
+    pub logprobs: Option<u32>,
+    /// The same for the tokens of the prompt.
+    pub prompt_logprobs: Option<u32>,
+}
+
+impl Params {
+    /// Parameters without penalties, biases and logprobs, for a prompt of so many tokens.
+    pub fn new(sampler: Sampler, prompt: u32) -> Self {
+        Self {
+            sampler,
+            choice: 0,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
+            repetition_penalty: 1.0,
+            bias: Vec::new(),
+            ends: Vec::new(),
+            min_tokens: 0,
+            prompt,
+            cached: Vec::new(),
+            logprobs: None,
+            prompt_logprobs: None,
+        }
+    }
+
+    /// Whether earlier tokens change the logits.
+    pub fn has_penalties(&self) -> bool {
+        (self.presence_penalty, self.frequency_penalty, self.repetition_penalty) != (0.0, 0.0, 1.0)
+    }
+}
+
+impl Row {
+    /// The next tokens of a sequence that goes on.
+    pub fn new(slot: u32, first: u32, tokens: Tokens) -> Self {
+        Self { slot, starts: None, first, tokens, blocks: Vec::new(), samples: false, next: None }
+    }
+}
+
+impl Plan {
+    /// A step without rows.
+    pub fn new(step: u64) -> Self {
+        Self { step, rows: Vec::new() }
+    }
+
+    /// The argument of `serve.step`.
+    ///
+    /// # Errors
+    /// There is not enough memory.
+    pub fn to_bytes(&self) -> Result<Vec<u8>, String> {
+        postcard::to_allocvec(self).map_err(|error| format!("the plan of a step: {error}"))
+    }
+
+    /// # Errors
+    /// The bytes are no plan.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, String> {
+        postcard::from_bytes(bytes).map_err(|error| format!("the plan of a step: {error}"))
+    }
+}
+
+/// What worker 0 says of a step.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[non_exhaustive]
+pub struct Reply {
+    /// Number of the step.
+    pub step: u64,
+    /// One for each row of the plan, in its order.
+    pub rows: Vec<Replied>,
+}
+
+/// What worker 0 says of a row.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[non_exhaustive]
+pub struct Replied {
+    /// The chosen token, if the row samples.
+    pub sampled: Option<Sampled>,
+    /// The tokens of the prompt behind those of the row, the first one the second of the row.
+    pub prompt: Vec<Chosen>,
+}
+
+/// The choice of a token.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[non_exhaustive]
+pub enum Sampled {
+    /// This one.
+    Token(Chosen),
+    /// A logit is NaN or infinite.
+    NotFinite,
+}
+
+/// A token, and the logarithms of probabilities before temperature and penalties.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[non_exhaustive]
+pub struct Chosen {
+    /// Its number in the vocabulary.
+    pub id: u32,
+    /// The logarithm of its probability; NaN if that is not wanted.
+    pub logprob: f32,
+    /// The most probable tokens and their logprobs, the most probable first.
+    pub top: Vec<(u32, f32)>,
+}
+
+impl Reply {
+    /// # Errors
+    /// The bytes are no reply.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, String> {
+        postcard::from_bytes(bytes).map_err(|error| format!("the reply of a step: {error}"))
+    }
+}

@@ -1,0 +1,130 @@
+//! The state of one sequence on a worker, and the choice of its tokens.
+
+use std::collections::{HashMap, HashSet};
+
+use super::plan::{Chosen, Params, Sampled};
+use crate::sampler::largest;
+
+/// A sequence.
+#[derive(Debug)]
+pub(super) struct Slot {
+    pub(super) params: Params,
+    pub(super) table: Vec<u32>,
+    /// Number of tokens whose keys and values are in the blocks.
+    pub(super) len: usize,
+    /// The token that was chosen last.
+    pub(super) last: u32,
+    /// Tokens of the prompt, and those of the text with their numbers; kept if penalties need them.
+    prompt: HashSet<u32>,
+    text: HashMap<u32, u32>,
+}
+
+impl Slot {
+    pub(super) fn new(params: Params, first: usize) -> Self {
+        let mut slot =
+            Self { params, table: Vec::new(), len: first, last: 0, prompt: HashSet::new(), text: HashMap::new() };
+        let cached = std::mem::take(&mut slot.params.cached);
+        slot.see(&cached, 0);
+        slot
+    }
+
+    /// Whether only the most probable token matters.
+    pub(super) fn is_plain(&self) -> bool {
+        let params = &self.params;
+        let forbids = params.min_tokens > 0 && !params.ends.is_empty();
+        params.sampler.is_greedy()
+            && params.logprobs.is_none()
+            && params.bias.is_empty()
+            && !forbids
+            && !params.has_penalties()
+    }
+
+    /// Notes tokens from position `first` on.
+    pub(super) fn see(&mut self, tokens: &[u32], first: usize) {
+        if !self.params.has_penalties() {
+            return;
+        }
+        for (position, token) in (first..).zip(tokens) {
+            if position < self.params.prompt as usize {
+                self.prompt.insert(*token);
+            } else {
+                *self.text.entry(*token).or_default() += 1;
+            }
+        }
+    }
+
+    /// Chooses the token behind those so far. `logits` are those of all tokens, and are changed.
+    pub(super) fn choose(&mut self, logits: &mut [f32]) -> Sampled {
+        if logits.iter().any(|logit| !logit.is_finite()) {
+            return Sampled::NotFinite;
+        }
+        let raw = self.params.logprobs.map(|count| Logprobs::new(logits, count as usize));
+        self.adjust(logits);
+        let id = self.params.sampler.choose(logits, self.params.choice as usize, self.len);
+        Sampled::Token(match raw {
+            Some(raw) => raw.of(id),
+            None => Chosen { id, logprob: f32::NAN, top: Vec::new() },
+        })
+    }
+
+    /// Bias, penalties, and ends that come too early, in the order of vLLM.
+    fn adjust(&self, logits: &mut [f32]) {
+        let params = &self.params;
+        let penalised: HashSet<u32> = self.prompt.iter().chain(self.text.keys()).copied().collect();
+        for (token, bias) in &params.bias {
+            if let Some(logit) = logits.get_mut(*token as usize) {
+                *logit += bias;
+            }
+        }
+        if self.len < params.prompt as usize + params.min_tokens as usize {
+            for end in &params.ends {
+                if let Some(logit) = logits.get_mut(*end as usize) {
+                    *logit = f32::NEG_INFINITY;
+                }
+            }
+        }
+        let factor = params.repetition_penalty as f32;
+        for token in penalised {
+            if let Some(logit) = logits.get_mut(token as usize) {
+                *logit = if *logit > 0.0 { *logit / factor } else { *logit * factor };
+            }
+        }
+        for (token, count) in &self.text {
+            if let Some(logit) = logits.get_mut(*token as usize) {
+                *logit -= (params.frequency_penalty * f64::from(*count) + params.presence_penalty) as f32;
+            }
+        }
+    }
+}
+
+/// Logarithms of probabilities.
+pub(super) struct Logprobs {
+    /// What is subtracted from a logit.
+    total: f64,
+    logits: Vec<f32>,
+    top: Vec<(u32, f32)>,
+}
+
+impl Logprobs {
+    /// Those of the softmax of `logits`, and the `count` largest.
+    pub(super) fn new(logits: &[f32], count: usize) -> Self {
+        let highest = largest(logits).map_or(0.0, |best| f64::from(logits[best]));
+        let sum: f64 = logits.iter().map(|logit| (f64::from(*logit) - highest).exp()).sum();
+        let total = highest + sum.ln();
+        let mut order: Vec<u32> = (0..logits.len() as u32).collect();
+        let by_logit = |a: &u32, b: &u32| logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b));
+        if count < order.len() {
+            order.select_nth_unstable_by(count, by_logit);
+            order.truncate(count);
+        }
+        order.sort_unstable_by(by_logit);
+        let top = order.iter().map(|token| (*token, (f64::from(logits[*token as usize]) - total) as f32));
+        Self { total, top: top.collect(), logits: logits.to_vec() }
+    }
+
+    /// A token with its logprob and the largest ones.
+    pub(super) fn of(self, id: u32) -> Chosen {
+        let logprob = self.logits.get(id as usize).map_or(f32::NAN, |logit| (f64::from(*logit) - self.total) as f32);
+        Chosen { id, logprob, top: self.top }
+    }
+}
