@@ -1,7 +1,7 @@
 //! The session behind Python's objects, and the calls of it.
 
 use std::mem::ManuallyDrop;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use disco::{Arguments, DRef, LaneSession, Session as _, SessionExt as _, Value, WorkerId};
@@ -10,20 +10,10 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
 use crate::errors;
+use crate::forks::{FORKED, forks};
 use crate::lock::{detached, dropped};
 use crate::operation::{Failed, Operation};
 use crate::values;
-
-/// Number of forks that have made this process.
-static FORKS: AtomicU32 = AtomicU32::new(0);
-
-pub(crate) fn forks() -> u32 {
-    FORKS.load(Ordering::Relaxed)
-}
-
-/// Why the child of a fork can't use what it has from its parent.
-pub(crate) const FORKED: &str = "this process was forked after the session had started, and the session stays with the parent: start \
-                                 processes with `multiprocessing.get_context(\"spawn\")`, or start the session in this process";
 
 /// The sessions of this process, for its end: handles may be all that is left of one.
 static OPEN: Mutex<Vec<Weak<Core>>> = Mutex::new(Vec::new());
@@ -32,12 +22,6 @@ static OPEN: Mutex<Vec<Weak<Core>>> = Mutex::new(Vec::new());
 pub(crate) fn open() -> Vec<Arc<Core>> {
     let all = sync::lock(&OPEN).clone();
     all.iter().filter_map(Weak::upgrade).filter(|core| core.is_here()).collect()
-}
-
-/// This process is the child of a fork: sessions stay with the parent.
-#[pyfunction]
-pub(crate) fn note_fork() {
-    FORKS.fetch_add(1, Ordering::Relaxed);
 }
 
 /// A session and the worker functions for Python.

@@ -18,6 +18,7 @@ mod collectives;
 mod context;
 mod core;
 mod errors;
+mod forks;
 mod functions;
 mod lock;
 mod operation;
@@ -51,6 +52,6 @@ fn _disco(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(serve::backends, module)?)?;
     module.add_function(wrap_pyfunction!(serve::set_worker_program, module)?)?;
     module.add_function(wrap_pyfunction!(serve::function_names, module)?)?;
-    module.add_function(wrap_pyfunction!(core::note_fork, module)?)?;
+    module.add_function(wrap_pyfunction!(forks::note_fork, module)?)?;
     Ok(())
 }

@@ -13,8 +13,8 @@ use pyo3::prelude::*;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::{Errno, read, write};
 
-use crate::core::{FORKED, forks};
 use crate::errors;
+use crate::forks::{FORKED, forks};
 use crate::lock::{detached, dropped};
 
 /// Makes the result of an operation a Python object.

@@ -9,7 +9,8 @@ use pyo3::exceptions::{PyIndexError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyTuple, PyType};
 
-use crate::core::{Core, forks, worker_of};
+use crate::core::{Core, worker_of};
+use crate::forks::forks;
 use crate::operation::Operation;
 use crate::values;
 
