@@ -1,5 +1,7 @@
 //! From requests to tokens: which sequences take part in each step of the model.
 
+pub mod blocks;
+pub mod prefix;
 mod request;
 
 pub use request::{
