@@ -3,6 +3,7 @@
 pub mod blocks;
 pub mod prefix;
 mod request;
+pub mod schedule;
 
 pub use request::{
     EVENTS_AHEAD, End, Event, Failure, Inbox, Refused, Request, Requests, Running, Sampling, Submitted, Token, channel,

@@ -1,0 +1,27 @@
+//! Decides which sequences take part in each step of the model.
+//!
+//! A step has at most `max_batched_tokens` tokens: first one token of each sequence that generates, then chunks of prompts,
+//! oldest sequence first, then sequences that wait. If no block is free, the newest running sequence is preempted: it gives
+//! all its blocks back and is computed again later, from its prompt and the text so far.
+//!
+//! Up to [`STEPS_AHEAD`] steps are in flight. A step is planned before the reply of the step before has arrived, as if each
+//! sequence goes on: its row says [`Tokens::Continue`], because only the workers have the token yet. A sequence that has
+//! ended by then wastes one row, and its reply is ignored.
+//!
+//! The workers execute steps in the order of their plans. So a block or a slot that one step still uses can be given away
+//! in the plan of the next one.
+
+mod plan;
+mod reply;
+mod scheduler;
+mod sequence;
+mod step;
+#[cfg(test)]
+mod tests;
+mod void;
+
+pub use reply::{Ended, Outcome, Sampled, UnexpectedReply};
+pub use scheduler::{Counters, Limits, Load, STEPS_AHEAD, Scheduler, Unfit};
+pub use sequence::{SequenceId, Work};
+pub use step::{Row, Step, Tokens};
+pub use void::{Abandoned, Cause, Voided};

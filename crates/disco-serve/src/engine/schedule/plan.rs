@@ -1,0 +1,192 @@
+//! Planning a step.
+
+use super::super::blocks::BLOCK_TOKENS;
+use super::scheduler::{STEPS_AHEAD, Scheduler};
+use super::sequence::{Resident, SequenceId};
+use super::step::{Flight, Row, Step};
+
+/// A step that is being planned.
+struct Draft {
+    rows: Vec<Row>,
+    /// Tokens that it has room for.
+    budget: usize,
+}
+
+impl Scheduler {
+    /// Plans the next step, which is then in flight. The workers must get steps in the order of their plans.
+    ///
+    /// `None` means that [`STEPS_AHEAD`] steps are in flight, or that all that can be done waits for a reply, or that all
+    /// sequences are paused.
+    pub fn plan(&mut self) -> Option<Step> {
+        if self.flights.len() >= STEPS_AHEAD {
+            return None;
+        }
+        let mut draft = Draft { rows: Vec::new(), budget: self.limits.max_batched_tokens };
+        match self.first_suspect() {
+            Some(suspect) => self.plan_alone(suspect, &mut draft),
+            None => self.plan_all(&mut draft),
+        }
+        if draft.rows.is_empty() {
+            return None;
+        }
+        let step = Step { number: self.next_step, rows: draft.rows };
+        self.next_step += 1;
+        self.flights.push_back(Flight::of(&step));
+        Some(step)
+    }
+
+    fn first_suspect(&self) -> Option<SequenceId> {
+        let mut suspects = self.sequences.iter().filter(|(_, sequence)| sequence.is_suspect && !sequence.is_paused);
+        suspects.next().map(|(&id, _)| id)
+    }
+
+    /// Plans a row of a sequence that may make steps fail, once nothing else is in flight.
+    fn plan_alone(&mut self, suspect: SequenceId, draft: &mut Draft) {
+        if self.flights.iter().flat_map(|flight| &flight.rows).any(|row| row.id != suspect) {
+            return;
+        }
+        let others: Vec<SequenceId> = self.residents().map(|(id, _)| id).filter(|&id| id != suspect).collect();
+        for other in others {
+            self.preempt(other, draft);
+        }
+        if !self.admit(suspect, draft) {
+            self.extend(suspect, draft);
+        }
+    }
+
+    fn plan_all(&mut self, draft: &mut Draft) {
+        let preemptions = self.counters.preemptions;
+        for id in self.ready(|left| left == 1) {
+            self.extend(id, draft);
+        }
+        for id in self.ready(|left| left > 1) {
+            self.extend(id, draft);
+        }
+        // A sequence that was preempted just now is not admitted with the blocks that it gave back.
+        if self.counters.preemptions > preemptions {
+            return;
+        }
+        let waiting = self.sequences.iter().filter(|(_, sequence)| sequence.resident.is_none() && !sequence.is_paused);
+        let waiting: Vec<SequenceId> = waiting.map(|(&id, _)| id).collect();
+        for id in waiting {
+            // No sequence is admitted before an older one.
+            if draft.budget == 0 || !self.admit(id, draft) {
+                break;
+            }
+        }
+    }
+
+    /// The running sequences whose number of positions left satisfies a condition, oldest first.
+    fn ready(&self, condition: impl Fn(usize) -> bool) -> Vec<SequenceId> {
+        let ready = self.residents().filter(|(_, sequence)| !sequence.is_paused && condition(sequence.left()));
+        ready.map(|(id, _)| id).collect()
+    }
+
+    /// Plans the next tokens of a running sequence: as many as budget and blocks allow, and at least one if the budget is
+    /// not used up. Preempts others only for the first one.
+    fn extend(&mut self, id: SequenceId, draft: &mut Draft) {
+        let Some(sequence) = self.sequences.get(&id) else { return };
+        // An older sequence may have preempted it.
+        let Some(resident) = &sequence.resident else { return };
+        let wanted = sequence.left().min(draft.budget);
+        if wanted == 0 {
+            return;
+        }
+        if resident.planned == resident.table.len() * BLOCK_TOKENS && !self.make_room(id, draft) {
+            return;
+        }
+        self.add_row(id, wanted, false, draft);
+    }
+
+    /// Makes a block available by preempting sequences. Returns `false` if `id` itself was preempted.
+    fn make_room(&mut self, id: SequenceId, draft: &mut Draft) -> bool {
+        while self.blocks.available() == 0 {
+            let newest = self.residents().next_back().map(|(id, _)| id);
+            let Some(victim) = self.newest_paused().or(newest) else { return false };
+            self.preempt(victim, draft);
+            if victim == id {
+                return false;
+            }
+        }
+        true
+    }
+
+    fn newest_paused(&self) -> Option<SequenceId> {
+        self.residents().rfind(|(_, sequence)| sequence.is_paused).map(|(id, _)| id)
+    }
+
+    fn preempt(&mut self, id: SequenceId, draft: &mut Draft) {
+        self.release(id);
+        self.counters.preemptions += 1;
+        draft.rows.retain(|row| {
+            let is_other = row.id != id;
+            if !is_other {
+                draft.budget += row.count();
+            }
+            is_other
+        });
+    }
+
+    /// Gives a waiting sequence a slot and blocks for its next tokens, if there are enough. Blocks of the prefix cache are
+    /// used as they are. Returns whether the sequence was waiting and runs now.
+    fn admit(&mut self, id: SequenceId, draft: &mut Draft) -> bool {
+        let Some(sequence) = self.sequences.get_mut(&id).filter(|sequence| sequence.resident.is_none()) else {
+            return false;
+        };
+        let reads_cache = sequence.work.reads_cache;
+        let tokens = sequence.tokens.len();
+        let table = self.blocks.share(sequence.shareable());
+        let planned = table.len() * BLOCK_TOKENS;
+        let wanted = (tokens - planned).min(draft.budget);
+        let blocks = (planned + wanted).div_ceil(BLOCK_TOKENS) - table.len();
+        let Some(slot) = self.take_slot(blocks, draft) else {
+            self.blocks.release(&table);
+            return false;
+        };
+        if reads_cache {
+            self.counters.prefix_queries += tokens as u64;
+            self.counters.prefix_hits += planned as u64;
+        }
+        if let Some(sequence) = self.sequences.get_mut(&id) {
+            let registered = table.len();
+            sequence.resident = Some(Resident { slot, table, registered, planned, pending: 0 });
+        }
+        self.add_row(id, wanted, true, draft);
+        true
+    }
+
+    /// Takes a slot, if so many blocks are available, too, and one more for each sequence that runs: without those, the next
+    /// steps would preempt the sequence that gets the slot. Preempts paused sequences.
+    fn take_slot(&mut self, blocks: usize, draft: &mut Draft) -> Option<u32> {
+        let reserve = self.residents().filter(|(_, sequence)| !sequence.is_paused).count();
+        while self.free_slots.is_empty() || self.blocks.available() < blocks + reserve {
+            let paused = self.newest_paused()?;
+            self.preempt(paused, draft);
+        }
+        self.free_slots.pop()
+    }
+
+    /// Plans the next tokens of a sequence that has a slot: `wanted` ones, or fewer if its table and the available blocks
+    /// have room for fewer.
+    fn add_row(&mut self, id: SequenceId, wanted: usize, is_first: bool, draft: &mut Draft) {
+        let Some(sequence) = self.sequences.get_mut(&id) else { return };
+        let next = |count| sequence.next(count);
+        let Some(Resident { table, planned, .. }) = &sequence.resident else { return };
+        let start = *planned;
+        let count = wanted.min((table.len() + self.blocks.available()) * BLOCK_TOKENS - start);
+        let end = start + count;
+        let Some(new) = self.blocks.take(end.div_ceil(BLOCK_TOKENS).saturating_sub(table.len())) else { return };
+        let tokens = next(count);
+        let samples = sequence.work.max_tokens > 0 && count == sequence.left();
+
+        let (incarnation, class) = (sequence.incarnation, sequence.work.class);
+        let Some(resident) = &mut sequence.resident else { return };
+        resident.table.extend(&new);
+        resident.planned = end;
+        resident.pending += usize::from(samples);
+        let blocks = if is_first { resident.table.clone() } else { new };
+        let slot = resident.slot;
+        draft.budget -= count;
+        draft.rows.push(Row { id, incarnation, slot, start, tokens, blocks, is_first, samples, class });
+    }
+}

@@ -1,0 +1,142 @@
+//! Following the replies of steps.
+
+use std::ops::Range;
+
+use super::super::blocks::BLOCK_TOKENS;
+use super::super::request::End;
+use super::scheduler::Scheduler;
+use super::sequence::SequenceId;
+use super::step::FlightRow;
+
+/// What the workers chose for a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sampled {
+    /// The row's slot.
+    pub slot: u32,
+    /// The token; `None` if the model's output was not finite, so that none could be chosen.
+    pub token: Option<u32>,
+}
+
+/// What a row of a successful step did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// The sequence, which had not ended before.
+    pub id: SequenceId,
+    /// The row's slot in this step.
+    pub slot: u32,
+    /// The positions of the row's tokens.
+    pub positions: Range<usize>,
+    /// The next token of the text, if the row chose one.
+    pub token: Option<u32>,
+    /// Set in a sequence's last outcome. The scheduler has forgotten the sequence.
+    pub end: Option<Ended>,
+}
+
+/// How a sequence ended in a successful step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// The text is complete. Without `max_tokens`, [`End::Length`] says that the prompt is evaluated.
+    Complete(End),
+    /// The model's output was not finite.
+    NotFinite,
+}
+
+/// A reply that does not belong to the plan: the workers and the scheduler disagree, so the step counts as failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UnexpectedReply {
+    /// Replies arrive in the order of the plans.
+    #[error("the workers replied to step {number}, but the oldest step in flight is {expected:?}")]
+    Step {
+        /// The step of the reply.
+        number: u64,
+        /// The step that should be replied to; `None` if none is in flight.
+        expected: Option<u64>,
+    },
+    /// Each row that should choose a token must have one, unless its sequence has ended.
+    #[error("the reply to step {number} has no token for slot {slot}, which runs {id}")]
+    NoToken {
+        /// The step.
+        number: u64,
+        /// The slot.
+        slot: u32,
+        /// The sequence.
+        id: SequenceId,
+    },
+}
+
+impl Scheduler {
+    /// Takes the reply of the oldest step in flight: appends the tokens, releases the sequences that end, and puts full
+    /// blocks into the prefix cache. Rows of sequences that were cancelled or preempted meanwhile have no outcome.
+    ///
+    /// # Errors
+    /// The reply does not belong to the plan. Nothing has changed; the caller has to treat the step as
+    /// [failed](Self::void).
+    pub fn reply(&mut self, number: u64, sampled: &[Sampled]) -> Result<Vec<Outcome>, UnexpectedReply> {
+        let front = self.flights.front().filter(|flight| flight.number == number).ok_or_else(|| {
+            UnexpectedReply::Step { number, expected: self.flights.front().map(|flight| flight.number) }
+        })?;
+        let token = |row: &FlightRow| sampled.iter().find(|sampled| sampled.slot == row.slot);
+        let missing = |row: &&FlightRow| self.is_live(row) && row.samples && token(row).is_none();
+        if let Some(row) = front.rows.iter().find(missing) {
+            return Err(UnexpectedReply::NoToken { number, slot: row.slot, id: row.id });
+        }
+        let rows = self.flights.pop_front().map(|flight| flight.rows).unwrap_or_default();
+        let live: Vec<&FlightRow> = rows.iter().filter(|row| self.is_live(row)).collect();
+        let outcomes = live.into_iter().map(|row| {
+            self.register(row);
+            let end = match (row.samples, token(row).and_then(|sampled| sampled.token)) {
+                (true, Some(token)) => self.append(row.id, token),
+                (true, None) => Some(Ended::NotFinite),
+                (false, _) => self.is_evaluated(row).then_some(Ended::Complete(End::Length)),
+            };
+            if end.is_some() {
+                self.cancel(row.id);
+            }
+            let token = token(row).and_then(|sampled| sampled.token).filter(|_| row.samples);
+            Outcome { id: row.id, slot: row.slot, positions: row.start..row.end, token, end }
+        });
+        Ok(outcomes.collect())
+    }
+
+    /// Whether a row's sequence still has the blocks that the row was planned with.
+    fn is_live(&self, row: &FlightRow) -> bool {
+        self.sequences.get(&row.id).is_some_and(|sequence| sequence.incarnation == row.incarnation)
+    }
+
+    /// Whether a row was the last one of a sequence that generates nothing.
+    fn is_evaluated(&self, row: &FlightRow) -> bool {
+        let sequence = self.sequences.get(&row.id);
+        sequence.is_some_and(|sequence| sequence.work.max_tokens == 0 && row.end == sequence.tokens.len())
+    }
+
+    /// Notes that a row has succeeded.
+    fn register(&mut self, row: &FlightRow) {
+        let Some(sequence) = self.sequences.get_mut(&row.id) else { return };
+        if sequence.failed_at.is_some_and(|position| row.end >= position) {
+            sequence.failed_at = None;
+            sequence.is_suspect = false;
+        }
+        let Some(resident) = &mut sequence.resident else { return };
+        sequence.chain.extend(&sequence.tokens);
+        let full = row.end / BLOCK_TOKENS;
+        let filled = resident.table.iter().zip(sequence.chain.digests()).take(full).skip(resident.registered);
+        for (&block, &digest) in filled {
+            self.blocks.register(block, digest);
+        }
+        resident.registered = full;
+    }
+
+    /// Appends a token to a text. Returns whether it is the last one.
+    fn append(&mut self, id: SequenceId, token: u32) -> Option<Ended> {
+        let sequence = self.sequences.get_mut(&id)?;
+        let may_end = sequence.generated() >= sequence.work.min_tokens;
+        sequence.tokens.push(token);
+        if let Some(resident) = &mut sequence.resident {
+            resident.pending = resident.pending.saturating_sub(1);
+        }
+        if may_end && sequence.work.ends.contains(&token) {
+            return Some(Ended::Complete(End::Token));
+        }
+        (sequence.generated() >= sequence.work.max_tokens).then_some(Ended::Complete(End::Length))
+    }
+}

@@ -1,0 +1,137 @@
+//! A text that is being generated.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::super::blocks::BLOCK_TOKENS;
+use super::super::prefix::{Chain, Digest};
+use super::super::request::Request;
+use super::step::Tokens;
+
+/// Names a sequence; a later one has a greater number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SequenceId(pub u64);
+
+impl fmt::Display for SequenceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "sequence {}", self.0)
+    }
+}
+
+/// What the scheduler needs of a request.
+#[derive(Clone, Debug)]
+pub struct Work {
+    /// Tokens of the prompt, at least one.
+    pub prompt: Arc<[u32]>,
+    /// The most tokens to generate. 0 only evaluates the prompt.
+    pub max_tokens: usize,
+    /// Tokens that end the text.
+    pub ends: Vec<u32>,
+    /// An end does not count before the text has so many tokens, without the end itself.
+    pub min_tokens: usize,
+    /// Sequences with different salts share no blocks.
+    pub salt: u64,
+    /// How the model encodes positions. Sequences with different classes share no blocks.
+    pub class: u32,
+    /// Whether blocks of earlier sequences may be used. Not if the client wants to know something of each token of the
+    /// prompt.
+    pub reads_cache: bool,
+}
+
+impl From<&Request> for Work {
+    fn from(request: &Request) -> Self {
+        Self {
+            prompt: request.prompt.clone(),
+            max_tokens: request.max_tokens,
+            ends: request.sampling.ends.clone(),
+            min_tokens: request.sampling.min_tokens as usize,
+            salt: request.salt,
+            class: 0,
+            reads_cache: request.sampling.prompt_logprobs.is_none(),
+        }
+    }
+}
+
+/// A sequence that has not ended.
+#[derive(Debug)]
+pub(super) struct Sequence {
+    /// Prompt and text so far.
+    pub(super) tokens: Vec<u32>,
+    pub(super) work: Work,
+    pub(super) chain: Chain,
+    pub(super) incarnation: u32,
+    pub(super) is_paused: bool,
+    /// Failures that it took part in.
+    pub(super) resumes: u32,
+    /// Where the rows of the last failure ended, until a later row has succeeded there.
+    pub(super) failed_at: Option<usize>,
+    /// It has failed again before it got past `failed_at`.
+    pub(super) is_suspect: bool,
+    /// `None`: it waits.
+    pub(super) resident: Option<Resident>,
+}
+
+/// What the workers have of a sequence, after all planned steps.
+#[derive(Debug)]
+pub(super) struct Resident {
+    pub(super) slot: u32,
+    /// Its blocks, in the order of its tokens.
+    pub(super) table: Vec<u32>,
+    /// Number of blocks whose digests are registered.
+    pub(super) registered: usize,
+    /// Number of positions that steps have been planned for.
+    pub(super) planned: usize,
+    /// Number of tokens that steps in flight choose.
+    pub(super) pending: usize,
+}
+
+impl Sequence {
+    pub(super) fn new(work: Work) -> Self {
+        Self {
+            tokens: work.prompt.to_vec(),
+            chain: Chain::new(work.salt, work.class),
+            work,
+            incarnation: 0,
+            is_paused: false,
+            resumes: 0,
+            failed_at: None,
+            is_suspect: false,
+            resident: None,
+        }
+    }
+
+    /// Number of generated tokens.
+    pub(super) fn generated(&self) -> usize {
+        self.tokens.len() - self.work.prompt.len()
+    }
+
+    /// The digests of the blocks that it may share: at least the last token is computed, because it chooses the next one.
+    pub(super) fn shareable(&mut self) -> &[Digest] {
+        if !self.work.reads_cache {
+            return &[];
+        }
+        self.chain.extend(&self.tokens);
+        &self.chain.digests()[..(self.tokens.len() - 1) / BLOCK_TOKENS]
+    }
+
+    /// Number of positions that can be planned now.
+    pub(super) fn left(&self) -> usize {
+        match &self.resident {
+            None => self.tokens.len(),
+            Some(resident) if resident.pending == 0 => self.tokens.len() - resident.planned,
+            // The last token is on the workers. The one that reaches `max_tokens` need not be computed.
+            Some(resident) => usize::from(self.generated() + resident.pending < self.work.max_tokens),
+        }
+    }
+
+    /// The next `count` tokens, of those that are left.
+    pub(super) fn next(&self, count: usize) -> Tokens {
+        match &self.resident {
+            Some(resident) if resident.pending > 0 => Tokens::Continue,
+            resident => {
+                let start = resident.as_ref().map_or(0, |resident| resident.planned);
+                Tokens::Given(self.tokens[start..start + count].to_vec())
+            }
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! What a step computes.
+
+use super::sequence::SequenceId;
+
+/// One pass of the model over new tokens of several sequences.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// Counts up by one from step to step.
+    pub number: u64,
+    /// At least one row; at most one for each slot.
+    pub rows: Vec<Row>,
+}
+
+/// New tokens of one sequence, at positions that follow those of its row before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// The sequence.
+    pub id: SequenceId,
+    /// How often the sequence had lost its blocks before. A row of an earlier incarnation than the sequence's is void.
+    pub incarnation: u32,
+    /// Where the workers keep the sequence.
+    pub slot: u32,
+    /// Position of the first token.
+    pub start: usize,
+    /// The tokens.
+    pub tokens: Tokens,
+    /// Blocks to append to the slot's table, so that it covers all tokens. In a first row, the table begins with blocks
+    /// that hold the tokens before `start` already.
+    pub blocks: Vec<u32>,
+    /// The slot's table is emptied first, and the slot gets the sequence's sampling parameters.
+    pub is_first: bool,
+    /// Whether the workers choose the token that follows the last one of this row.
+    pub samples: bool,
+    /// See [`Work::class`](super::Work::class).
+    pub class: u32,
+}
+
+/// The tokens of a row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Tokens {
+    /// These, at least one.
+    Given(Vec<u32>),
+    /// The one that the slot's last row chose.
+    Continue,
+}
+
+impl Row {
+    /// Number of tokens.
+    pub fn count(&self) -> usize {
+        match &self.tokens {
+            Tokens::Given(tokens) => tokens.len(),
+            Tokens::Continue => 1,
+        }
+    }
+
+    /// The position after the last token.
+    pub fn end(&self) -> usize {
+        self.start + self.count()
+    }
+}
+
+impl Step {
+    /// Number of tokens of all rows.
+    pub fn tokens(&self) -> usize {
+        self.rows.iter().map(Row::count).sum()
+    }
+}
+
+/// A step whose reply has not arrived.
+#[derive(Debug)]
+pub(super) struct Flight {
+    pub(super) number: u64,
+    pub(super) rows: Vec<FlightRow>,
+}
+
+/// What the reply of a row is checked against.
+#[derive(Debug)]
+pub(super) struct FlightRow {
+    pub(super) id: SequenceId,
+    pub(super) incarnation: u32,
+    pub(super) slot: u32,
+    pub(super) start: usize,
+    pub(super) end: usize,
+    pub(super) samples: bool,
+}
+
+impl Flight {
+    pub(super) fn of(step: &Step) -> Self {
+        let rows = step.rows.iter().map(|row| FlightRow {
+            id: row.id,
+            incarnation: row.incarnation,
+            slot: row.slot,
+            start: row.start,
+            end: row.end(),
+            samples: row.samples,
+        });
+        Self { number: step.number, rows: rows.collect() }
+    }
+}
