@@ -88,14 +88,13 @@ impl Scheduler {
         let Some(sequence) = self.sequences.get(&id) else { return };
         // An older sequence may have preempted it.
         let Some(resident) = &sequence.resident else { return };
-        let wanted = sequence.left().min(draft.budget);
-        if wanted == 0 {
+        if sequence.left() == 0 || draft.budget == 0 {
             return;
         }
         if resident.planned == resident.table.len() * BLOCK_TOKENS && !self.make_room(id, draft) {
             return;
         }
-        self.add_row(id, wanted, false, draft);
+        self.add_row(id, false, draft);
     }
 
     /// Makes a block available by preempting sequences. Returns `false` if `id` itself was preempted.
@@ -151,7 +150,7 @@ impl Scheduler {
             let registered = table.len();
             sequence.resident = Some(Resident { slot, table, registered, planned, pending: 0 });
         }
-        self.add_row(id, wanted, true, draft);
+        self.add_row(id, true, draft);
         true
     }
 
@@ -166,17 +165,17 @@ impl Scheduler {
         self.free_slots.pop()
     }
 
-    /// Plans the next tokens of a sequence that has a slot: `wanted` ones, or fewer if its table and the available blocks
-    /// have room for fewer.
-    fn add_row(&mut self, id: SequenceId, wanted: usize, is_first: bool, draft: &mut Draft) {
+    /// Plans the next tokens of a sequence that has a slot: as many as the budget, its table and the available blocks have
+    /// room for.
+    fn add_row(&mut self, id: SequenceId, is_first: bool, draft: &mut Draft) {
         let Some(sequence) = self.sequences.get_mut(&id) else { return };
-        let next = |count| sequence.next(count);
         let Some(Resident { table, planned, .. }) = &sequence.resident else { return };
         let start = *planned;
-        let count = wanted.min((table.len() + self.blocks.available()) * BLOCK_TOKENS - start);
+        let room = (table.len() + self.blocks.available()) * BLOCK_TOKENS - start;
+        let count = sequence.left().min(draft.budget).min(room);
         let end = start + count;
         let Some(new) = self.blocks.take(end.div_ceil(BLOCK_TOKENS).saturating_sub(table.len())) else { return };
-        let tokens = next(count);
+        let tokens = sequence.next(count);
         let samples = sequence.work.max_tokens > 0 && count == sequence.left();
 
         let (incarnation, class) = (sequence.incarnation, sequence.work.class);

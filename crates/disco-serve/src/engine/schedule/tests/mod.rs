@@ -1,11 +1,14 @@
+mod planning;
 mod random;
-mod rules;
+mod replies;
 mod workers;
 
 use std::sync::Arc;
 
+use super::reply::{Outcome, Sampled};
 use super::scheduler::{Limits, Scheduler};
 use super::sequence::Work;
+use super::step::{Row, Step};
 
 fn limits() -> Limits {
     Limits { blocks: 64, max_sequences: 8, max_batched_tokens: 64, context: 1024, max_resumes: 3 }
@@ -26,4 +29,27 @@ fn work(first: u32, count: u32, max_tokens: usize) -> Work {
         class: 0,
         reads_cache: true,
     }
+}
+
+/// Replies to a step with the token 7 for each row.
+fn reply(scheduler: &mut Scheduler, step: &Step) -> Vec<Outcome> {
+    let rows = step.rows.iter().filter(|row| row.samples);
+    let sampled: Vec<Sampled> = rows.map(|row| Sampled { slot: row.slot, token: Some(7) }).collect();
+    scheduler.reply(step.number, &sampled).unwrap()
+}
+
+/// Plans a step and replies to it.
+fn run(scheduler: &mut Scheduler) -> Vec<Outcome> {
+    let step = scheduler.plan().expect("there is something to do");
+    reply(scheduler, &step)
+}
+
+/// Sequence, start and number of tokens of each row.
+fn shape(step: &Step) -> Vec<(u64, usize, usize)> {
+    step.rows.iter().map(|row| (row.id.0, row.start, row.count())).collect()
+}
+
+fn only(step: &Step) -> &Row {
+    assert_eq!(step.rows.len(), 1);
+    &step.rows[0]
 }

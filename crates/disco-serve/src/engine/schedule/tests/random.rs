@@ -87,6 +87,7 @@ impl World {
         let slots: BTreeSet<u32> = step.rows.iter().map(|row| row.slot).collect();
         assert_eq!(slots.len(), step.rows.len());
         for row in &step.rows {
+            assert!(row.count() > 0);
             assert!(!self.paused.contains(&row.id) && self.texts.contains_key(&row.id));
             assert!(
                 row.end() < self.workers.works[&row.id].prompt.len() + self.workers.works[&row.id].max_tokens.max(1)
@@ -218,8 +219,9 @@ impl World {
 fn random_work(number: u32) -> Work {
     let mut bits = Bits(u64::from(number));
     let family = bits.below(3) as u32;
-    let shared = bits.below(50);
-    let own = bits.below(20) + usize::from(shared == 0);
+    // Some prompts are full blocks that others have, too.
+    let shared = if bits.below(4) == 0 { 32 } else { bits.below(50) };
+    let own = if bits.below(2) == 0 && shared > 0 { 0 } else { 1 + bits.below(20) };
     let prompt = (0..shared as u32).map(|index| family * 7 + index % 11).chain((0..own).map(|_| bits.below(23) as u32));
     let prompt: Vec<u32> = prompt.collect();
     Work {
