@@ -2,6 +2,7 @@
 
 mod chat;
 mod literal;
+mod piece;
 mod pre;
 mod template;
 mod vocabulary;
@@ -15,6 +16,7 @@ use candle_core::quantized::gguf_file::{Content, Value};
 pub use chat::Chat;
 use disco_candle::weights::{Weights, foreign};
 use literal::Literals;
+use piece::Spelling;
 use serde_json::Value as Json;
 use template::ChatTemplate;
 use tokenizers::Tokenizer;
@@ -75,6 +77,7 @@ pub struct Text {
     template: Option<ChatTemplate>,
     /// The tokens that end a text.
     ends: Vec<u32>,
+    spelling: Spelling,
 }
 
 impl Text {
@@ -93,7 +96,8 @@ impl Text {
     fn from_gguf(content: &Content) -> Why<Self> {
         let tokenizer = vocabulary::tokenizer(content)?;
         let special = |name: &str| vocabulary::special(content, &format!("tokenizer.ggml.{name}_id"));
-        Ok(Self { tokenizer, template: ChatTemplate::from_gguf(content, special), ends: Vec::new() })
+        let spelling = Spelling::new(&tokenizer);
+        Ok(Self { tokenizer, template: ChatTemplate::from_gguf(content, special), ends: Vec::new(), spelling })
     }
 
     fn from_folder(folder: &Path) -> Result<Self, TextError> {
@@ -105,7 +109,9 @@ impl Text {
         tokenizer.with_truncation(None).map_err(|why| error(why.to_string()))?.with_padding(None);
         let config = read_json(&folder.join("tokenizer_config.json"))?.unwrap_or_default();
         let end = template::special(&config, "eos_token").and_then(|end| tokenizer.token_to_id(&end));
-        Ok(Self { tokenizer, template: ChatTemplate::from_folder(folder, &config)?, ends: end.into_iter().collect() })
+        let template = ChatTemplate::from_folder(folder, &config)?;
+        let spelling = Spelling::new(&tokenizer);
+        Ok(Self { tokenizer, template, ends: end.into_iter().collect(), spelling })
     }
 
     /// The tokens that end a text by `tokenizer_config.json` (`eos_token`). None for a GGUF file, whose ends
@@ -127,7 +133,7 @@ impl Text {
         let error = |why| TextError::Prompt { prompt: prompt.to_owned(), why };
         let tokens = match self.template.as_ref().filter(|_| !raw) {
             Some(template) => self.encode_chat(template, &Chat::with_prompt(prompt, system)),
-            None => self.encode(prompt, true),
+            None => self.encoded(prompt, true),
         };
         let tokens = tokens.map_err(error)?;
         if tokens.is_empty() { Err(error("it has no tokens".into())) } else { Ok(tokens) }
@@ -157,7 +163,7 @@ impl Text {
     /// The tokens of a chat. The template writes the special tokens itself.
     fn encode_chat(&self, template: &ChatTemplate, chat: &Chat) -> Why<Vec<u32>> {
         match Literals::new(&self.tokenizer, chat) {
-            None => self.encode(&template.render(chat)?, false),
+            None => self.encoded(&template.render(chat)?, false),
             Some(literals) => {
                 let marked = chat.map(&|text| literals.mark(text));
                 let text = template.render(&marked).map_err(|why| literals.unmark(&why))?;
@@ -166,14 +172,34 @@ impl Text {
         }
     }
 
-    fn encode(&self, text: &str, adds_specials: bool) -> Why<Vec<u32>> {
+    /// The tokens of a text, in which special tokens are special. With `adds_specials`, also those that the tokenizer puts
+    /// around a text, such as the token for its beginning.
+    ///
+    /// # Errors
+    /// The text can't be tokenised.
+    pub fn encode(&self, text: &str, adds_specials: bool) -> Result<Vec<u32>, TextError> {
+        self.encoded(text, adds_specials).map_err(|why| TextError::Prompt { prompt: text.to_owned(), why })
+    }
+
+    fn encoded(&self, text: &str, adds_specials: bool) -> Why<Vec<u32>> {
         let encoding = self.tokenizer.encode(text, adds_specials).map_err(|error| error.to_string())?;
         Ok(encoding.get_ids().to_vec())
     }
 
-    fn decode(&self, tokens: &[u32]) -> Result<String, TextError> {
+    /// The text of tokens, without special ones. An incomplete character is U+FFFD.
+    ///
+    /// # Errors
+    /// The decoder of the tokenizer does not accept the tokens.
+    pub fn decode(&self, tokens: &[u32]) -> Result<String, TextError> {
         let error = |why: tokenizers::Error| TextError::Decode { tokens: tokens.to_vec(), why: why.to_string() };
         self.tokenizer.decode(tokens, true).map_err(error)
+    }
+
+    /// The bytes of one token, which can be a part of a character; `None` if the vocabulary has no such token.
+    pub fn piece(&self, token: u32) -> Option<Vec<u8>> {
+        let piece = self.tokenizer.id_to_token(token)?;
+        let is_added = self.tokenizer.get_added_vocabulary().simple_id_to_token(token).is_some();
+        Some(if is_added { piece.into_bytes() } else { self.spelling.bytes(&piece) })
     }
 }
 
@@ -209,6 +235,9 @@ fn metadata_text<'a>(content: &'a Content, key: &str) -> Option<&'a str> {
     }
 }
 
+/// The most tokens of which one character consists: one for each of its bytes.
+const CHARACTER_TOKENS: usize = 4;
+
 /// The text of a growing sequence of tokens. A character of several bytes may have several tokens: it comes with its
 /// last one.
 #[derive(Debug, Default)]
@@ -227,13 +256,13 @@ impl Decoder {
     /// The tokens can't be decoded.
     pub fn push(&mut self, token: u32, text: &Text) -> Result<String, TextError> {
         self.tokens.push(token);
-        let old = text.decode(&self.tokens[self.context..self.done])?;
-        let all = text.decode(&self.tokens[self.context..])?;
-        // The decoder writes this character for an incomplete one.
-        if all.ends_with('\u{fffd}') || all.len() <= old.len() {
+        let new = self.rest(text)?;
+        // The tokenizer writes this character for an incomplete one. After more tokens than a character has, the bytes are
+        // invalid.
+        let is_incomplete = new.ends_with('\u{fffd}') && self.tokens.len() - self.done < CHARACTER_TOKENS;
+        if is_incomplete || new.is_empty() {
             return Ok(String::new());
         }
-        let new = all.get(old.len()..).unwrap_or_default().to_owned();
         (self.context, self.done) = (self.done, self.tokens.len());
         Ok(new)
     }
@@ -243,10 +272,20 @@ impl Decoder {
     /// # Errors
     /// The tokens can't be decoded.
     pub fn finish(&mut self, text: &Text) -> Result<String, TextError> {
-        let old = text.decode(&self.tokens[self.context..self.done])?;
-        let all = text.decode(&self.tokens[self.context..])?;
+        let new = self.rest(text)?;
         self.done = self.tokens.len();
         self.context = self.done;
-        Ok(all.get(old.len()..).unwrap_or_default().to_owned())
+        Ok(new)
+    }
+
+    /// The text of the tokens that have not been returned as text.
+    fn rest(&self, text: &Text) -> Result<String, TextError> {
+        let old = text.decode(&self.tokens[self.context..self.done])?;
+        let all = text.decode(&self.tokens[self.context..])?;
+        match all.strip_prefix(&old) {
+            Some(new) => Ok(new.to_owned()),
+            // The new tokens change the text of those before, which has been returned.
+            None => text.decode(&self.tokens[self.done..]),
+        }
     }
 }

@@ -18,6 +18,9 @@ use super::{Because as _, Chat, TextError, Why, metadata_text, read, read_json};
 /// The most spaces before a line of JSON.
 const MAX_INDENT: usize = 64;
 
+/// The most steps of a template, which a client's chat can make long.
+const FUEL: u64 = 10_000_000;
+
 /// The names of special tokens that a template can use.
 const SPECIALS: [&str; 7] =
     ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
@@ -169,6 +172,7 @@ fn without_generation(template: &str) -> String {
 /// What templates of Hugging Face expect: the blocks' white space, Python's methods, and functions of transformers.
 fn environment() -> Result<Environment<'static>, minijinja::Error> {
     let mut environment = Environment::new();
+    environment.set_fuel(Some(FUEL));
     environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
     environment.set_unknown_method_callback(unknown_method_callback);
     environment.add_filter("tojson", to_json);

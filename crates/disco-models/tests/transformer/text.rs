@@ -76,6 +76,40 @@ fn an_incomplete_character_at_the_end_is_not_lost() {
 }
 
 #[test]
+fn the_text_of_invalid_bytes_is_not_held_back_for_ever() {
+    let text = bytes("gpt-2", "");
+    let mut decoder = Decoder::default();
+    let mut found = String::new();
+    for byte in [0xff, 0xff, 0xff, 0xff, b'a'] {
+        found.push_str(&decoder.push(byte.into(), &text).unwrap());
+    }
+    assert_eq!(found, "\u{fffd}\u{fffd}\u{fffd}\u{fffd}a");
+    // The first byte of a character is taken for an invalid one here, and the text after it is complete.
+    for byte in [0xff, 0xff, 0xff, 0xe2, 0x82, 0xac, b'b'] {
+        found.push_str(&decoder.push(byte.into(), &text).unwrap());
+    }
+    assert!(found.ends_with('b') && decoder.finish(&text).unwrap().is_empty(), "{found:?}");
+}
+
+#[test]
+fn a_token_has_the_bytes_that_it_spells() {
+    let text = bytes("gpt-2", "");
+    assert_eq!(text.piece(0xe2), Some(vec![0xe2]));
+    assert_eq!(text.piece(256), Some(b"12".to_vec()));
+    assert_eq!(text.piece(257), Some(b"<|end|>".to_vec()));
+    assert_eq!(text.piece(258), None);
+    assert_eq!(text.encode("12<|end|>", false).unwrap(), [256, 257]);
+    assert_eq!(text.decode(&[256, 257, 0xe2]).unwrap(), "12\u{fffd}");
+}
+
+#[test]
+fn a_template_that_runs_for_too_long_is_ended() {
+    let endless = "{% for a in range(99999) %}{% for b in range(99999) %}{% set c = b %}{% endfor %}{% endfor %}";
+    let error = bytes("gpt-2", endless).tokens("hi", None, false).unwrap_err();
+    assert!(format!("{error:#}").contains("fuel"), "{error:#}");
+}
+
+#[test]
 fn the_chat_template_gets_the_messages_and_raw_prompts_do_not_pass_it() {
     let template = "{% for m in messages %}\n    {% if m.role == 'user' %}\n<{{ m.content }}>{% endif %}\n{% endfor %}";
     let text = bytes("gpt-2", template);

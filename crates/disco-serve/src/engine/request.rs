@@ -1,7 +1,9 @@
 //! What a client asks of the engine, and what it gets.
 
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, ready};
 
 use tokio::sync::{Notify, mpsc};
 
@@ -202,10 +204,15 @@ pub struct Running {
 impl Running {
     /// The next event; `None` after the last one, or if the engine has ended without one.
     pub async fn next(&mut self) -> Option<Event> {
-        let event = self.events.recv().await;
+        poll_fn(|context| self.poll_next(context)).await
+    }
+
+    /// The same as [`next`](Self::next), for a task that waits for several requests.
+    pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Event>> {
+        let event = ready!(self.events.poll_recv(context));
         // The engine may wait for room.
         self.wake.notify_one();
-        event
+        Poll::Ready(event)
     }
 }
 
