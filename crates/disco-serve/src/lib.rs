@@ -4,4 +4,10 @@
 
 #![allow(clippy::exhaustive_structs, clippy::exhaustive_enums, reason = "nothing else depends on the library")]
 
+mod admission;
+mod api;
 pub mod engine;
+pub mod health;
+pub mod http;
+pub mod metrics;
+mod text;

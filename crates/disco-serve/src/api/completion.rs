@@ -1,0 +1,25 @@
+//! What a client of `/v1/completions` gets.
+
+use disco_models::text::Text;
+use serde_json::{Value, json};
+
+use super::logprobs;
+use super::reply::{Finish, Reply};
+use crate::text::Entry;
+
+/// The choice of a chunk with text.
+pub(super) fn delta(index: usize, part: &str, entries: Option<&[Entry]>, text: &Text) -> Value {
+    let logprobs = entries.map(|entries| logprobs::completion(entries, text));
+    json!({"index": index, "text": part, "logprobs": logprobs, "finish_reason": null})
+}
+
+/// The choice of a last chunk.
+pub(super) fn ending(index: usize, finish: Finish) -> Value {
+    json!({"index": index, "text": "", "logprobs": null, "finish_reason": finish})
+}
+
+/// The choice of a reply that is no stream.
+pub(super) fn choice(index: usize, reply: &Reply, has_logprobs: bool, text: &Text) -> Value {
+    let logprobs = has_logprobs.then(|| logprobs::completion(&reply.entries, text));
+    json!({"index": index, "text": reply.text, "logprobs": logprobs, "finish_reason": reply.finish})
+}

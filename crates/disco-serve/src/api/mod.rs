@@ -1,0 +1,16 @@
+//! The requests and replies of OpenAI's interface, with vLLM's additions.
+
+mod chat;
+mod completion;
+mod error;
+mod fields;
+mod logprobs;
+mod order;
+mod reply;
+mod sampling;
+mod unsupported;
+
+pub(crate) use error::ApiError;
+pub(crate) use fields::Fields;
+pub(crate) use order::{Kind, Known, Order, Prompt, chat_of, check_model, tokens_of};
+pub(crate) use reply::{Finish, Format, Reply, Usage};

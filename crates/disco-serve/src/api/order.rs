@@ -1,0 +1,230 @@
+//! What a client asks for, checked as far as it can be before its prompt is tokenised.
+
+use disco_models::text::Chat;
+use serde_json::{Map, Value};
+use sha2::{Digest as _, Sha256};
+
+use super::fields::token;
+use super::sampling::{MAX_LOGPROBS, sampling, stops};
+use super::unsupported::{refuse_in_chat, refuse_in_completion};
+use super::{ApiError, Fields};
+use crate::engine::Sampling;
+
+/// The most texts for a prompt.
+const MAX_CHOICES: i64 = 16;
+
+/// Which interface a client uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Chat,
+    Completion,
+}
+
+/// A request for texts.
+#[derive(Debug)]
+pub(crate) struct Order {
+    pub(crate) prompts: Vec<Prompt>,
+    /// Number of texts for each prompt.
+    pub(crate) choices: u32,
+    /// Without it, the rest of the context is taken.
+    pub(crate) max_tokens: Option<usize>,
+    pub(crate) sampling: Sampling,
+    pub(crate) stops: Vec<String>,
+    /// Whether the prompt is the beginning of the text.
+    pub(crate) echoes: bool,
+    pub(crate) streams: bool,
+    /// Whether a stream ends with the usage.
+    pub(crate) tells_usage: bool,
+    /// See [`Request::salt`](crate::engine::Request::salt).
+    pub(crate) salt: u64,
+}
+
+/// What a text continues.
+#[derive(Debug)]
+pub(crate) enum Prompt {
+    Chat(Chat),
+    Text(String),
+    Tokens(Vec<u32>),
+}
+
+/// What the checks need to know of the model.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Known<'a> {
+    /// The name under which it is served.
+    pub(crate) name: &'a str,
+    /// Number of tokens.
+    pub(crate) vocabulary: usize,
+    /// The tokens that end a text.
+    pub(crate) ends: &'a [u32],
+}
+
+impl Order {
+    /// # Errors
+    /// A field has a value that it can't have, or asks for something that is not supported.
+    pub(crate) fn parse(kind: Kind, mut fields: Fields, model: Known<'_>, random_seed: u64) -> Result<Self, ApiError> {
+        let fields = &mut fields;
+        check_model(fields, model.name)?;
+        match kind {
+            Kind::Chat => refuse_in_chat(fields)?,
+            Kind::Completion => refuse_in_completion(fields)?,
+        }
+        let prompts = match kind {
+            Kind::Chat => vec![Prompt::Chat(chat_of(fields)?)],
+            Kind::Completion => prompts(fields, model.vocabulary)?,
+        };
+        let mut sampling = sampling(fields, model.vocabulary, model.ends, random_seed)?;
+        let echoes = kind == Kind::Completion && fields.bool("echo")?.unwrap_or(false);
+        sampling.logprobs = match kind {
+            Kind::Chat => chat_logprobs(fields)?,
+            Kind::Completion => fields.integer("logprobs", 0..=MAX_LOGPROBS)?.map(|count| count as u32),
+        };
+        sampling.prompt_logprobs = sampling.logprobs.filter(|_| echoes);
+        let max_tokens = max_tokens(fields, kind)?;
+        if max_tokens.is_some_and(|most| sampling.min_tokens as usize > most) {
+            return Err(ApiError::param("min_tokens", "is larger than the most tokens to generate"));
+        }
+        let choices = fields.integer("n", 1..=MAX_CHOICES)?.unwrap_or(1) as u32;
+        let streams = fields.bool("stream")?.unwrap_or(false);
+        let options = fields.object("stream_options")?;
+        if options.is_some() && !streams {
+            return Err(ApiError::param("stream_options", "is only for streams: set `stream`"));
+        }
+        let tells_usage = match options.unwrap_or_default().get("include_usage") {
+            None | Some(Value::Null) => false,
+            Some(Value::Bool(tells)) => *tells,
+            Some(_) => return Err(ApiError::param("stream_options.include_usage", "must be a boolean")),
+        };
+        let salt = fields.text("cache_salt")?.map_or(0, |salt| salt_of(&salt));
+        let stops = stops(fields)?;
+        Ok(Self { prompts, choices, max_tokens, sampling, stops, echoes, streams, tells_usage, salt })
+    }
+
+    /// Number of texts for all prompts.
+    pub(crate) fn texts(&self) -> usize {
+        self.prompts.len().saturating_mul(self.choices as usize)
+    }
+
+    /// An upper bound of the tokens of all prompts, as often as they have texts. It is exact enough for admission: a
+    /// template that writes long texts of its own is found when the chat is tokenised.
+    pub(crate) fn prompt_bound(&self) -> usize {
+        let bound = |prompt: &Prompt| match prompt {
+            Prompt::Chat(chat) => {
+                chat.messages.iter().map(|message| message.to_string().len() + 16).sum::<usize>() + 64
+            }
+            // A token has a byte or more.
+            Prompt::Text(text) => text.len() + 2,
+            Prompt::Tokens(tokens) => tokens.len(),
+        };
+        self.prompts.iter().map(bound).sum::<usize>().saturating_mul(self.choices as usize)
+    }
+}
+
+/// # Errors
+/// The request is for another model.
+pub(crate) fn check_model(fields: &mut Fields, served: &str) -> Result<(), ApiError> {
+    match fields.text("model")? {
+        Some(model) if model != served => Err(ApiError::NoModel { model, served: served.to_owned() }),
+        _ => Ok(()),
+    }
+}
+
+/// The chat of the fields `messages` and `chat_template_kwargs`.
+///
+/// # Errors
+/// A message is something else than texts of a role.
+pub(crate) fn chat_of(fields: &mut Fields) -> Result<Chat, ApiError> {
+    const NAME: &str = "messages";
+    let messages = fields.list(NAME, usize::MAX)?.ok_or_else(|| ApiError::param(NAME, "is missing"))?;
+    if messages.is_empty() {
+        return Err(ApiError::param(NAME, "has no message"));
+    }
+    let messages = messages.into_iter().enumerate().map(|(index, message)| {
+        let name = || format!("{NAME}[{index}]");
+        match message {
+            Value::Object(message) => flat(message, &name()).map(Value::Object),
+            _ => Err(ApiError::param(name(), "must be an object")),
+        }
+    });
+    let mut chat = Chat::new(messages.collect::<Result<_, _>>()?);
+    chat.variables = fields.object("chat_template_kwargs")?.unwrap_or_default();
+    Ok(chat)
+}
+
+/// A message whose content is one text: templates do not know the parts of OpenAI's messages.
+fn flat(mut message: Map<String, Value>, name: &str) -> Result<Map<String, Value>, ApiError> {
+    if !message.get("role").is_some_and(Value::is_string) {
+        return Err(ApiError::param(format!("{name}.role"), "must be a string"));
+    }
+    let content = match message.get_mut("content").map(Value::take) {
+        Some(Value::String(text)) => text,
+        // What an assistant says beside calls of tools.
+        None | Some(Value::Null) if message["role"] == "assistant" => String::new(),
+        Some(Value::Array(parts)) => {
+            let texts = parts.iter().enumerate().map(|(index, part)| match (&part["type"], part["text"].as_str()) {
+                (Value::String(kind), Some(text)) if kind == "text" => Ok(text),
+                (Value::String(kind), _) if kind != "text" => {
+                    let why = format!("has the type {kind:?}: the model takes only text");
+                    Err(ApiError::param(format!("{name}.content[{index}]"), why))
+                }
+                _ => Err(ApiError::param(format!("{name}.content[{index}]"), "must have `type` and `text`")),
+            });
+            texts.collect::<Result<Vec<_>, _>>()?.join("\n")
+        }
+        _ => return Err(ApiError::param(format!("{name}.content"), "must be a string or a list of parts")),
+    };
+    message.insert("content".into(), Value::String(content));
+    Ok(message)
+}
+
+/// The field `prompt`: a text, texts, tokens, or lists of tokens.
+fn prompts(fields: &mut Fields, vocabulary: usize) -> Result<Vec<Prompt>, ApiError> {
+    const NAME: &str = "prompt";
+    let tokens = |values: &[Value]| values.iter().map(|value| token(NAME, value, vocabulary)).collect::<Result<_, _>>();
+    let one = |value: Value| match value {
+        Value::String(text) => Ok(Prompt::Text(text)),
+        Value::Array(values) if !values.is_empty() => Ok(Prompt::Tokens(tokens(&values)?)),
+        _ => Err(ApiError::param(NAME, "must have strings or lists of tokens, none of them empty")),
+    };
+    match fields.take(NAME) {
+        None => Err(ApiError::param(NAME, "is missing")),
+        Some(Value::Array(values)) if values.first().is_some_and(Value::is_number) => {
+            Ok(vec![Prompt::Tokens(tokens(&values)?)])
+        }
+        Some(Value::Array(values)) if !values.is_empty() => values.into_iter().map(one).collect(),
+        Some(value @ Value::String(_)) => Ok(vec![one(value)?]),
+        Some(_) => Err(ApiError::param(NAME, "must be a string, a list of strings, or tokens")),
+    }
+}
+
+/// The field `tokens` of a request for their text.
+///
+/// # Errors
+/// It is missing, or is no list of tokens.
+pub(crate) fn tokens_of(fields: &mut Fields, vocabulary: usize) -> Result<Vec<u32>, ApiError> {
+    const NAME: &str = "tokens";
+    let values = fields.list(NAME, usize::MAX)?.ok_or_else(|| ApiError::param(NAME, "is missing"))?;
+    values.iter().map(|value| token(NAME, value, vocabulary)).collect()
+}
+
+fn chat_logprobs(fields: &mut Fields) -> Result<Option<u32>, ApiError> {
+    let is_wanted = fields.bool("logprobs")?.unwrap_or(false);
+    let top = fields.integer("top_logprobs", 0..=MAX_LOGPROBS)?;
+    match top {
+        Some(top) if top > 0 && !is_wanted => Err(ApiError::param("top_logprobs", "needs `logprobs` to be true")),
+        top => Ok(is_wanted.then(|| top.unwrap_or(0) as u32)),
+    }
+}
+
+/// A completion without new tokens tells the logprobs of its prompt.
+fn max_tokens(fields: &mut Fields, kind: Kind) -> Result<Option<usize>, ApiError> {
+    let least = if kind == Kind::Completion { 0 } else { 1 };
+    let old = fields.count("max_tokens", least)?;
+    Ok(fields.count("max_completion_tokens", least)?.or(old))
+}
+
+fn salt_of(salt: &str) -> u64 {
+    let digest = Sha256::digest(salt);
+    let mut bytes = [0; 8];
+    bytes.copy_from_slice(&digest[..8]);
+    u64::from_le_bytes(bytes)
+}

@@ -1,0 +1,121 @@
+//! Replies and chunks of streams.
+
+use std::sync::Arc;
+
+use disco_models::text::Text;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::{Kind, chat, completion};
+use crate::text::Entry;
+
+/// Why a text has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Finish {
+    /// By its own end or a stop string.
+    Stop,
+    /// It has as many tokens as it may.
+    Length,
+}
+
+/// Tokens that were read and written.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Usage {
+    /// Of the prompts, each counted once.
+    pub(crate) prompt: usize,
+    /// Of all texts.
+    pub(crate) completion: usize,
+}
+
+impl Usage {
+    fn json(self) -> Value {
+        let Self { prompt, completion } = self;
+        json!({"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion})
+    }
+}
+
+/// A whole text.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    pub(crate) text: String,
+    pub(crate) entries: Vec<Entry>,
+    pub(crate) finish: Finish,
+}
+
+/// Writes the reply to one request, at once or in chunks.
+pub(crate) struct Format {
+    pub(crate) kind: Kind,
+    pub(crate) id: String,
+    /// Seconds since 1970.
+    pub(crate) created: u64,
+    pub(crate) model: Arc<str>,
+    pub(crate) text: Arc<Text>,
+    pub(crate) has_logprobs: bool,
+    /// Whether the last chunk has the usage, and all others say that they have none.
+    pub(crate) tells_usage: bool,
+}
+
+impl Format {
+    /// The first chunk of a choice, if there is one before its text.
+    pub(crate) fn opening(&self, index: usize) -> Option<Value> {
+        (self.kind == Kind::Chat).then(|| self.chunk(chat::opening(index)))
+    }
+
+    /// A chunk with text.
+    pub(crate) fn delta(&self, index: usize, part: &str, entries: &[Entry]) -> Value {
+        let entries = Some(entries).filter(|_| self.has_logprobs);
+        self.chunk(match self.kind {
+            Kind::Chat => chat::delta(index, part, entries, &self.text),
+            Kind::Completion => completion::delta(index, part, entries, &self.text),
+        })
+    }
+
+    /// The last chunk of a choice.
+    pub(crate) fn ending(&self, index: usize, finish: Finish) -> Value {
+        self.chunk(match self.kind {
+            Kind::Chat => chat::ending(index, finish),
+            Kind::Completion => completion::ending(index, finish),
+        })
+    }
+
+    /// The chunk after those of all choices, if the client wants it.
+    pub(crate) fn usage(&self, usage: Usage) -> Option<Value> {
+        self.tells_usage.then(|| self.object(self.chunk_name(), json!([]), Some(usage.json())))
+    }
+
+    /// The reply that is no stream.
+    pub(crate) fn whole(&self, replies: &[Reply], usage: Usage) -> Value {
+        let choice = |(index, reply)| match self.kind {
+            Kind::Chat => chat::choice(index, reply, self.has_logprobs, &self.text),
+            Kind::Completion => completion::choice(index, reply, self.has_logprobs, &self.text),
+        };
+        let choices = replies.iter().enumerate().map(choice);
+        let name = match self.kind {
+            Kind::Chat => "chat.completion",
+            Kind::Completion => "text_completion",
+        };
+        self.object(name, choices.collect(), Some(usage.json()))
+    }
+
+    fn chunk(&self, choice: Value) -> Value {
+        self.object(self.chunk_name(), json!([choice]), self.tells_usage.then_some(Value::Null))
+    }
+
+    fn chunk_name(&self) -> &'static str {
+        match self.kind {
+            Kind::Chat => "chat.completion.chunk",
+            Kind::Completion => "text_completion",
+        }
+    }
+
+    fn object(&self, name: &str, choices: Value, usage: Option<Value>) -> Value {
+        let Self { id, created, model, .. } = self;
+        let model: &str = model;
+        let mut object = json!({"id": id, "object": name, "created": created, "model": model, "choices": choices});
+        if let Some(usage) = usage {
+            object["usage"] = usage;
+        }
+        object
+    }
+}

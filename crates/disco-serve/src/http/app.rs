@@ -1,0 +1,92 @@
+//! What a server needs.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use disco_models::text::Text;
+use metrics_exporter_prometheus::PrometheusHandle;
+
+use super::BearerToken;
+use crate::engine::Requests;
+use crate::health::Health;
+
+/// A model that is served over HTTP.
+pub struct App {
+    /// The way to the engine.
+    pub requests: Requests,
+    /// The model.
+    pub model: Model,
+    /// Bounds of what clients can use.
+    pub limits: Limits,
+    /// What clients must have; `None` lets everybody in.
+    pub token: Option<BearerToken>,
+    /// What the engine does.
+    pub health: Arc<Health>,
+    /// Writes `/metrics`; `None` answers that there are none.
+    pub metrics: Option<PrometheusHandle>,
+}
+
+/// What the HTTP layer knows of the model.
+pub struct Model {
+    /// The name that clients use.
+    pub name: String,
+    /// Tokenizer and chat template.
+    pub text: Arc<Text>,
+    /// Tokens that end a text, unless a client ignores them.
+    pub ends: Vec<u32>,
+    /// Number of tokens of the vocabulary.
+    pub vocabulary: usize,
+}
+
+/// Bounds of what clients can use.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// The most tokens of a prompt and its text, by the model.
+    pub context: usize,
+    /// The same by the cache.
+    pub cache_tokens: usize,
+    /// The most texts that wait for their first token.
+    pub waiting_requests: usize,
+    /// The most tokens of their prompts.
+    pub waiting_tokens: usize,
+    /// The most bytes of a body.
+    pub body_bytes: usize,
+    /// The most bytes of a head. hyper demands at least 8192.
+    pub head_bytes: usize,
+    /// The most connections. Others wait until one ends.
+    pub connections: usize,
+    /// How long a connection can take for a head, or be idle between requests.
+    pub head_time: Duration,
+    /// How long a body can take.
+    pub body_time: Duration,
+    /// How long a client can read nothing before its connection ends.
+    pub write_time: Duration,
+    /// Time between the comments in a stream that has nothing else.
+    pub keep_alive: Duration,
+    /// How long a step can take before `/health` says that the engine hangs.
+    pub step_time: Duration,
+}
+
+impl Limits {
+    /// The usual limits for a model with this context and a cache with so many tokens.
+    pub fn new(context: usize, cache_tokens: usize) -> Self {
+        Self {
+            context,
+            cache_tokens,
+            waiting_requests: 256,
+            waiting_tokens: context.saturating_mul(64),
+            body_bytes: 4 << 20,
+            head_bytes: 64 << 10,
+            connections: 1024,
+            head_time: Duration::from_secs(30),
+            body_time: Duration::from_secs(30),
+            write_time: Duration::from_secs(60),
+            keep_alive: Duration::from_secs(5),
+            step_time: Duration::from_secs(60),
+        }
+    }
+    /// The most tokens of a prompt and its text.
+    pub(super) fn longest(&self) -> usize {
+        self.context.min(self.cache_tokens)
+    }
+}

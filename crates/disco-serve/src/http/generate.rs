@@ -1,0 +1,118 @@
+//! `/v1/chat/completions` and `/v1/completions`.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::Extension;
+use axum::extract::{Request, State};
+use axum::http::StatusCode;
+use axum::response::Response;
+
+use super::body;
+use super::generation::{Choice, Generation};
+use super::prompts::{room, tokenised};
+use super::request_id::RequestId;
+use super::respond::json;
+use super::shared::{Active, Shared, now};
+use super::stream;
+use crate::api::{ApiError, Finish, Format, Kind, Order, Reply};
+use crate::engine;
+
+/// Answers a chat.
+pub(super) async fn chat(
+    State(shared): State<Arc<Shared>>,
+    Extension(id): Extension<RequestId>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    counted(Kind::Chat, shared, id, request).await
+}
+
+/// Continues a text.
+pub(super) async fn completion(
+    State(shared): State<Arc<Shared>>,
+    Extension(id): Extension<RequestId>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    counted(Kind::Completion, shared, id, request).await
+}
+
+async fn counted(kind: Kind, shared: Arc<Shared>, id: RequestId, request: Request) -> Result<Response, ApiError> {
+    let result = generate(kind, &shared, id, request).await;
+    result.inspect_err(|error| shared.meters.rejected(error.code()))
+}
+
+async fn generate(kind: Kind, shared: &Arc<Shared>, id: RequestId, request: Request) -> Result<Response, ApiError> {
+    let arrived = Instant::now();
+    let active = shared.begin()?;
+    let fields = body::fields(request, &shared.limits).await?;
+    let order = Order::parse(kind, fields, shared.known(), shared.random())?;
+    let format = Format {
+        kind,
+        id: format!("{}-{:016x}", if kind == Kind::Chat { "chatcmpl" } else { "cmpl" }, shared.random()),
+        created: now(),
+        model: shared.name.clone(),
+        text: shared.text.clone(),
+        has_logprobs: order.sampling.logprobs.is_some(),
+        tells_usage: order.streams && order.tells_usage,
+    };
+    let streams = order.streams;
+    let generation = submitted(order, shared, active, id, arrived).await?;
+    if streams { Ok(stream::response(generation, format)) } else { whole(generation, &format).await }
+}
+
+/// Reserves seats, tokenises, and hands all texts to the engine.
+async fn submitted(
+    order: Order,
+    shared: &Arc<Shared>,
+    active: Active,
+    id: RequestId,
+    arrived: Instant,
+) -> Result<Generation, ApiError> {
+    let (texts, limit) = (order.texts(), shared.limits.waiting_requests);
+    if texts > limit {
+        let why = format!("and `n` ask for {texts} texts, and the server has seats for {limit}");
+        return Err(ApiError::param("prompt", why));
+    }
+    let mut seats = shared.admission.reserve(texts, order.prompt_bound())?;
+    let Order { prompts, choices: count, max_tokens, sampling, stops, echoes, salt, .. } = order;
+    let prompts = shared.tokenise(move |text| tokenised(prompts, echoes, text)).await?;
+    let rooms = prompts.iter().map(|prompt| room(prompt.tokens.len(), max_tokens, &shared.limits));
+    let rooms = rooms.collect::<Result<Vec<_>, _>>()?;
+    let prompt_tokens: usize = prompts.iter().map(|prompt| prompt.tokens.len()).sum();
+    seats.correct(prompt_tokens.saturating_mul(count as usize))?;
+    let mut choices = Vec::with_capacity(texts);
+    for (prompt, max_tokens) in prompts.into_iter().zip(rooms) {
+        for choice in 0..count {
+            let sampling = engine::Sampling { choice, ..sampling.clone() };
+            let tokens = prompt.tokens.clone();
+            let seat = seats.split(tokens.len());
+            let request = engine::Request { id: id.0.clone(), prompt: tokens, sampling, max_tokens, salt };
+            let has_prompt_logprobs = request.sampling.prompt_logprobs.is_some();
+            let has_logprobs = request.sampling.logprobs.is_some();
+            let ends = request.sampling.ends.clone();
+            let running = shared.requests.submit(request)?;
+            let mut choice = Choice::new(running, seat, stops.clone(), ends, has_logprobs);
+            if let Some(echo) = prompt.echo.clone() {
+                choice.echo(echo, has_prompt_logprobs);
+            }
+            choices.push(choice);
+        }
+    }
+    shared.meters.prompted(prompt_tokens);
+    Ok(Generation::new(choices, prompt_tokens, shared.clone(), active, arrived))
+}
+
+/// The reply that is no stream.
+async fn whole(mut generation: Generation, format: &Format) -> Result<Response, ApiError> {
+    let empty = || Reply { text: String::new(), entries: Vec::new(), finish: Finish::Length };
+    let mut replies: Vec<_> = std::iter::repeat_with(empty).take(generation.count()).collect();
+    while let Some(delta) = generation.next().await {
+        let delta = delta?;
+        if let Some(reply) = replies.get_mut(delta.index) {
+            reply.text.push_str(&delta.text);
+            reply.entries.extend(delta.entries);
+            reply.finish = delta.finish.unwrap_or(reply.finish);
+        }
+    }
+    Ok(json(StatusCode::OK, &format.whole(&replies, generation.usage())))
+}

@@ -1,0 +1,206 @@
+//! The texts of one request, while the engine generates them.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Instant;
+
+use disco_models::text::Text;
+use futures_lite::FutureExt as _;
+use tokio::sync::watch;
+
+use super::drain::{Phase, ending};
+use super::shared::{Active, Shared};
+use crate::admission::Seats;
+use crate::api::{ApiError, Finish, Usage};
+use crate::engine::{End, Event, Running, Token};
+use crate::text::{ChoiceText, Entry, Piece, prompt_entries};
+
+/// All texts of a request. Dropping it cancels those that are not complete.
+pub(super) struct Generation {
+    choices: Vec<Choice>,
+    /// The choice that is asked first for an event, so that none waits for the others.
+    first: usize,
+    usage: Usage,
+    phase: watch::Receiver<Phase>,
+    shared: Arc<Shared>,
+    arrived: Instant,
+    _active: Active,
+}
+
+/// What a client gets next.
+#[derive(Debug)]
+pub(super) struct Delta {
+    pub(super) index: usize,
+    pub(super) text: String,
+    pub(super) entries: Vec<Entry>,
+    pub(super) finish: Option<Finish>,
+}
+
+/// One text.
+pub(super) struct Choice {
+    /// `None` once the text is complete, or the client is not to get more of it.
+    running: Option<Running>,
+    /// Until the first event.
+    seat: Option<Seats>,
+    text: ChoiceText,
+    ends: Vec<u32>,
+    /// The prompt's text, until the client has it.
+    echo: Option<String>,
+    /// Whether the prompt's text comes with logprobs.
+    awaits_prompt: bool,
+    last_token: Option<Instant>,
+}
+
+impl Generation {
+    pub(super) fn new(
+        choices: Vec<Choice>,
+        prompt_tokens: usize,
+        shared: Arc<Shared>,
+        active: Active,
+        arrived: Instant,
+    ) -> Self {
+        let usage = Usage { prompt: prompt_tokens, completion: 0 };
+        Self { choices, first: 0, usage, phase: shared.drain.subscribe(), shared, arrived, _active: active }
+    }
+
+    /// Number of texts.
+    pub(super) fn count(&self) -> usize {
+        self.choices.len()
+    }
+
+    /// The tokens so far.
+    pub(super) fn usage(&self) -> Usage {
+        self.usage
+    }
+
+    /// The server's state.
+    pub(super) fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
+    /// What the client gets next; `None` after the end of all texts. After an error comes nothing.
+    ///
+    /// # Cancel safety
+    /// No event is lost.
+    pub(super) async fn next(&mut self) -> Option<Result<Delta, ApiError>> {
+        loop {
+            let (index, event) = match self.event().await? {
+                Ok(next) => next,
+                Err(error) => return Some(Err(error)),
+            };
+            match self.delta(index, event) {
+                Ok(None) => {}
+                Ok(Some(delta)) => return Some(Ok(delta)),
+                Err(error) => return Some(Err(error)),
+            }
+        }
+    }
+
+    /// The next event of any text.
+    async fn event(&mut self) -> Option<Result<(usize, Option<Event>), ApiError>> {
+        if let Some(index) = self.choices.iter().position(|choice| choice.echo.is_some() && !choice.awaits_prompt) {
+            return Some(Ok((index, None)));
+        }
+        let Self { choices, first, phase, .. } = self;
+        let ended = async {
+            ending(phase).await;
+            Some(Err(ApiError::Shutdown))
+        };
+        let event = poll_fn(|context| {
+            let count = choices.len();
+            let mut runs = false;
+            for index in (0..count).map(|step| (*first + step) % count) {
+                let Some(running) = &mut choices[index].running else { continue };
+                runs = true;
+                if let Poll::Ready(event) = running.poll_next(context) {
+                    *first = (index + 1) % count;
+                    let event = event.ok_or_else(|| ApiError::Failed("the engine has ended".into()));
+                    return Poll::Ready(Some(event.map(|event| (index, Some(event)))));
+                }
+            }
+            if runs { Poll::Pending } else { Poll::Ready(None) }
+        });
+        event.or(ended).await
+    }
+
+    /// What a client gets for an event; `None` as the event says to give it the prompt.
+    fn delta(&mut self, index: usize, event: Option<Event>) -> Result<Option<Delta>, ApiError> {
+        let text = &*self.shared.text;
+        let choice = &mut self.choices[index];
+        let Some(event) = event else {
+            return Ok(choice.echo.take().map(|text| Delta { index, text, entries: Vec::new(), finish: None }));
+        };
+        choice.seat = None;
+        let piece = match event {
+            Event::Prompt(tokens) => {
+                let entries = prompt_entries(tokens, text)?;
+                choice.awaits_prompt = false;
+                return Ok(choice.echo.take().map(|text| Delta { index, text, entries, finish: None }));
+            }
+            Event::Token(token) => {
+                self.usage.completion += 1;
+                let now = Instant::now();
+                let last = choice.last_token.replace(now);
+                self.shared.meters.token(last.is_none(), now.duration_since(last.unwrap_or(self.arrived)));
+                choice.token(token, text)?
+            }
+            Event::End(end) => {
+                let piece = choice.text.finish(text)?;
+                let finish = if end == End::Token { Finish::Stop } else { Finish::Length };
+                return Ok(Some(self.finished(index, piece, finish)));
+            }
+            Event::Failed(failure) => return Err(failure.into()),
+        };
+        if piece.is_stopped {
+            return Ok(Some(self.finished(index, piece, Finish::Stop)));
+        }
+        let is_empty = piece.text.is_empty() && piece.entries.is_empty();
+        Ok((!is_empty).then_some(Delta { index, text: piece.text, entries: piece.entries, finish: None }))
+    }
+
+    /// The last delta of a text, which is cancelled if the engine has not ended it.
+    fn finished(&mut self, index: usize, piece: Piece, finish: Finish) -> Delta {
+        let finish = if piece.is_stopped { Finish::Stop } else { finish };
+        self.choices[index].running = None;
+        self.shared.meters.finished(finish == Finish::Stop, self.arrived.elapsed());
+        Delta { index, text: piece.text, entries: piece.entries, finish: Some(finish) }
+    }
+}
+
+impl Drop for Generation {
+    fn drop(&mut self) {
+        let unfinished = self.choices.iter().filter(|choice| choice.running.is_some()).count();
+        if unfinished > 0 {
+            tracing::info!(texts = unfinished, "a request ends before its texts are complete");
+            (0..unfinished).for_each(|_| self.shared.meters.aborted());
+        }
+    }
+}
+
+impl Choice {
+    pub(super) fn new(running: Running, seat: Seats, stops: Vec<String>, ends: Vec<u32>, has_logprobs: bool) -> Self {
+        let text = ChoiceText::new(stops, has_logprobs);
+        Self {
+            running: Some(running),
+            seat: Some(seat),
+            text,
+            ends,
+            echo: None,
+            awaits_prompt: false,
+            last_token: None,
+        }
+    }
+
+    /// Puts the prompt's text before the generated one, with logprobs once they come.
+    pub(super) fn echo(&mut self, echo: String, has_logprobs: bool) {
+        self.text.begin_after(echo.chars().count());
+        self.echo = Some(echo);
+        self.awaits_prompt = has_logprobs;
+    }
+
+    /// The text that is decided with a token. That of a token that ends the text is not a part of it.
+    fn token(&mut self, token: Token, text: &Text) -> Result<Piece, ApiError> {
+        if self.ends.contains(&token.id) { Ok(Piece::default()) } else { Ok(self.text.push(token, text)?) }
+    }
+}

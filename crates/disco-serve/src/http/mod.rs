@@ -1,0 +1,30 @@
+//! OpenAI's interface over HTTP/1.1.
+//!
+//! ```text
+//! connection ─▶ answer (request id, token, panics) ─▶ route ─▶ body ─▶ Order
+//!     ─▶ seats reserved ─▶ prompts tokenised ─▶ engine ─▶ Generation ─▶ one reply, or chunks of a stream
+//! ```
+
+mod answer;
+mod app;
+mod auth;
+mod body;
+mod connection;
+mod drain;
+mod generate;
+mod generation;
+mod probes;
+mod prompts;
+mod request_id;
+mod respond;
+mod routes;
+mod server;
+mod shared;
+mod stall;
+mod stream;
+mod tokenize;
+
+pub use app::{App, Limits, Model};
+pub use auth::{BearerToken, EmptyToken};
+pub use drain::Drain;
+pub use server::serve;

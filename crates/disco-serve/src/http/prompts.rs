@@ -1,0 +1,71 @@
+//! From prompts to tokens.
+
+use std::sync::Arc;
+
+use disco_models::text::Text;
+
+use super::Limits;
+use crate::api::{ApiError, Prompt};
+
+/// A prompt that was tokenised.
+pub(super) struct Tokenised {
+    pub(super) tokens: Arc<[u32]>,
+    /// The prompt's text, if it is the beginning of the reply.
+    pub(super) echo: Option<String>,
+}
+
+/// The tokens of prompts.
+///
+/// # Errors
+/// A prompt has no tokens; the template of the model does not accept a chat.
+pub(super) fn tokenised(prompts: Vec<Prompt>, echoes: bool, text: &Text) -> Result<Vec<Tokenised>, ApiError> {
+    prompts.into_iter().map(|prompt| one(prompt, echoes, text)).collect()
+}
+
+fn one(prompt: Prompt, echoes: bool, text: &Text) -> Result<Tokenised, ApiError> {
+    let (tokens, echo) = match prompt {
+        Prompt::Chat(chat) => (text.chat(&chat)?, None),
+        Prompt::Text(prompt) => (text.encode(&prompt, true)?, echoes.then_some(prompt)),
+        Prompt::Tokens(tokens) => {
+            let echo = if echoes { Some(text.decode(&tokens)?) } else { None };
+            (tokens, echo)
+        }
+    };
+    if tokens.is_empty() {
+        return Err(ApiError::param("prompt", "has no tokens"));
+    }
+    Ok(Tokenised { tokens: tokens.into(), echo })
+}
+
+/// How many tokens a text can have after a prompt of so many: as many as the client wants, or what is left.
+///
+/// # Errors
+/// They do not fit into the context or the cache.
+pub(super) fn room(prompt: usize, wanted: Option<usize>, limits: &Limits) -> Result<usize, ApiError> {
+    let limit = limits.longest();
+    let max_tokens = wanted.unwrap_or_else(|| limit.saturating_sub(prompt).max(1));
+    if prompt.saturating_add(max_tokens) <= limit {
+        return Ok(max_tokens);
+    }
+    let is_context = limits.context <= limits.cache_tokens;
+    let bound = if is_context { "the context of the model has" } else { "the cache of the server has" };
+    Err(ApiError::TooLong { prompt, max_tokens, bound, limit })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_fits_into_the_context_and_the_cache() {
+        let limits = Limits::new(100, 80);
+        assert_eq!(room(30, Some(50), &limits).unwrap(), 50);
+        assert_eq!(room(30, None, &limits).unwrap(), 50);
+        assert_eq!(room(80, Some(0), &limits).unwrap(), 0);
+        for (prompt, wanted) in [(30, Some(51)), (80, None), (usize::MAX, Some(usize::MAX))] {
+            let error = room(prompt, wanted, &limits).unwrap_err().to_string();
+            assert!(error.contains(&prompt.to_string()) && error.contains("cache") && error.contains("80"), "{error}");
+        }
+        assert!(room(101, None, &Limits::new(100, 1000)).unwrap_err().to_string().contains("context"));
+    }
+}

@@ -1,0 +1,47 @@
+//! Responses that are one JSON object.
+
+use std::panic::AssertUnwindSafe;
+
+use axum::body::Body;
+use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use futures_lite::FutureExt as _;
+use serde_json::Value;
+
+use crate::api::ApiError;
+
+/// A response with this object.
+pub(super) fn json(status: StatusCode, object: &Value) -> Response {
+    let mut response = Response::new(Body::from(object.to_string()));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        tracing::info!(status = status.as_u16(), error = %self, "a request is refused");
+        let mut response = json(status, &self.object());
+        if let Some(seconds) = self.retry_after() {
+            response.headers_mut().insert(RETRY_AFTER, seconds.into());
+        }
+        if status == StatusCode::UNAUTHORIZED {
+            response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response
+    }
+}
+
+/// The result of one request's work. A panic ends this request only.
+///
+/// # Errors
+/// Those of the work, and a panic.
+pub(super) async fn catching<T>(work: impl Future<Output = Result<T, ApiError>>) -> Result<T, ApiError> {
+    // What the work has borrowed is not used after a panic, but for locks, which ignore it.
+    match AssertUnwindSafe(work).catch_unwind().await {
+        Ok(result) => result,
+        Err(_) => Err(ApiError::Panicked),
+    }
+}

@@ -1,0 +1,42 @@
+//! Which path has which handler.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::Request;
+use axum::response::IntoResponse;
+use axum::routing::{get, post};
+
+use super::shared::Shared;
+use super::{generate, probes, tokenize};
+use crate::api::ApiError;
+
+/// All routes of a server.
+pub(super) fn routes(shared: Arc<Shared>) -> Router {
+    Router::new()
+        .route("/v1/chat/completions", post(generate::chat))
+        .route("/v1/completions", post(generate::completion))
+        .route("/v1/models", get(probes::models))
+        .route("/v1/models/{*model}", get(probes::model))
+        .route("/tokenize", post(tokenize::tokenize))
+        .route("/detokenize", post(tokenize::detokenize))
+        .route("/health", get(probes::health))
+        .route("/ready", get(probes::ready))
+        .route("/metrics", get(probes::metrics))
+        .fallback(no_route)
+        .method_not_allowed_fallback(no_method)
+        .with_state(shared)
+}
+
+async fn no_route(request: Request) -> impl IntoResponse {
+    ApiError::NoRoute(path(&request))
+}
+
+async fn no_method(request: Request) -> impl IntoResponse {
+    ApiError::Method { route: path(&request), method: request.method().to_string() }
+}
+
+/// The beginning of a request's path.
+fn path(request: &Request) -> String {
+    request.uri().path().chars().take(200).collect()
+}

@@ -1,0 +1,149 @@
+//! What all requests of a server share.
+
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher as _;
+use std::num::NonZero;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use disco_models::text::Text;
+use metrics_exporter_prometheus::PrometheusHandle;
+use tokio::sync::{Semaphore, watch};
+
+use super::drain::{Drain, Phase};
+use super::{App, BearerToken, Limits};
+use crate::admission::Admission;
+use crate::api::{ApiError, Known};
+use crate::engine::Requests;
+use crate::health::{Health, State};
+use crate::metrics::Meters;
+
+/// A server's state.
+pub(super) struct Shared {
+    pub(super) requests: Requests,
+    pub(super) name: Arc<str>,
+    /// When the server began, in seconds since 1970.
+    pub(super) created: u64,
+    pub(super) text: Arc<Text>,
+    ends: Vec<u32>,
+    vocabulary: usize,
+    pub(super) limits: Limits,
+    pub(super) token: Option<BearerToken>,
+    pub(super) health: Arc<Health>,
+    pub(super) metrics: Option<PrometheusHandle>,
+    pub(super) meters: Meters,
+    pub(super) admission: Arc<Admission>,
+    pub(super) drain: Drain,
+    /// Number of requests for texts that were not answered yet.
+    active: watch::Sender<usize>,
+    /// Permits to tokenise, one for each core.
+    tokenising: Arc<Semaphore>,
+    random: RandomState,
+    drawn: AtomicU64,
+}
+
+/// A request for texts that was not answered yet.
+pub(super) struct Active(Arc<Shared>);
+
+impl Shared {
+    pub(super) fn new(app: App, drain: Drain) -> Arc<Self> {
+        let cores = thread::available_parallelism().map_or(1, NonZero::get);
+        let limits = app.limits;
+        Arc::new(Self {
+            requests: app.requests,
+            meters: Meters::new(&app.model.name),
+            name: app.model.name.into(),
+            created: now(),
+            text: app.model.text,
+            ends: app.model.ends,
+            vocabulary: app.model.vocabulary,
+            admission: Admission::new(limits.waiting_requests, limits.waiting_tokens),
+            limits,
+            token: app.token,
+            health: app.health,
+            metrics: app.metrics,
+            drain,
+            active: watch::Sender::new(0),
+            tokenising: Arc::new(Semaphore::new(cores)),
+            random: RandomState::new(),
+            drawn: AtomicU64::new(0),
+        })
+    }
+
+    pub(super) fn known(&self) -> Known<'_> {
+        Known { name: &self.name, vocabulary: self.vocabulary, ends: &self.ends }
+    }
+
+    /// The state that clients see.
+    pub(super) fn state(&self) -> State {
+        match (self.health.snapshot().state, self.drain.phase()) {
+            (State::Failed, _) => State::Failed,
+            (_, Phase::Draining(_) | Phase::Ending) => State::Draining,
+            (state, Phase::Serving) => state,
+        }
+    }
+
+    /// Counts a request, and refuses it if the engine takes none.
+    ///
+    /// # Errors
+    /// The server starts, repairs, or ends.
+    pub(super) fn begin(self: &Arc<Self>) -> Result<Active, ApiError> {
+        // Counted before the state is read: a drain that begins in between waits for it.
+        self.active.send_modify(|active| *active += 1);
+        let active = Active(self.clone());
+        match self.state() {
+            State::Ready => Ok(active),
+            state => Err(ApiError::NotReady(state)),
+        }
+    }
+
+    /// Waits until the server is to end: at once, or once a drain is complete or takes too long.
+    pub(super) async fn ended(&self) {
+        let mut phase = self.drain.subscribe();
+        let Ok(first) = phase.wait_for(|phase| *phase != Phase::Serving).await.map(|phase| *phase) else { return };
+        self.health.drain();
+        let Phase::Draining(until) = first else { return };
+        tracing::info!(active = *self.active.borrow(), "the server takes no more requests");
+        let mut active = self.active.subscribe();
+        tokio::select! {
+            _ = active.wait_for(|active| *active == 0) => {}
+            _ = phase.wait_for(|phase| *phase == Phase::Ending) => {}
+            () = tokio::time::sleep_until(until) => {}
+        }
+    }
+
+    /// Runs work of the tokenizer on a thread that may block.
+    ///
+    /// # Errors
+    /// Those of the work; or the work panicked.
+    pub(super) async fn tokenise<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Text) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let permit = self.tokenising.clone().acquire_owned().await.map_err(|_| ApiError::Shutdown)?;
+        let text = self.text.clone();
+        let done = tokio::task::spawn_blocking(move || {
+            let _permit = permit;
+            work(&text)
+        });
+        done.await.map_err(|_| ApiError::Panicked)?
+    }
+
+    /// A number that differs from those before, and from those of other servers.
+    pub(super) fn random(&self) -> u64 {
+        self.random.hash_one(self.drawn.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+/// Seconds since 1970.
+pub(super) fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
+}
+
+impl Drop for Active {
+    fn drop(&mut self) {
+        self.0.active.send_modify(|active| *active -= 1);
+    }
+}

@@ -1,0 +1,99 @@
+//! Server-sent events.
+
+use std::convert::Infallible;
+
+use axum::body::{Body, Bytes};
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use axum::http::{HeaderName, HeaderValue};
+use axum::response::Response;
+use futures_lite::stream::unfold;
+use serde_json::Value;
+use tokio::time::timeout;
+use tracing::{Instrument as _, Span};
+
+use super::generation::{Delta, Generation};
+use super::respond::catching;
+use crate::api::{ApiError, Format};
+use crate::health::State;
+
+/// Tells a proxy to pass events on at once.
+const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
+
+/// A response that tells the texts as they grow. Dropping it cancels them.
+pub(super) fn response(generation: Generation, format: Format) -> Response {
+    let events = Events { generation, format, stage: Stage::Opening };
+    let span = Span::current();
+    let body = unfold(events, move |events| next(events).instrument(span.clone()));
+    let mut response = Response::new(Body::from_stream(body));
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream; charset=utf-8"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    headers.insert(X_ACCEL_BUFFERING, HeaderValue::from_static("no"));
+    response
+}
+
+struct Events {
+    generation: Generation,
+    format: Format,
+    stage: Stage,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Opening,
+    Texts,
+    Ended,
+}
+
+/// The next bytes of the body. An error, or a panic, is the last event.
+async fn next(mut events: Events) -> Option<(Result<Bytes, Infallible>, Events)> {
+    if events.stage == Stage::Ended {
+        return None;
+    }
+    let bytes = catching(events.advance()).await.unwrap_or_else(|error| {
+        tracing::info!(%error, "a stream ends with an error");
+        events.stage = Stage::Ended;
+        event(&error.object())
+    });
+    Some((Ok(bytes.into()), events))
+}
+
+impl Events {
+    async fn advance(&mut self) -> Result<String, ApiError> {
+        if self.stage == Stage::Opening {
+            self.stage = Stage::Texts;
+            let openings = (0..self.generation.count()).filter_map(|index| self.format.opening(index));
+            let openings: String = openings.map(|opening| event(&opening)).collect();
+            if !openings.is_empty() {
+                return Ok(openings);
+            }
+        }
+        let keep_alive = self.generation.shared().limits.keep_alive;
+        match timeout(keep_alive, self.generation.next()).await {
+            Err(_) if self.generation.shared().state() == State::Repairing => Ok(": repairing\n\n".into()),
+            Err(_) => Ok(": keep-alive\n\n".into()),
+            Ok(Some(delta)) => Ok(self.chunks(&delta?)),
+            Ok(None) => {
+                self.stage = Stage::Ended;
+                let usage = self.format.usage(self.generation.usage());
+                Ok(usage.map(|usage| event(&usage)).unwrap_or_default() + "data: [DONE]\n\n")
+            }
+        }
+    }
+
+    fn chunks(&self, delta: &Delta) -> String {
+        let Delta { index, text, entries, finish } = delta;
+        let mut chunks = String::new();
+        if !text.is_empty() || !entries.is_empty() {
+            chunks += &event(&self.format.delta(*index, text, entries));
+        }
+        if let Some(finish) = finish {
+            chunks += &event(&self.format.ending(*index, *finish));
+        }
+        chunks
+    }
+}
+
+fn event(object: &Value) -> String {
+    format!("data: {object}\n\n")
+}

@@ -1,0 +1,41 @@
+//! `/tokenize` and `/detokenize`, as vLLM has them.
+
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::http::StatusCode;
+use axum::response::Response;
+use serde_json::json;
+
+use super::body;
+use super::respond;
+use super::shared::Shared;
+use crate::api::{ApiError, chat_of, check_model, tokens_of};
+
+/// The tokens of a text or a chat.
+pub(super) async fn tokenize(State(shared): State<Arc<Shared>>, request: Request) -> Result<Response, ApiError> {
+    let mut fields = body::fields(request, &shared.limits).await?;
+    check_model(&mut fields, &shared.name)?;
+    let tokens = match fields.text("prompt")? {
+        Some(prompt) => {
+            let adds_specials = fields.bool("add_special_tokens")?.unwrap_or(true);
+            shared.tokenise(move |text| Ok(text.encode(&prompt, adds_specials)?)).await?
+        }
+        None => {
+            let chat = chat_of(&mut fields)?;
+            shared.tokenise(move |text| Ok(text.chat(&chat)?)).await?
+        }
+    };
+    let length = shared.limits.longest();
+    let object = json!({"count": tokens.len(), "max_model_len": length, "tokens": tokens});
+    Ok(respond::json(StatusCode::OK, &object))
+}
+
+/// The text of tokens.
+pub(super) async fn detokenize(State(shared): State<Arc<Shared>>, request: Request) -> Result<Response, ApiError> {
+    let mut fields = body::fields(request, &shared.limits).await?;
+    check_model(&mut fields, &shared.name)?;
+    let tokens = tokens_of(&mut fields, shared.known().vocabulary)?;
+    let prompt = shared.tokenise(move |text| Ok(text.decode(&tokens)?)).await?;
+    Ok(respond::json(StatusCode::OK, &json!({"prompt": prompt})))
+}

@@ -1,0 +1,93 @@
+//! What Prometheus gets: vLLM's names, so that its dashboards work, and names of our own.
+
+use std::time::Duration;
+
+use metrics::{Counter, Histogram, counter, gauge, histogram};
+use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
+
+use crate::health::Snapshot;
+
+/// Upper ends of histograms' buckets, in seconds. vLLM has similar ones.
+const SECONDS: [f64; 16] =
+    [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0];
+
+/// Records the metrics of this process from now on. The handle writes them for `/metrics`.
+///
+/// # Errors
+/// The process has a recorder already.
+pub fn install() -> Result<PrometheusHandle, BuildError> {
+    let builder = PrometheusBuilder::new();
+    builder.set_buckets_for_metric(Matcher::Suffix("_seconds".into()), &SECONDS)?.install_recorder()
+}
+
+/// What the HTTP layer measures.
+pub(crate) struct Meters {
+    first_token: Histogram,
+    between_tokens: Histogram,
+    whole: Histogram,
+    prompt_tokens: Counter,
+    generated_tokens: Counter,
+    stopped: Counter,
+    full: Counter,
+    aborted: Counter,
+    model: String,
+}
+
+impl Meters {
+    /// The meters of a server that has this model.
+    pub(crate) fn new(model: &str) -> Self {
+        let model = model.to_owned();
+        let seconds = |name: &'static str| histogram!(name, "model_name" => model.clone());
+        let tokens = |name: &'static str| counter!(name, "model_name" => model.clone());
+        let finished = |reason: &'static str| counter!("vllm:request_success_total", "model_name" => model.clone(), "finished_reason" => reason);
+        Self {
+            first_token: seconds("vllm:time_to_first_token_seconds"),
+            between_tokens: seconds("vllm:inter_token_latency_seconds"),
+            whole: seconds("vllm:e2e_request_latency_seconds"),
+            prompt_tokens: tokens("vllm:prompt_tokens_total"),
+            generated_tokens: tokens("vllm:generation_tokens_total"),
+            stopped: finished("stop"),
+            full: finished("length"),
+            aborted: finished("abort"),
+            model,
+        }
+    }
+
+    /// A request's prompts have so many tokens.
+    pub(crate) fn prompted(&self, tokens: usize) {
+        self.prompt_tokens.increment(tokens as u64);
+    }
+
+    /// A token came so long after the request, if it is the first one, or after the token before.
+    pub(crate) fn token(&self, is_first: bool, after: Duration) {
+        self.generated_tokens.increment(1);
+        if is_first { &self.first_token } else { &self.between_tokens }.record(after);
+    }
+
+    /// A text is complete.
+    pub(crate) fn finished(&self, is_stop: bool, after: Duration) {
+        if is_stop { &self.stopped } else { &self.full }.increment(1);
+        self.whole.record(after);
+    }
+
+    /// A text was given up, by the client or because of an error.
+    pub(crate) fn aborted(&self) {
+        self.aborted.increment(1);
+    }
+
+    /// A request was answered by an error with this code.
+    pub(crate) fn rejected(&self, code: &'static str) {
+        counter!("disco_serve_rejections_total", "model_name" => self.model.clone(), "reason" => code).increment(1);
+    }
+
+    /// Sets what is known of the engine.
+    pub(crate) fn engine(&self, snapshot: &Snapshot) {
+        let set = |name: &'static str, value: f64| gauge!(name, "model_name" => self.model.clone()).set(value);
+        let load = &snapshot.load;
+        let used = load.blocks.saturating_sub(load.free_blocks);
+        set("vllm:num_requests_running", load.running as f64);
+        set("vllm:num_requests_waiting", load.waiting as f64);
+        set("vllm:num_requests_swapped", 0.0);
+        set("vllm:kv_cache_usage_perc", used as f64 / load.blocks.max(1) as f64);
+    }
+}

@@ -1,0 +1,116 @@
+//! The text of one choice: tokens decoded, cut at stop strings, and paired with their logprobs.
+
+use std::collections::VecDeque;
+
+use disco_models::text::{Decoder, Text, TextError};
+
+use super::stops::{Decided, Stops};
+use crate::engine::Token;
+
+/// A token whose logprob is told.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Entry {
+    /// The token, with its logprob and the most probable ones.
+    pub(crate) token: Token,
+    /// Where its text begins, in characters from the beginning of the choice's text.
+    pub(crate) offset: usize,
+    /// The same in bytes from the beginning of the generated text.
+    start: usize,
+}
+
+/// What a client gets next.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Piece {
+    pub(crate) text: String,
+    /// Tokens whose text begins in `text`, or in what was shown before.
+    pub(crate) entries: Vec<Entry>,
+    /// Whether a stop string follows.
+    pub(crate) is_stopped: bool,
+}
+
+/// The generated text of a choice.
+#[derive(Debug)]
+pub(crate) struct ChoiceText {
+    decoder: Decoder,
+    stops: Stops,
+    has_logprobs: bool,
+    /// Length of the decoded text, in bytes.
+    decoded: usize,
+    /// The same in characters, with those before the generated text.
+    characters: usize,
+    /// Length of the text that was shown, in bytes.
+    shown: usize,
+    /// Entries that were not shown yet.
+    pending: VecDeque<Entry>,
+}
+
+impl ChoiceText {
+    /// A text that ends before one of these stop strings.
+    pub(crate) fn new(stops: Vec<String>, has_logprobs: bool) -> Self {
+        Self {
+            decoder: Decoder::default(),
+            stops: Stops::new(stops),
+            has_logprobs,
+            decoded: 0,
+            characters: 0,
+            shown: 0,
+            pending: VecDeque::new(),
+        }
+    }
+
+    /// Puts `characters` of a prompt before the text.
+    pub(crate) fn begin_after(&mut self, characters: usize) {
+        self.characters = characters;
+    }
+
+    /// Adds a token.
+    ///
+    /// # Errors
+    /// It can't be decoded.
+    pub(crate) fn push(&mut self, token: Token, text: &Text) -> Result<Piece, TextError> {
+        let new = self.decoder.push(token.id, text)?;
+        if self.has_logprobs {
+            self.pending.push_back(Entry { token, offset: self.characters, start: self.decoded });
+        }
+        Ok(self.decide(&new))
+    }
+
+    /// What was held back, after the last token.
+    ///
+    /// # Errors
+    /// The last tokens can't be decoded.
+    pub(crate) fn finish(&mut self, text: &Text) -> Result<Piece, TextError> {
+        let new = self.decoder.finish(text)?;
+        let mut piece = self.decide(&new);
+        if !piece.is_stopped {
+            piece.text.push_str(&self.stops.flush());
+            piece.entries.extend(self.pending.drain(..));
+        }
+        Ok(piece)
+    }
+
+    fn decide(&mut self, new: &str) -> Piece {
+        self.decoded += new.len();
+        self.characters += new.chars().count();
+        let Decided { text, is_stopped } = self.stops.push(new);
+        self.shown += text.len();
+        let shown = self.pending.iter().take_while(|entry| entry.start < self.shown).count();
+        Piece { text, entries: self.pending.drain(..shown).collect(), is_stopped }
+    }
+}
+
+/// The tokens of a prompt with the places of their texts.
+///
+/// # Errors
+/// The tokens can't be decoded.
+pub(crate) fn prompt_entries(tokens: Vec<Token>, text: &Text) -> Result<Vec<Entry>, TextError> {
+    let (mut decoder, mut offset, mut start) = (Decoder::default(), 0, 0);
+    let mut entries = Vec::with_capacity(tokens.len());
+    for token in tokens {
+        let new = decoder.push(token.id, text)?;
+        entries.push(Entry { token, offset, start });
+        offset += new.chars().count();
+        start += new.len();
+    }
+    Ok(entries)
+}
