@@ -1,7 +1,7 @@
 //! Compares sentences by their embeddings, which the workers of a session compute together:
 //! `cargo run --release -p disco-models --example embed -- "A cat sleeps." "The cat is asleep." "Shares fell."`.
 
-#[path = "../generate/model.rs"]
+#[path = "../../../disco-serve/src/model.rs"]
 mod model;
 
 use std::fs;

@@ -5,6 +5,7 @@
 mod args;
 mod generate;
 mod load;
+#[path = "../../../disco-serve/src/model.rs"]
 mod model;
 mod output;
 mod report;

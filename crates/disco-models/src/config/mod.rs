@@ -89,6 +89,17 @@ const MAX_EXPERTS: usize = 1 << 12;
 const MAX_WIDTH: usize = 1 << 24;
 
 impl Config {
+    /// The number of tokens of a sequence up to which its positions are rotated alike, if longer ones are rotated in another
+    /// way.
+    pub fn first_context(&self) -> Option<usize> {
+        match self.scaling {
+            Scaling::Long { context, .. } | Scaling::LongInFile { context, .. } | Scaling::Dynamic { context, .. } => {
+                Some(context)
+            }
+            _ => None,
+        }
+    }
+
     /// Reads the configuration that belongs to opened weights: the metadata of a GGUF file, else `config.json` in the
     /// folder of the weights. Texts end with the tokens of `config.json` and of `generation_config.json`.
     ///

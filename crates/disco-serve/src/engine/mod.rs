@@ -3,8 +3,13 @@
 pub mod blocks;
 pub mod prefix;
 mod request;
+mod run;
 pub mod schedule;
+mod sequence;
+mod workers;
 
 pub use request::{
     EVENTS_AHEAD, End, Event, Failure, Inbox, Refused, Request, Requests, Running, Sampling, Submitted, Token, channel,
 };
+pub use run::{Options, run};
+pub use workers::Placement;

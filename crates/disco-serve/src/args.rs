@@ -1,0 +1,138 @@
+//! The command line.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::thread;
+
+use clap::{Parser, ValueEnum};
+use disco::SessionKind;
+use disco_models::Precision;
+
+/// Serve a language model that is split over workers, for clients of OpenAI's HTTP interface
+///
+/// The server outlives its workers: after the loss of one, a new one takes its place, and the requests that run go on.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "disco-serve", version)]
+pub(crate) struct Args {
+    /// GGUF file, safetensors file, folder with `config.json`, `tokenizer.json` and safetensors files, or name on Hugging
+    /// Face's hub: `OWNER/REPOSITORY`, with `:Q4_K_M` or such for one of several GGUF files
+    /// [default: SmolLM2-135M-Instruct, fetched once]
+    #[arg(long, value_name = "FILE|FOLDER|NAME")]
+    pub(crate) model: Option<String>,
+    /// Name of the model for clients [default: the name of its file or folder]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) served_model_name: Option<String>,
+    /// Number of workers that share the model
+    #[arg(long, env = "DISCO_WORKERS", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) workers: u16,
+    /// Kind of session: threads, processes, nodes. Only processes and nodes can be replaced
+    #[arg(long, env = "DISCO_SESSION", default_value = "processes")]
+    pub(crate) session: SessionKind,
+    /// Number of nodes of a session of nodes; must divide the number of workers
+    #[arg(long, default_value_t = 2)]
+    pub(crate) nodes: usize,
+    /// Backend of the data plane
+    #[arg(long, env = "DISCO_BACKEND", default_value = "local")]
+    pub(crate) backend: String,
+    /// Device of each worker, separated by commas [default: worker i of a machine takes device i]
+    #[arg(long, env = "DISCO_DEVICES", value_delimiter = ',')]
+    pub(crate) devices: Vec<i32>,
+    /// Threads of each worker [default: the cores of the machine, shared equally]
+    #[arg(long)]
+    pub(crate) threads: Option<usize>,
+    /// Type of the weights in memory
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) dtype: Dtype,
+    /// A key of `config.json` that is not understood and does not change the results; can be given more than once
+    #[arg(long, value_name = "KEY")]
+    pub(crate) ignore_key: Vec<String>,
+    /// Address to listen at. All but loopback addresses need a token
+    #[arg(long, default_value = "127.0.0.1")]
+    pub(crate) host: IpAddr,
+    /// Port to listen at; 0 takes a free one
+    #[arg(long, default_value_t = 8000)]
+    pub(crate) port: u16,
+    /// File with the token that clients must have [default: the variable `DISCO_SERVE_TOKEN`]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) token_file: Option<PathBuf>,
+    /// The most tokens of a prompt and its text [default: the context of the model]
+    #[arg(long, value_name = "TOKENS")]
+    pub(crate) max_model_len: Option<usize>,
+    /// The most texts that are generated at the same time
+    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub(crate) max_num_seqs: u32,
+    /// The most tokens of a step
+    #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) max_num_batched_tokens: u32,
+    /// Memory of each worker for keys and values, such as 512M or 4G [default: what all texts can need, at most a quarter of
+    /// the free memory for all workers]
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    pub(crate) kv_cache_bytes: Option<u64>,
+    /// Seconds that a step can take, before workers that hang in it are replaced
+    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) step_deadline: u64,
+    /// Seconds that requests have to end after SIGTERM or Ctrl-C; a second signal ends at once
+    #[arg(long, default_value_t = 30)]
+    pub(crate) drain: u64,
+}
+
+/// The type of the weights in memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Dtype {
+    /// Quantised weights as in the file, and others with 32 bits
+    #[default]
+    File,
+    F32,
+    F16,
+    Bf16,
+}
+
+impl Args {
+    /// Threads of each worker.
+    pub(crate) fn threads(&self) -> usize {
+        let cores = thread::available_parallelism().map_or(1, usize::from);
+        self.threads.unwrap_or(cores / usize::from(self.workers)).max(1)
+    }
+
+    pub(crate) fn precision(&self) -> Precision {
+        match self.dtype {
+            Dtype::File => Precision::File,
+            Dtype::F32 => Precision::F32,
+            Dtype::F16 => Precision::F16,
+            Dtype::Bf16 => Precision::Bf16,
+        }
+    }
+}
+
+/// A number of bytes with `K`, `M` or `G` for powers of 1,024.
+fn bytes(text: &str) -> Result<u64, String> {
+    let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
+    let shift = match unit.to_ascii_uppercase().trim_end_matches("IB").trim_end_matches('B') {
+        "" => 0,
+        "K" => 10,
+        "M" => 20,
+        "G" => 30,
+        _ => return Err("a number of bytes is a number, with K, M or G".to_owned()),
+    };
+    let number: u64 = number.parse().map_err(|error| format!("{error}"))?;
+    number.checked_mul(1 << shift).ok_or_else(|| "too many bytes".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_have_units() {
+        assert_eq!(["17", "2K", "3MiB", "4gb"].map(|text| bytes(text).unwrap()), [17, 2 << 10, 3 << 20, 4 << 30]);
+        for wrong in ["", "x", "1T", "-1", "99999999999G"] {
+            bytes(wrong).unwrap_err();
+        }
+    }
+
+    #[test]
+    fn the_options_are_consistent() {
+        use clap::CommandFactory as _;
+        Args::command().debug_assert();
+    }
+}

@@ -1,0 +1,294 @@
+//! The engine's loop: plans steps, sends them to the workers, and tells the requests what came of them.
+
+use std::collections::{HashMap, VecDeque};
+use std::future::pending;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use disco::Error;
+use disco_models::serving::{self, Chosen, Plan, Reply};
+use metrics::{counter, gauge, histogram};
+use tokio::time::sleep;
+
+use super::request::{End, Failure, Inbox, Submitted};
+use super::schedule::{Ended, Limits, Outcome, Sampled, Scheduler, SequenceId, Step, Tokens, Work};
+use super::sequence::Sequence;
+use super::workers::{Computing, Placement, Workers};
+use crate::health::{Health, Load, State};
+
+/// How often the loop looks at clients that do not read.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Attempts to make the workers usable again, and the pause after the first one, which doubles.
+const REPAIRS: u32 = 8;
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+
+/// What an engine needs.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The workers and the model.
+    pub placement: Placement,
+    /// The room of steps and of the cache.
+    pub limits: Limits,
+    /// How long a client can read nothing before its request ends.
+    pub slow_reader: Duration,
+}
+
+/// Serves the requests of `inbox` until nobody can send any more. Blocks the thread.
+///
+/// # Errors
+/// The workers can't be started, or can't be made usable again after a failure. The requests have failed then.
+pub fn run(options: Options, inbox: Inbox, health: Arc<Health>) -> Result<(), Error> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+    let runtime = runtime.map_err(|error| Error::State(format!("the engine can't be started: {error}")))?;
+    let served = runtime.block_on(async {
+        let workers = Workers::start(options.placement).await?;
+        health.set_state(State::Ready);
+        let mut engine = Engine {
+            workers,
+            scheduler: Scheduler::new(options.limits),
+            sequences: HashMap::new(),
+            flights: VecDeque::new(),
+            slow_reader: options.slow_reader,
+            health: &health,
+        };
+        let served = engine.serve(inbox).await;
+        if let Err(error) = &served {
+            let why = Failure::Failed(format!("the model can't be computed any more: {error}"));
+            engine.sequences.drain().for_each(|(_, sequence)| sequence.fail(why.clone()));
+        }
+        engine.workers.shutdown().await;
+        served
+    });
+    if served.is_err() {
+        health.set_state(State::Failed);
+    }
+    served
+}
+
+struct Engine<'a> {
+    workers: Workers,
+    scheduler: Scheduler,
+    sequences: HashMap<SequenceId, Sequence>,
+    /// Oldest first.
+    flights: VecDeque<Flight>,
+    slow_reader: Duration,
+    health: &'a Health,
+}
+
+/// A step under way.
+struct Flight {
+    step: Step,
+    sent: Instant,
+    reply: Computing,
+}
+
+impl Engine<'_> {
+    async fn serve(&mut self, mut inbox: Inbox) -> Result<(), Error> {
+        let mut is_open = true;
+        loop {
+            while let Ok(submitted) = inbox.submitted.try_recv() {
+                self.submit(submitted);
+            }
+            self.look_at_clients();
+            if let Err(error) = self.send_steps().await {
+                self.repair(error).await?;
+                continue;
+            }
+            self.health.set_load(self.load());
+            if !is_open && self.sequences.is_empty() && self.flights.is_empty() {
+                return Ok(());
+            }
+            let oldest = async {
+                match self.flights.front_mut() {
+                    Some(flight) => (&mut flight.reply).await,
+                    None => pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                reply = oldest => match reply.and_then(|reply| self.apply(reply)) {
+                    Ok(()) => (),
+                    Err(error) => self.repair(error).await?,
+                },
+                submitted = inbox.submitted.recv(), if is_open => match submitted {
+                    Some(submitted) => self.submit(submitted),
+                    None => is_open = false,
+                },
+                () = inbox.wake.notified() => (),
+                () = sleep(LOOK_EVERY), if !self.sequences.is_empty() => (),
+            }
+        }
+    }
+
+    fn submit(&mut self, submitted: Submitted) {
+        let work = Work::from(&submitted.request);
+        let sequence = Sequence::new(submitted);
+        match self.scheduler.submit(work) {
+            Ok(id) => {
+                tracing::debug!(request = sequence.id(), sequence = id.0, "submitted");
+                self.sequences.insert(id, sequence);
+            }
+            Err(unfit) => sequence.fail(Failure::Invalid(unfit.to_string())),
+        }
+    }
+
+    /// Cancels requests that nobody reads, and pauses those whose clients are behind.
+    fn look_at_clients(&mut self) {
+        let scheduler = &mut self.scheduler;
+        let gone = self.sequences.extract_if(|id, sequence| {
+            if sequence.is_cancelled() {
+                scheduler.cancel(*id);
+                return true;
+            }
+            match (sequence.is_behind(), sequence.paused) {
+                (true, None) => {
+                    sequence.paused = Some(Instant::now());
+                    scheduler.pause(*id);
+                }
+                (false, Some(_)) => {
+                    sequence.paused = None;
+                    scheduler.resume(*id);
+                }
+                (true, Some(since)) if since.elapsed() > self.slow_reader => {
+                    scheduler.cancel(*id);
+                    return true;
+                }
+                _ => (),
+            }
+            false
+        });
+        for (_, sequence) in gone {
+            if !sequence.is_cancelled() {
+                sequence.fail(Failure::SlowReader);
+            }
+        }
+    }
+
+    /// Sends as many steps as may be under way.
+    async fn send_steps(&mut self) -> Result<(), Error> {
+        while let Some(step) = self.scheduler.plan() {
+            let plan = self.plan(&step);
+            histogram!("vllm:iteration_tokens_total").record(step.tokens() as f64);
+            if self.flights.is_empty() {
+                self.health.step_began();
+            }
+            let reply = self.workers.send(&plan).await?;
+            self.flights.push_back(Flight { step, sent: Instant::now(), reply });
+        }
+        Ok(())
+    }
+
+    /// A step for the workers.
+    fn plan(&self, step: &Step) -> Plan {
+        let mut plan = Plan::new(step.number);
+        plan.rows.extend(step.rows.iter().map(|row| {
+            let tokens = match &row.tokens {
+                Tokens::Given(tokens) => serving::Tokens::Given(tokens.clone()),
+                Tokens::Continue => serving::Tokens::Last,
+            };
+            let mut planned = serving::Row::new(row.slot, row.start as u32, tokens);
+            (planned.blocks, planned.samples) = (row.blocks.clone(), row.samples);
+            if let Some(sequence) = self.sequences.get(&row.id) {
+                planned.starts = row.is_first.then(|| Box::new(sequence.params(row.start)));
+                planned.next = sequence.prompt_token(row.end());
+            }
+            planned
+        }));
+        plan
+    }
+
+    /// Tells the sequences of the oldest step what came of it.
+    fn apply(&mut self, reply: Reply) -> Result<(), Error> {
+        let Some(flight) = self.flights.pop_front() else { return Ok(()) };
+        let mut sampled = Vec::new();
+        let mut of_slot: HashMap<u32, (Option<Chosen>, Vec<Chosen>)> = HashMap::new();
+        for (row, replied) in flight.step.rows.iter().zip(reply.rows) {
+            let chosen = match replied.sampled {
+                Some(serving::Sampled::Token(chosen)) => Some(chosen),
+                _ => None,
+            };
+            if row.samples {
+                sampled.push(Sampled { slot: row.slot, token: chosen.as_ref().map(|chosen| chosen.id) });
+            }
+            of_slot.insert(row.slot, (chosen, replied.prompt));
+        }
+        let outcomes = self.scheduler.reply(reply.step, &sampled).map_err(|error| Error::State(error.to_string()))?;
+        for outcome in outcomes {
+            let (chosen, prompt) = of_slot.remove(&outcome.slot).unwrap_or_default();
+            self.tell(&outcome, chosen, prompt);
+        }
+        histogram!("disco_serve_step_seconds").record(flight.sent.elapsed());
+        let counters = self.scheduler.counters();
+        counter!("vllm:num_preemptions_total").absolute(counters.preemptions);
+        counter!("vllm:prefix_cache_queries_total").absolute(counters.prefix_queries);
+        counter!("vllm:prefix_cache_hits_total").absolute(counters.prefix_hits);
+        self.health.step_ended(self.load());
+        if !self.flights.is_empty() {
+            self.health.step_began();
+        }
+        Ok(())
+    }
+
+    fn tell(&mut self, outcome: &Outcome, chosen: Option<Chosen>, prompt: Vec<Chosen>) {
+        let Some(sequence) = self.sequences.get_mut(&outcome.id) else { return };
+        if !prompt.is_empty() {
+            sequence.prompt(outcome.positions.start + 1, prompt);
+        }
+        if let (Some(chosen), Some(_)) = (chosen, outcome.token) {
+            sequence.token(chosen);
+        }
+        let Some(end) = outcome.end else { return };
+        let Some(sequence) = self.sequences.remove(&outcome.id) else { return };
+        match end {
+            Ended::Complete(end @ (End::Token | End::Length)) => sequence.end(end),
+            Ended::NotFinite => {
+                let text = "a logit of the model is NaN or infinite: its weights are damaged, or overflow their type";
+                sequence.fail(Failure::Failed(text.to_owned()));
+            }
+        }
+    }
+
+    fn load(&self) -> Load {
+        let load = self.scheduler.load();
+        Load {
+            running: load.running,
+            waiting: load.waiting,
+            free_blocks: load.blocks - load.blocks_used,
+            blocks: load.blocks,
+        }
+    }
+
+    /// Makes the workers usable after a failure. The sequences go on from their prompts and texts so far, except those that
+    /// have failed too often.
+    async fn repair(&mut self, mut error: Error) -> Result<(), Error> {
+        self.health.set_state(State::Repairing);
+        self.flights.clear();
+        let voided = self.scheduler.void();
+        tracing::warn!(%error, resumed = voided.resumed.len(), abandoned = voided.abandoned.len(), "a step has failed");
+        counter!("disco_serve_resumed_total").increment(voided.resumed.len() as u64);
+        for abandoned in voided.abandoned {
+            if let Some(sequence) = self.sequences.remove(&abandoned.id) {
+                tracing::warn!(request = sequence.id(), cause = %abandoned.cause, "a request is given up");
+                sequence.fail(Failure::Failed(abandoned.cause.to_string()));
+            }
+        }
+        let (began, mut pause) = (Instant::now(), FIRST_PAUSE);
+        for _ in 0..REPAIRS {
+            match self.workers.repair(&error).await {
+                Ok(()) => {
+                    counter!("disco_serve_repairs_total").increment(1);
+                    gauge!("disco_serve_last_repair_seconds").set(began.elapsed());
+                    tracing::info!(seconds = began.elapsed().as_secs_f64(), "the workers are ready again");
+                    self.health.step_ended(self.load());
+                    self.health.set_state(State::Ready);
+                    return Ok(());
+                }
+                Err(again) => error = again,
+            }
+            tracing::warn!(%error, "the workers can't be made ready yet");
+            sleep(pause).await;
+            pause *= 2;
+        }
+        Err(error)
+    }
+}

@@ -1,0 +1,129 @@
+//! A request that the engine has taken: what it gets, and how far its client has read.
+
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use disco_models::Sampler;
+use disco_models::serving::{Chosen, Params};
+use tokio::sync::mpsc::error::TrySendError;
+
+use super::request::{EVENTS_AHEAD, End, Event, Failure, Submitted, Token};
+
+/// Places of the channel for the tokens of steps under way and for the end.
+const RESERVED: usize = 4;
+
+/// A request that takes part in steps.
+pub(super) struct Sequence {
+    submitted: Submitted,
+    /// The tokens that were generated.
+    text: Vec<u32>,
+    /// Tokens of the prompt with their logprobs, by position; empty if nobody wants them.
+    prompt: Vec<Option<Token>>,
+    /// Events for which the channel had no room.
+    late: VecDeque<Event>,
+    /// Since when the client has not read.
+    pub(super) paused: Option<Instant>,
+}
+
+impl Sequence {
+    pub(super) fn new(submitted: Submitted) -> Self {
+        let request = &submitted.request;
+        let mut prompt = Vec::new();
+        if request.sampling.prompt_logprobs.is_some() {
+            prompt.resize(request.prompt.len(), None);
+            // Nothing is before the first token.
+            if let (Some(place), Some(id)) = (prompt.first_mut(), request.prompt.first()) {
+                *place = Some(Token { id: *id, logprob: f32::NAN, top: Vec::new() });
+            }
+        }
+        Self { submitted, text: Vec::new(), prompt, late: VecDeque::new(), paused: None }
+    }
+
+    pub(super) fn id(&self) -> &str {
+        &self.submitted.request.id
+    }
+
+    /// Whether nobody reads any more.
+    pub(super) fn is_cancelled(&self) -> bool {
+        self.submitted.cancelled.load(Ordering::Acquire)
+    }
+
+    /// Whether the client is so far behind that the text must wait.
+    pub(super) fn is_behind(&mut self) -> bool {
+        self.flush();
+        let room = self.submitted.events.capacity();
+        let wanted = if self.paused.is_some() { EVENTS_AHEAD / 2 } else { RESERVED };
+        !self.late.is_empty() || room < wanted
+    }
+
+    /// The parameters for the workers, of a sequence whose first `cached` tokens are in its blocks.
+    pub(super) fn params(&self, cached: usize) -> Params {
+        let (request, of) = (&self.submitted.request, &self.submitted.request.sampling);
+        let mut sampler = Sampler::new(of.temperature, of.top_p, of.seed);
+        (sampler.top_k, sampler.min_p) = (of.top_k, of.min_p);
+        let mut params = Params::new(sampler, request.prompt.len() as u32);
+        params.choice = of.choice;
+        params.presence_penalty = of.presence_penalty;
+        params.frequency_penalty = of.frequency_penalty;
+        params.repetition_penalty = of.repetition_penalty;
+        params.bias.clone_from(&of.logit_bias);
+        params.ends.clone_from(&of.ends);
+        params.min_tokens = of.min_tokens;
+        (params.logprobs, params.prompt_logprobs) = (of.logprobs, of.prompt_logprobs);
+        if params.has_penalties() {
+            params.cached = request.prompt.iter().chain(&self.text).take(cached).copied().collect();
+        }
+        params
+    }
+
+    /// The token of the prompt at a position, if its logprob is wanted.
+    pub(super) fn prompt_token(&self, position: usize) -> Option<u32> {
+        let request = &self.submitted.request;
+        request.sampling.prompt_logprobs.and_then(|_| request.prompt.get(position).copied())
+    }
+
+    /// Keeps the logprobs of the prompt from a position on, and tells all of them once they are complete.
+    pub(super) fn prompt(&mut self, first: usize, tokens: Vec<Chosen>) {
+        for (place, chosen) in self.prompt.iter_mut().skip(first).zip(tokens) {
+            *place = Some(of(chosen));
+        }
+        if !self.prompt.is_empty() && self.prompt.iter().all(Option::is_some) {
+            let prompt = std::mem::take(&mut self.prompt).into_iter().flatten().collect();
+            self.tell(Event::Prompt(prompt));
+        }
+    }
+
+    pub(super) fn token(&mut self, chosen: Chosen) {
+        self.text.push(chosen.id);
+        self.tell(Event::Token(of(chosen)));
+    }
+
+    pub(super) fn end(mut self, end: End) {
+        self.tell(Event::End(end));
+    }
+
+    pub(super) fn fail(mut self, failure: Failure) {
+        self.tell(Event::Failed(failure));
+    }
+
+    fn tell(&mut self, event: Event) {
+        self.late.push_back(event);
+        self.flush();
+    }
+
+    fn flush(&mut self) {
+        while let Some(event) = self.late.pop_front() {
+            match self.submitted.events.try_send(event) {
+                Ok(()) => (),
+                Err(TrySendError::Full(event)) => return self.late.push_front(event),
+                // Nobody reads, which `is_cancelled` will say.
+                Err(TrySendError::Closed(_)) => self.late.clear(),
+            }
+        }
+    }
+}
+
+fn of(chosen: Chosen) -> Token {
+    Token { id: chosen.id, logprob: chosen.logprob, top: chosen.top }
+}

@@ -1,0 +1,141 @@
+//! The session: a model on workers that compute steps and are replaced after a loss.
+
+use std::collections::BTreeSet;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use disco::error::ErrorKind;
+use disco::{
+    Builder, DRef, DataPlane as _, Deadlines, Error, Json, LaneSession, ReplacementPolicy, Session as _,
+    SessionExt as _, SessionKind, Value, WorkerId,
+};
+use disco_models::serving::{Plan, Reply, Serve};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+/// How long a model can be loaded.
+const LOADING: Duration = Duration::from_secs(3600);
+/// The function of the workers that computes a step.
+const STEP: &str = "serve.step";
+
+/// Where the model runs.
+#[derive(Clone, Debug)]
+pub struct Placement {
+    /// Kind of session.
+    pub kind: SessionKind,
+    /// Number of workers, which share the model.
+    pub workers: usize,
+    /// Number of nodes, for a session of nodes.
+    pub nodes: usize,
+    /// Backend of the data plane.
+    pub backend: String,
+    /// The device of each worker; empty for the session's choice.
+    pub devices: Vec<i32>,
+    /// How long a step can take.
+    pub step_deadline: Duration,
+    /// The model and its memory.
+    pub serve: Serve,
+}
+
+/// The workers of a session.
+pub(super) struct Workers {
+    session: Arc<LaneSession>,
+    placement: Placement,
+    /// What the workers have loaded.
+    state: Option<DRef>,
+    step: Option<DRef>,
+}
+
+/// A step under way.
+pub(super) type Computing = Pin<Box<dyn Future<Output = Result<Reply, Error>>>>;
+
+impl Workers {
+    /// Starts a session, and loads the model.
+    pub(super) async fn start(placement: Placement) -> Result<Self, Error> {
+        let is_apart = placement.kind != SessionKind::Threads;
+        let deadlines = Deadlines::default().with_call(placement.step_deadline).with_collective(LOADING);
+        let mut builder = Builder::new(placement.kind, placement.workers)
+            .apart(is_apart)
+            .collective_deadline(placement.step_deadline)
+            .deadlines(deadlines)
+            .replacement(ReplacementPolicy::when_asked());
+        if placement.kind == SessionKind::Nodes {
+            builder = builder.node_options(|options| options.count = placement.nodes);
+        }
+        let mut workers = Self { session: Arc::new(builder.start()?), placement, state: None, step: None };
+        workers.load().await?;
+        Ok(workers)
+    }
+
+    /// Connects the workers, and loads the model on those that lack it.
+    async fn load(&mut self) -> Result<(), Error> {
+        let session = &self.session;
+        session.init_ccl(&self.placement.backend, &self.placement.devices).await?;
+        let arguments = (Json(self.placement.serve.clone()), self.state.as_ref());
+        let state = session.call_named("disco.models.serve", arguments).await?;
+        session.sync_all().await?;
+        // A new worker has no state.
+        let states = state.clone();
+        session.on_replaced(move |_| vec![(states.clone(), Value::None)]);
+        (self.state, self.step) = (Some(state), Some(session.function(STEP).await?));
+        Ok(())
+    }
+
+    /// Sends a step, which the workers compute after those before.
+    pub(super) async fn send(&self, plan: &Plan) -> Result<Computing, Error> {
+        let (Some(state), Some(step)) = (&self.state, &self.step) else {
+            return Err(Error::State("the model is not loaded".to_owned()));
+        };
+        let bytes = plan.to_bytes().map_err(Error::State)?;
+        let call = self.session.call(step, (state, bytes)).await?;
+        let session = self.session.clone();
+        let mut reply: Computing = Box::pin(async move {
+            match session.get(&call, WorkerId::new(0)).await? {
+                Value::Bytes(bytes) => Reply::from_bytes(&bytes).map_err(Error::State),
+                other => Err(Error::State(format!("the reply of a step is {}", other.kind()))),
+            }
+        });
+        // This asks for the reply now, before the next step is sent: a question waits for the calls before it.
+        match futures_lite::future::poll_once(&mut reply).await {
+            Some(reply) => Ok(Box::pin(std::future::ready(reply))),
+            None => Ok(reply),
+        }
+    }
+
+    /// Replaces lost workers, ends those that hang, and makes all of them ready for steps, without sequences.
+    pub(super) async fn repair(&mut self, after: &Error) -> Result<(), Error> {
+        if matches!(after.kind(), ErrorKind::Deadline { .. } | ErrorKind::Stalled { .. }) {
+            self.end_stuck().await;
+        }
+        self.session.replace_lost().await?;
+        self.load().await
+    }
+
+    /// Kills the processes of workers that do not come out of a step. In a collective they wait for another one.
+    async fn end_stuck(&self) {
+        let status = self.session.status();
+        let in_step = status.workers.iter().filter(|worker| worker.function.as_deref() == Some(STEP));
+        let (waiting, computing): (Vec<_>, Vec<_>) = in_step.partition(|worker| worker.operation.is_some());
+        let stuck = if computing.is_empty() { waiting } else { computing };
+        // Threads of this process have its number.
+        let own = std::process::id();
+        let processes: BTreeSet<u32> = stuck.iter().filter_map(|worker| worker.process).collect();
+        let mut has_killed = false;
+        for process in processes.into_iter().filter(|process| *process != own) {
+            tracing::warn!(process, "a worker that hangs in a step is killed");
+            has_killed |= kill(Pid::from_raw(process as i32), Signal::SIGKILL).is_ok();
+        }
+        if has_killed {
+            // Until the session knows of it.
+            _ = self.session.sync_all().await;
+        }
+    }
+
+    /// Ends the workers.
+    pub(super) async fn shutdown(self) {
+        if let Err(error) = self.session.shutdown().await {
+            tracing::warn!(%error, "the workers did not end as they should");
+        }
+    }
+}
