@@ -1,0 +1,94 @@
+use std::time::Duration;
+
+use disco_serve::engine::{End, Event};
+use disco_serve::health::State;
+use serde_json::json;
+
+use crate::double::text;
+use crate::model::{byte, token};
+use crate::server::Server;
+
+const COMPLETIONS: &str = "/v1/completions";
+
+#[tokio::test]
+async fn requests_beyond_those_that_may_wait_are_refused_until_one_has_a_token() {
+    let (server, mut double) = Server::start_with(|app| app.limits.waiting_requests = 2).await;
+    let mut first = server.stream(COMPLETIONS, json!({"prompt": "a", "stream": true})).await;
+    let mut second = server.stream(COMPLETIONS, json!({"prompt": "b"})).await;
+    let (one, other) = (double.take().await, double.take().await);
+    let reply = server.post(COMPLETIONS, json!({"prompt": "c"})).await;
+    assert_eq!((reply.status, reply.header("retry-after")), (429, Some("1")));
+    assert_eq!(
+        (&reply.error()["type"], &reply.error()["code"]),
+        (&json!("rate_limit_error"), &json!("too_many_requests"))
+    );
+    let streaming = if one.request().prompt == other.request().prompt { unreachable!() } else { &one };
+    streaming.send(Event::Token(token(byte(b'x')))).await;
+    // The stream's first chunk says that its seat is free, if the request is the stream.
+    let is_stream = streaming.request().prompt[..] == crate::model::TEXT.encode("a", true).unwrap()[..];
+    if is_stream {
+        first.head().await;
+        first.object().await;
+    } else {
+        one.end(End::Length).await;
+        second.response().await;
+    }
+    let third = server.stream(COMPLETIONS, json!({"prompt": "c"})).await;
+    assert_eq!(double.take().await.request().prompt[..], crate::model::TEXT.encode("c", true).unwrap()[..]);
+    drop(third);
+}
+
+#[tokio::test]
+async fn prompts_beyond_the_tokens_that_may_wait_are_refused() {
+    let (server, mut double) = Server::start_with(|app| app.limits.waiting_tokens = 100).await;
+    let waiting = server.stream(COMPLETIONS, json!({"prompt": vec![5; 90]})).await;
+    let taken = double.take().await;
+    let reply = server.post(COMPLETIONS, json!({"prompt": vec![5; 11]})).await;
+    assert_eq!((reply.status, reply.header("retry-after")), (429, Some("1")));
+    assert_eq!(reply.error()["code"], "too_many_tokens");
+    // A client that leaves gives its tokens back.
+    drop(waiting);
+    assert!(taken.abandoned().await);
+    let more = server.stream(COMPLETIONS, json!({"prompt": vec![5; 90]})).await;
+    double.take().await;
+    drop(more);
+}
+
+#[tokio::test]
+async fn texts_of_one_request_that_can_never_wait_at_once_are_refused() {
+    let (server, _double) = Server::start_with(|app| app.limits.waiting_requests = 3).await;
+    let reply = server.post(COMPLETIONS, json!({"prompt": ["a", "b"], "n": 2})).await;
+    assert_eq!((reply.status, &reply.error()["param"]), (400, &json!("prompt")));
+}
+
+#[tokio::test]
+async fn while_the_engine_is_not_ready_requests_are_refused() {
+    let (server, engine) = Server::answering(|_| text("x")).await;
+    for state in [State::Starting, State::Repairing, State::Failed] {
+        server.health.set_state(state);
+        let reply = server.post(COMPLETIONS, json!({"prompt": "a"})).await;
+        assert_eq!((reply.status, reply.header("retry-after")), (503, Some("5")), "{state:?}");
+        assert_eq!(reply.error()["type"], "service_unavailable_error");
+    }
+    server.health.set_state(State::Ready);
+    assert_eq!(server.post(COMPLETIONS, json!({"prompt": "a"})).await.status, 200);
+    assert_eq!(server.requests(engine).await.len(), 1);
+}
+
+#[tokio::test]
+async fn an_engine_that_takes_nothing_refuses_requests() {
+    let (server, double) = Server::start().await;
+    drop(double);
+    let reply = server.post(COMPLETIONS, json!({"prompt": "a"})).await;
+    assert_eq!((reply.status, reply.header("retry-after")), (503, Some("5")));
+    assert_eq!(reply.error()["code"], "shutting_down");
+}
+
+#[tokio::test]
+async fn a_body_that_does_not_arrive_ends_its_request() {
+    let (server, _double) = Server::start_with(|app| app.limits.body_time = Duration::from_millis(20)).await;
+    let half =
+        "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n{";
+    let reply = crate::client::exchange(server.address, half.as_bytes()).await;
+    assert_eq!((reply.status, &reply.error()["code"]), (408, &json!("request_timeout")));
+}

@@ -1,0 +1,154 @@
+use disco_models::text::Chat;
+use disco_serve::engine::{End, Event};
+use serde_json::{Value, json};
+
+use crate::double::text;
+use crate::model::{END, TEXT};
+use crate::server::Server;
+
+const CHAT: &str = "/v1/chat/completions";
+
+fn hello(more: Value) -> Value {
+    let mut body = json!({"model": "tiny", "messages": [{"role": "user", "content": "hello"}]});
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    body
+}
+
+#[tokio::test]
+async fn a_chat_is_answered_by_one_object() {
+    let (server, engine) = Server::answering(|_| text("Hi, you!")).await;
+    let reply = server.post(CHAT, hello(json!({}))).await;
+    assert_eq!((reply.status, reply.header("content-type")), (200, Some("application/json")));
+    let reply = reply.json();
+    assert_eq!(reply["object"], "chat.completion");
+    assert!(reply["id"].as_str().unwrap().starts_with("chatcmpl-") && reply["created"].is_u64());
+    assert_eq!(reply["model"], "tiny");
+    let prompt = TEXT.chat(&Chat::with_prompt("hello", None)).unwrap();
+    let usage = json!({"prompt_tokens": prompt.len(), "completion_tokens": 9, "total_tokens": prompt.len() + 9});
+    assert_eq!(reply["usage"], usage);
+    let message = json!({"role": "assistant", "content": "Hi, you!", "refusal": null});
+    let choice = json!({"index": 0, "message": message, "logprobs": null, "finish_reason": "stop"});
+    assert_eq!(reply["choices"], json!([choice]));
+    let request = &server.requests(engine).await[0];
+    assert_eq!(*request.prompt, *prompt);
+    assert_eq!(request.sampling.ends, [END]);
+    assert_eq!(request.max_tokens, 1000 - prompt.len());
+}
+
+#[tokio::test]
+async fn a_stream_has_a_role_deltas_a_reason_the_usage_and_an_end() {
+    let (server, _engine) = Server::answering(|_| text("Hi")).await;
+    let body = hello(json!({"stream": true, "stream_options": {"include_usage": true}}));
+    let chunks = server.stream(CHAT, body).await.objects().await;
+    let (usage, chunks) = chunks.split_last().unwrap();
+    let choice =
+        |delta: Value, finish: Value| json!([{"index": 0, "delta": delta, "logprobs": null, "finish_reason": finish}]);
+    let expected = [
+        choice(json!({"role": "assistant", "content": ""}), Value::Null),
+        choice(json!({"content": "H"}), Value::Null),
+        choice(json!({"content": "i"}), Value::Null),
+        choice(json!({}), json!("stop")),
+    ];
+    assert_eq!(chunks.len(), expected.len(), "{chunks:?}");
+    for (chunk, expected) in chunks.iter().zip(expected) {
+        assert_eq!(chunk["choices"], expected);
+        assert_eq!((&chunk["object"], &chunk["id"]), (&json!("chat.completion.chunk"), &chunks[0]["id"]));
+        assert!(chunk.as_object().unwrap().contains_key("usage") && chunk["usage"].is_null());
+    }
+    assert_eq!(usage["choices"], json!([]));
+    assert_eq!(usage["usage"]["completion_tokens"], 3);
+}
+
+#[tokio::test]
+async fn a_stream_without_the_option_has_no_usage() {
+    let (server, _engine) = Server::answering(|_| text("Hi")).await;
+    let chunks = server.stream(CHAT, hello(json!({"stream": true}))).await.objects().await;
+    assert!(chunks.iter().all(|chunk| chunk.get("usage").is_none()));
+    assert_eq!(chunks.last().unwrap()["choices"][0]["finish_reason"], "stop");
+}
+
+#[tokio::test]
+async fn several_texts_have_the_same_seed_and_their_own_numbers() {
+    let (server, engine) = Server::answering(|request| text(&request.sampling.choice.to_string())).await;
+    let reply = server.post(CHAT, hello(json!({"n": 3, "seed": -1}))).await.json();
+    for index in 0..3 {
+        assert_eq!(reply["choices"][index]["index"], index);
+        assert_eq!(reply["choices"][index]["message"]["content"], index.to_string());
+    }
+    assert_eq!(reply["usage"]["completion_tokens"], 6);
+    let chunks = server.stream(CHAT, hello(json!({"n": 2, "stream": true}))).await.objects().await;
+    for index in 0..2 {
+        let of_choice = chunks.iter().flat_map(|chunk| chunk["choices"].as_array().unwrap());
+        let of_choice: Vec<_> = of_choice.filter(|choice| choice["index"] == index).collect();
+        assert_eq!(of_choice[0]["delta"]["role"], "assistant");
+        assert_eq!(of_choice[1]["delta"]["content"], index.to_string());
+        assert_eq!(of_choice[2]["finish_reason"], "stop");
+    }
+    let requests = server.requests(engine).await;
+    assert!(requests[..3].iter().all(|request| request.sampling.seed == u64::MAX));
+    assert_eq!(requests[3].sampling.seed, requests[4].sampling.seed);
+}
+
+#[tokio::test]
+async fn a_seed_that_the_client_does_not_give_is_random() {
+    let (server, engine) = Server::answering(|_| text("x")).await;
+    for _ in 0..2 {
+        server.post(CHAT, hello(json!({}))).await;
+    }
+    let requests = server.requests(engine).await;
+    assert_ne!(requests[0].sampling.seed, requests[1].sampling.seed);
+}
+
+#[tokio::test]
+async fn parts_of_a_message_are_one_text() {
+    let (server, engine) = Server::answering(|_| text("x")).await;
+    let parts = json!([{"type": "text", "text": "hel"}, {"type": "text", "text": "lo"}]);
+    let reply = server.post(CHAT, json!({"messages": [{"role": "user", "content": parts}]})).await;
+    assert_eq!(reply.status, 200);
+    let expected = TEXT.chat(&Chat::with_prompt("hel\nlo", None)).unwrap();
+    assert_eq!(*server.requests(engine).await[0].prompt, *expected);
+}
+
+#[tokio::test]
+async fn variables_reach_the_template_and_those_that_it_lacks_are_refused() {
+    let (server, engine) = Server::answering(|_| text("x")).await;
+    let reply = server.post(CHAT, hello(json!({"chat_template_kwargs": {"loud": true}}))).await;
+    assert_eq!(reply.status, 200);
+    let error = server.post(CHAT, hello(json!({"chat_template_kwargs": {"quiet": true}}))).await;
+    assert_eq!(error.status, 400);
+    assert!(error.error()["message"].as_str().unwrap().contains("quiet"));
+    let prompt = TEXT.decode(&server.requests(engine).await[0].prompt).unwrap();
+    assert!(prompt.contains("LOUD"), "{prompt}");
+}
+
+#[tokio::test]
+async fn a_chat_that_the_template_refuses_is_the_clients_error() {
+    let (server, _engine) = Server::answering(|_| text("x")).await;
+    let reply = server.post(CHAT, json!({"messages": [{"role": "rude", "content": "x"}]})).await;
+    assert_eq!((reply.status, &reply.error()["code"]), (400, &json!("invalid_prompt")));
+    assert!(reply.error()["message"].as_str().unwrap().contains("be kind"));
+}
+
+#[tokio::test]
+async fn the_fields_of_sampling_reach_the_engine() {
+    let (server, engine) = Server::answering(|_| vec![Event::End(End::Length)]).await;
+    let body = json!({
+        "temperature": 0.5, "top_p": 0.25, "top_k": 7, "min_p": 0.125, "seed": 42, "presence_penalty": 1.5,
+        "frequency_penalty": -1.5, "repetition_penalty": 1.25, "logit_bias": {"7": -100, "5": 1.5}, "min_tokens": 3,
+        "stop_token_ids": [9, 3], "ignore_eos": true, "max_tokens": 5, "max_completion_tokens": 4, "an_unknown": {"field": 1},
+        "user": "me", "top_logprobs": null, "cache_salt": "mine",
+    });
+    let reply = server.post(CHAT, hello(body)).await;
+    assert_eq!((reply.status, &reply.json()["choices"][0]["finish_reason"]), (200, &json!("length")));
+    let request = server.requests(engine).await.remove(0);
+    let sampling = request.sampling;
+    assert_eq!((sampling.temperature, sampling.top_p, sampling.min_p), (0.5, 0.25, 0.125));
+    assert_eq!((sampling.top_k, sampling.seed, sampling.min_tokens), (7, 42, 3));
+    assert_eq!((sampling.presence_penalty, sampling.frequency_penalty), (1.5, -1.5));
+    assert_eq!(sampling.repetition_penalty, 1.25);
+    assert_eq!(sampling.logit_bias, [(5, 1.5), (7, -100.0)]);
+    assert_eq!(sampling.ends, [3, 9]);
+    assert_eq!((sampling.logprobs, sampling.prompt_logprobs), (None, None));
+    assert_eq!(request.max_tokens, 4);
+    assert_ne!(request.salt, 0);
+}

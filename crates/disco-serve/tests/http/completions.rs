@@ -1,0 +1,78 @@
+use disco_serve::engine::{End, Event};
+use serde_json::{Value, json};
+
+use crate::double::text;
+use crate::model::TEXT;
+use crate::server::Server;
+
+const COMPLETIONS: &str = "/v1/completions";
+
+#[tokio::test]
+async fn a_completion_is_answered_by_one_object() {
+    let (server, engine) = Server::answering(|_| text("Hi")).await;
+    let reply = server.post(COMPLETIONS, json!({"prompt": "hello", "max_tokens": 7})).await.json();
+    assert_eq!(reply["object"], "text_completion");
+    assert!(reply["id"].as_str().unwrap().starts_with("cmpl-"));
+    let choice = json!({"index": 0, "text": "Hi", "logprobs": null, "finish_reason": "stop"});
+    assert_eq!(reply["choices"], json!([choice]));
+    let request = &server.requests(engine).await[0];
+    assert_eq!((&*request.prompt, request.max_tokens), (&*TEXT.encode("hello", true).unwrap(), 7));
+}
+
+#[tokio::test]
+async fn prompts_are_texts_or_tokens() {
+    let (server, engine) = Server::answering(|request| text(&request.prompt.len().to_string())).await;
+    let texts = |reply: Value| -> Vec<String> {
+        let choices = reply["choices"].as_array().unwrap().iter();
+        choices.map(|choice| choice["text"].as_str().unwrap().to_owned()).collect()
+    };
+    for (prompt, expected) in
+        [(json!([5, 6, 7]), vec!["3"]), (json!([[5], [6, 7]]), vec!["1", "2"]), (json!(["a", "b"]), vec!["1", "1"])]
+    {
+        let reply = server.post(COMPLETIONS, json!({"prompt": prompt})).await.json();
+        assert_eq!(texts(reply), expected);
+    }
+    let reply = server.post(COMPLETIONS, json!({"prompt": [[5], [6, 7]], "n": 2})).await.json();
+    assert_eq!(reply["usage"]["prompt_tokens"], 3);
+    assert_eq!(texts(reply), ["1", "1", "2", "2"]);
+    let requests = server.requests(engine).await;
+    assert_eq!(*requests[0].prompt, [5, 6, 7]);
+    let choices: Vec<_> = requests[5..].iter().map(|request| request.sampling.choice).collect();
+    assert_eq!(choices, [0, 1, 0, 1]);
+}
+
+#[tokio::test]
+async fn an_echo_puts_the_prompt_before_the_text() {
+    let (server, engine) = Server::answering(|_| text(" b")).await;
+    let reply = server.post(COMPLETIONS, json!({"prompt": "a", "echo": true})).await.json();
+    assert_eq!(reply["choices"][0]["text"], "a b");
+    let tokens = TEXT.encode("say ", true).unwrap();
+    let body = json!({"prompt": tokens, "echo": true, "stream": true});
+    let chunks = server.stream(COMPLETIONS, body).await.objects().await;
+    assert_eq!(chunks[0]["choices"][0]["text"], TEXT.decode(&tokens).unwrap());
+    let requests = server.requests(engine).await;
+    assert!(requests.iter().all(|request| request.sampling.prompt_logprobs.is_none()));
+}
+
+#[tokio::test]
+async fn without_new_tokens_an_echo_is_the_prompt() {
+    let (server, engine) = Server::answering(|_| vec![Event::End(End::Length)]).await;
+    let reply = server.post(COMPLETIONS, json!({"prompt": "abc", "echo": true, "max_tokens": 0})).await.json();
+    assert_eq!(
+        (&reply["choices"][0]["text"], &reply["choices"][0]["finish_reason"]),
+        (&json!("abc"), &json!("length"))
+    );
+    assert_eq!(server.requests(engine).await[0].max_tokens, 0);
+}
+
+#[tokio::test]
+async fn a_prompt_and_its_text_that_do_not_fit_are_refused_with_their_numbers() {
+    let (server, mut double) = Server::start().await;
+    for body in [json!({"prompt": vec![5; 901], "max_tokens": 100}), json!({"prompt": vec![5; 1000]})] {
+        let reply = server.post(COMPLETIONS, body).await;
+        assert_eq!((reply.status, &reply.error()["code"]), (400, &json!("context_length_exceeded")));
+        let message = reply.error()["message"].as_str().unwrap().to_owned();
+        assert!((message.contains("901") || message.contains("1000")) && message.contains("context"), "{message}");
+    }
+    assert!(double.is_idle());
+}

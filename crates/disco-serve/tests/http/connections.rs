@@ -1,0 +1,158 @@
+use std::time::Duration;
+
+use disco_serve::engine::{EVENTS_AHEAD, End};
+use serde_json::json;
+
+use crate::client::{Stream, exchange, get, posted};
+use crate::double::text;
+use crate::server::Server;
+
+const COMPLETIONS: &str = "/v1/completions";
+
+#[tokio::test]
+async fn a_client_that_leaves_a_stream_cancels_its_texts() {
+    let (server, mut double) = Server::start().await;
+    let mut stream = server.stream(COMPLETIONS, json!({"prompt": "x", "stream": true, "n": 2})).await;
+    let (first, second) = (double.take().await, double.take().await);
+    first.say("a").await;
+    stream.head().await;
+    stream.object().await;
+    drop(stream);
+    assert!(first.abandoned().await);
+    assert!(second.abandoned().await);
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_before_its_reply_cancels_it() {
+    let (server, mut double) = Server::start().await;
+    let stream = server.stream(COMPLETIONS, json!({"prompt": "x"})).await;
+    let taken = double.take().await;
+    taken.say("a").await;
+    drop(stream);
+    assert!(taken.abandoned().await);
+}
+
+#[tokio::test]
+async fn a_complete_text_is_not_waited_for() {
+    let (server, mut double) = Server::start().await;
+    let stream = server.stream(COMPLETIONS, json!({"prompt": "x", "stream": true, "n": 2})).await;
+    let (first, second) = (double.take().await, double.take().await);
+    first.say("a").await;
+    first.end(End::Length).await;
+    second.say("b").await;
+    second.end(End::Length).await;
+    assert_eq!(stream.objects().await.len(), 4);
+}
+
+#[tokio::test]
+async fn a_client_that_reads_nothing_is_ended_and_costs_a_bounded_number_of_events() {
+    let (server, mut double) = Server::start_with(|app| app.limits.write_time = Duration::from_millis(50)).await;
+    let stream = server.stream(COMPLETIONS, json!({"prompt": "x", "stream": true})).await;
+    let taken = double.take().await;
+    let (is_cancelled, sent) = taken.say_for_ever("all work and no play").await;
+    assert!(is_cancelled);
+    // What the kernel holds back is some megabytes, and each chunk has a hundred bytes or more.
+    assert!((EVENTS_AHEAD..1 << 20).contains(&sent), "{sent}");
+    drop(stream);
+}
+
+#[tokio::test]
+async fn bytes_that_are_no_request_end_their_connection_only() {
+    let (server, _double) = Server::start().await;
+    for garbage in
+        [&b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n"[..], b"GET\r\n\r\n", b"\0\0\0\0\r\n\r\n", b"POST / HTTP/9.9\r\n\r\n"]
+    {
+        let mut stream = Stream::connect(server.address).await;
+        stream.write(garbage).await;
+        assert_eq!(stream.head().await.status, 400);
+        assert!(stream.is_closed().await);
+    }
+    assert_eq!(get(server.address, "/ready").await.status, 200);
+}
+
+#[tokio::test]
+async fn a_head_beyond_the_limit_is_refused() {
+    let (server, _double) = Server::start_with(|app| app.limits.head_bytes = 8192).await;
+    let head = format!("GET /health HTTP/1.1\r\nhost: x\r\nlong: {}\r\n\r\n", "x".repeat(10_000));
+    assert_eq!(exchange_head(&server, &head).await, 431);
+    let many: String = (0..200).map(|index| format!("h{index}: x\r\n")).collect();
+    assert_eq!(exchange_head(&server, &format!("GET /health HTTP/1.1\r\nhost: x\r\n{many}\r\n")).await, 431);
+}
+
+async fn exchange_head(server: &Server, head: &str) -> u16 {
+    exchange(server.address, head.as_bytes()).await.status
+}
+
+#[tokio::test]
+async fn a_head_that_does_not_arrive_ends_its_connection() {
+    let (server, _double) = Server::start_with(|app| app.limits.head_time = Duration::from_millis(20)).await;
+    let mut stream = Stream::connect(server.address).await;
+    stream.write(b"GET /health HT").await;
+    // hyper closes the connection, or says first that the time is over.
+    while !stream.is_closed().await {
+        stream.response().await;
+    }
+}
+
+#[tokio::test]
+async fn a_connection_takes_one_request_after_another() {
+    let (server, engine) = Server::answering(|_| text("x")).await;
+    let mut stream = Stream::connect(server.address).await;
+    for index in 0..3 {
+        let id = format!("x-request-id: mine-{index}\r\n");
+        let body = json!({"prompt": "x", "stream": index == 1}).to_string();
+        stream.write(posted(COMPLETIONS, &body, &id).as_bytes()).await;
+        let reply = stream.response().await;
+        assert_eq!((reply.status, reply.header("x-request-id")), (200, Some(&*format!("mine-{index}"))));
+    }
+    let requests = server.requests(engine).await;
+    assert_eq!(&*requests[2].id, "mine-2");
+}
+
+#[tokio::test]
+async fn a_request_without_a_name_gets_one() {
+    let (server, _double) = Server::start().await;
+    let reply = get(server.address, "/health").await;
+    assert!(reply.header("x-request-id").unwrap().starts_with("req-"), "{reply:?}");
+}
+
+#[tokio::test]
+async fn a_connection_beyond_the_limit_waits_until_another_ends() {
+    let (server, _double) = Server::start_with(|app| app.limits.connections = 1).await;
+    let mut first = Stream::connect(server.address).await;
+    first.write(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n").await;
+    assert_eq!(first.response().await.status, 200);
+    let mut second = Stream::connect(server.address).await;
+    second.write(b"GET /ready HTTP/1.1\r\nhost: x\r\n\r\n").await;
+    // The first connection is still served, and the second one only after it.
+    first.write(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n").await;
+    assert_eq!(first.response().await.status, 200);
+    drop(first);
+    assert_eq!(second.response().await.status, 200);
+}
+
+#[tokio::test]
+async fn after_many_clients_have_left_all_seats_are_free() {
+    let (server, mut double) = Server::start_with(|app| app.limits.waiting_requests = 4).await;
+    for round in 0..200 {
+        let body = json!({"prompt": "x", "stream": round % 2 == 0, "n": 1 + round % 4});
+        let mut stream = server.stream(COMPLETIONS, body).await;
+        let mut taken = Vec::new();
+        for _ in 0..1 + round % 4 {
+            taken.push(double.take().await);
+        }
+        if round % 3 == 0 {
+            taken[0].say("abc").await;
+        }
+        if round % 6 == 0 {
+            stream.head().await;
+        }
+        drop(stream);
+        for taken in taken {
+            assert!(taken.abandoned().await);
+        }
+    }
+    let last = server.stream(COMPLETIONS, json!({"prompt": "x", "n": 4})).await;
+    double.take().await;
+    drop(last);
+}

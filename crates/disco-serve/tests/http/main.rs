@@ -1,0 +1,16 @@
+//! The HTTP layer, with a real tokenizer and a double of the engine that sends what each test says.
+
+mod admission;
+mod chat;
+mod client;
+mod completions;
+mod connections;
+mod double;
+mod drain;
+mod failures;
+mod logprobs;
+mod model;
+mod probes;
+mod refused;
+mod server;
+mod stops;

@@ -1,0 +1,155 @@
+use serde_json::{Value, json};
+
+use crate::client::{exchange, get, post};
+use crate::double::text;
+use crate::server::Server;
+
+const CHAT: &str = "/v1/chat/completions";
+const COMPLETIONS: &str = "/v1/completions";
+
+fn with(body: Value, more: &Value) -> Value {
+    let mut body = body;
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    body
+}
+
+fn chat(more: &Value) -> Value {
+    with(json!({"messages": [{"role": "user", "content": "x"}]}), more)
+}
+
+fn completion(more: &Value) -> Value {
+    with(json!({"prompt": "x"}), more)
+}
+
+#[tokio::test]
+async fn a_value_out_of_range_or_of_another_type_is_refused_by_name() {
+    let (server, mut double) = Server::start().await;
+    let both = [
+        json!({"temperature": -0.1}),
+        json!({"temperature": 2.1}),
+        json!({"temperature": "hot"}),
+        json!({"top_p": 1.1}),
+        json!({"top_k": -2}),
+        json!({"top_k": 1.5}),
+        json!({"min_p": 2}),
+        json!({"presence_penalty": 3}),
+        json!({"frequency_penalty": -3}),
+        json!({"repetition_penalty": 0}),
+        json!({"n": 0}),
+        json!({"n": 17}),
+        json!({"seed": 0.5}),
+        json!({"stop": ""}),
+        json!({"stop": 1}),
+        json!({"stop": ["a", 1]}),
+        json!({"stop": vec!["a"; 17]}),
+        json!({"stop": "a".repeat(257)}),
+        json!({"logit_bias": {"1": 101}}),
+        json!({"logit_bias": {"512": 1}}),
+        json!({"logit_bias": {"one": 1}}),
+        json!({"logit_bias": [1]}),
+        json!({"stop_token_ids": [512]}),
+        json!({"stop_token_ids": ["a"]}),
+        json!({"stop_token_ids": vec![1; 1025]}),
+        json!({"max_tokens": -1}),
+        json!({"min_tokens": 5, "max_tokens": 4}),
+        json!({"ignore_eos": 1}),
+        json!({"stream": "yes"}),
+        json!({"stream_options": {"include_usage": true}}),
+        json!({"model": 1}),
+        json!({"cache_salt": 1}),
+    ];
+    for more in &both {
+        for (path, body) in [(CHAT, chat(more)), (COMPLETIONS, completion(more))] {
+            let reply = server.post(path, body).await;
+            let name = more.as_object().unwrap().keys().next().unwrap();
+            assert_eq!((reply.status, &reply.error()["param"]), (400, &json!(name)), "{more}: {reply:?}");
+            assert!(reply.error()["message"].as_str().unwrap().contains(name.as_str()), "{reply:?}");
+        }
+    }
+    for (path, body, name) in [
+        (CHAT, chat(&json!({"max_tokens": 0})), "max_tokens"),
+        (CHAT, chat(&json!({"logprobs": 1})), "logprobs"),
+        (CHAT, chat(&json!({"logprobs": true, "top_logprobs": 21})), "top_logprobs"),
+        (CHAT, chat(&json!({"top_logprobs": 1})), "top_logprobs"),
+        (CHAT, json!({}), "messages"),
+        (CHAT, json!({"messages": []}), "messages"),
+        (CHAT, json!({"messages": ["x"]}), "messages[0]"),
+        (CHAT, json!({"messages": [{"content": "x"}]}), "messages[0].role"),
+        (CHAT, json!({"messages": [{"role": "user"}]}), "messages[0].content"),
+        (CHAT, json!({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}), "messages[0].content[0]"),
+        (CHAT, chat(&json!({"chat_template_kwargs": 1})), "chat_template_kwargs"),
+        (COMPLETIONS, completion(&json!({"logprobs": 21})), "logprobs"),
+        (COMPLETIONS, completion(&json!({"logprobs": true})), "logprobs"),
+        (COMPLETIONS, completion(&json!({"echo": 1})), "echo"),
+        (COMPLETIONS, json!({}), "prompt"),
+        (COMPLETIONS, json!({"prompt": []}), "prompt"),
+        (COMPLETIONS, json!({"prompt": ""}), "prompt"),
+        (COMPLETIONS, json!({"prompt": [[]]}), "prompt"),
+        (COMPLETIONS, json!({"prompt": [512]}), "prompt"),
+        (COMPLETIONS, json!({"prompt": [-1]}), "prompt"),
+        (COMPLETIONS, json!({"prompt": [1, "a"]}), "prompt"),
+        (COMPLETIONS, json!({"prompt": vec!["a"; 257]}), "prompt"),
+    ] {
+        let reply = server.post(path, body.clone()).await;
+        assert_eq!((reply.status, &reply.error()["param"]), (400, &json!(name)), "{body}: {reply:?}");
+    }
+    assert!(double.is_idle());
+}
+
+#[tokio::test]
+async fn a_parameter_that_is_not_supported_is_refused_by_name_unless_it_asks_for_nothing() {
+    let (server, _engine) = Server::answering(|_| text("x")).await;
+    for (path, name, refused, accepted) in [
+        (CHAT, "tools", json!([{"type": "function"}]), json!([])),
+        (CHAT, "tool_choice", json!("required"), json!("none")),
+        (CHAT, "response_format", json!({"type": "json_object"}), json!({"type": "text"})),
+        (CHAT, "modalities", json!(["audio"]), json!(["text"])),
+        (CHAT, "echo", json!(true), json!(false)),
+        (COMPLETIONS, "suffix", json!("x"), json!("")),
+        (COMPLETIONS, "best_of", json!(2), json!(1)),
+        (COMPLETIONS, "guided_json", json!({}), Value::Null),
+        (COMPLETIONS, "skip_special_tokens", json!(false), json!(true)),
+    ] {
+        let body = |value: &Value| {
+            let more = json!({name: value});
+            if path == CHAT { chat(&more) } else { completion(&more) }
+        };
+        let reply = server.post(path, body(&refused)).await;
+        let error = (reply.status, reply.error()["param"].clone(), reply.error()["code"].clone());
+        assert_eq!(error, (400, json!(name), json!("unsupported_parameter")));
+        assert_eq!(server.post(path, body(&accepted)).await.status, 200, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn requests_that_no_route_takes_get_an_error_object() {
+    let (server, _double) = Server::start().await;
+    let address = server.address;
+    let reply = get(address, "/v2").await;
+    assert_eq!((reply.status, &reply.error()["type"]), (404, &json!("invalid_request_error")));
+    let reply = get(address, CHAT).await;
+    assert_eq!((reply.status, reply.header("allow")), (405, Some("POST")));
+    assert_eq!(reply.error()["code"], "method_not_allowed");
+    let reply = server.post(COMPLETIONS, json!({"model": "gpt-4", "prompt": "x"})).await;
+    assert_eq!((reply.status, &reply.error()["code"]), (404, &json!("model_not_found")));
+    for body in ["", "{", "[1]", "{\"prompt\": \"\u{0}\"}", &"[".repeat(10_000)] {
+        let reply = post(address, COMPLETIONS, body).await;
+        assert_eq!((reply.status, &reply.error()["code"]), (400, &json!("invalid_json")), "{body:?}");
+    }
+    let form = "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: text/plain\r\ncontent-length: 2\r\n\r\n{}";
+    let reply = exchange(address, form.as_bytes()).await;
+    assert_eq!((reply.status, &reply.error()["code"]), (415, &json!("unsupported_media_type")));
+}
+
+#[tokio::test]
+async fn a_body_beyond_the_limit_is_refused() {
+    let (server, _double) = Server::start_with(|app| app.limits.body_bytes = 1000).await;
+    let reply = server.post(COMPLETIONS, json!({"prompt": "x".repeat(1000)})).await;
+    assert_eq!((reply.status, &reply.error()["code"]), (413, &json!("body_too_large")));
+    // Without a length, it is read up to the limit.
+    let head =
+        "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n";
+    let chunk = format!("200\r\n{}\r\n", "x".repeat(512));
+    let reply = exchange(server.address, format!("{head}\r\n{chunk}{chunk}").as_bytes()).await;
+    assert_eq!((reply.status, &reply.error()["code"]), (413, &json!("body_too_large")));
+}

@@ -1,0 +1,83 @@
+//! A server with a double of the engine.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use disco_serve::engine::{Event, Request, channel};
+use disco_serve::health::{Health, State};
+use disco_serve::http::{App, Drain, Limits, Model, serve};
+use disco_serve::metrics::install;
+use metrics_exporter_prometheus::PrometheusHandle;
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+
+use crate::client::{Response, Stream, post};
+use crate::double::EngineDouble;
+use crate::model::{END, TEXT, VOCABULARY};
+use serde_json::Value;
+
+/// A server in this process.
+pub(crate) struct Server {
+    pub(crate) address: SocketAddr,
+    pub(crate) drain: Drain,
+    pub(crate) health: Arc<Health>,
+    pub(crate) task: JoinHandle<()>,
+}
+
+/// Limits of tests: no time passes unless a test waits for it.
+fn limits() -> Limits {
+    Limits { keep_alive: Duration::from_secs(3600), ..Limits::new(1000, 10_000) }
+}
+
+fn recorder() -> PrometheusHandle {
+    static RECORDER: OnceLock<PrometheusHandle> = OnceLock::new();
+    RECORDER.get_or_init(|| install().unwrap()).clone()
+}
+
+impl Server {
+    /// A server that is ready.
+    pub(crate) async fn start() -> (Self, EngineDouble) {
+        Self::start_with(|_| ()).await
+    }
+
+    /// A server that is ready, after `change` of its parts.
+    pub(crate) async fn start_with(change: impl FnOnce(&mut App)) -> (Self, EngineDouble) {
+        let (requests, inbox) = channel(64);
+        let health = Arc::new(Health::new());
+        health.set_state(State::Ready);
+        let model = Model { name: "tiny".into(), text: TEXT.clone(), ends: vec![END], vocabulary: VOCABULARY };
+        let metrics = Some(recorder());
+        let mut app = App { requests, model, limits: limits(), token: None, health: health.clone(), metrics };
+        change(&mut app);
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let drain = Drain::new();
+        let task = tokio::spawn(serve(listener, app, drain.clone()));
+        (Self { address, drain, health, task }, EngineDouble::new(inbox))
+    }
+
+    /// A server whose engine answers all requests by the same events.
+    pub(crate) async fn answering(
+        events: impl Fn(&Request) -> Vec<Event> + Send + Sync + 'static,
+    ) -> (Self, JoinHandle<Vec<Request>>) {
+        let (server, double) = Self::start().await;
+        (server, tokio::spawn(double.answer_all(events)))
+    }
+
+    pub(crate) async fn post(&self, path: &str, body: Value) -> Response {
+        post(self.address, path, &body.to_string()).await
+    }
+
+    /// Begins a request whose reply a test reads later.
+    pub(crate) async fn stream(&self, path: &str, body: Value) -> Stream {
+        Stream::open(self.address, path, &body.to_string()).await
+    }
+
+    /// Ends the server, and returns the requests that its engine has answered.
+    pub(crate) async fn requests(self, engine: JoinHandle<Vec<Request>>) -> Vec<Request> {
+        self.drain.end();
+        self.task.await.unwrap();
+        engine.await.unwrap()
+    }
+}

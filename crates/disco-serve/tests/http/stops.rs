@@ -1,0 +1,74 @@
+use disco_serve::engine::{End, Event};
+use serde_json::{Value, json};
+
+use crate::double::text;
+use crate::model::{END, byte, token};
+use crate::server::Server;
+
+const COMPLETIONS: &str = "/v1/completions";
+
+/// The texts of a stream's chunks, and the reason of its end.
+fn parts(chunks: &[Value]) -> (Vec<&str>, &str) {
+    let choices: Vec<_> = chunks.iter().map(|chunk| &chunk["choices"][0]).collect();
+    let (last, choices) = choices.split_last().unwrap();
+    assert_eq!(last["text"], "");
+    assert!(choices.iter().all(|choice| choice["finish_reason"].is_null()));
+    (choices.iter().map(|choice| choice["text"].as_str().unwrap()).collect(), last["finish_reason"].as_str().unwrap())
+}
+
+#[tokio::test]
+async fn a_stop_string_ends_the_text_before_it_and_cancels_the_request() {
+    let (server, mut double) = Server::start().await;
+    let body = json!({"prompt": "x", "stop": ["END", "nothing"], "stream": true});
+    let stream = server.stream(COMPLETIONS, body).await;
+    let taken = double.take().await;
+    taken.say("a E").await;
+    taken.say("NxEND").await;
+    assert!(taken.abandoned().await);
+    let chunks = stream.objects().await;
+    assert_eq!(parts(&chunks), (vec!["a", " ", "ENx"], "stop"));
+}
+
+#[tokio::test]
+async fn the_beginning_of_a_stop_string_at_the_end_is_told() {
+    let (server, _engine) = Server::answering(|_| text("a EN")).await;
+    let body = json!({"prompt": "x", "stop": "END", "stream": true});
+    let chunks = server.stream(COMPLETIONS, body.clone()).await.objects().await;
+    assert_eq!(parts(&chunks), (vec!["a", " ", "EN"], "stop"));
+    let chunk = &chunks[2]["choices"][0];
+    assert_eq!(chunk["text"], "EN");
+}
+
+#[tokio::test]
+async fn a_stop_string_in_a_reply_that_is_no_stream_cuts_it() {
+    let (server, _engine) = Server::answering(|_| text("one\ntwo\n")).await;
+    let reply = server.post(COMPLETIONS, json!({"prompt": "x", "stop": "\n"})).await.json();
+    assert_eq!((&reply["choices"][0]["text"], &reply["choices"][0]["finish_reason"]), (&json!("one"), &json!("stop")));
+    assert_eq!(reply["usage"]["completion_tokens"], 4);
+}
+
+#[tokio::test]
+async fn a_character_of_several_tokens_comes_whole() {
+    let (server, _engine) = Server::answering(|_| text("a€é🎨")).await;
+    let chunks = server.stream(COMPLETIONS, json!({"prompt": "x", "stream": true})).await.objects().await;
+    assert_eq!(parts(&chunks), (vec!["a", "€", "é", "🎨"], "stop"));
+}
+
+#[tokio::test]
+async fn an_incomplete_character_at_the_end_is_told() {
+    let events = || vec![Event::Token(token(byte(b'a'))), Event::Token(token(byte(0xe2))), Event::End(End::Length)];
+    let (server, _engine) = Server::answering(move |_| events()).await;
+    let chunks = server.stream(COMPLETIONS, json!({"prompt": "x", "stream": true})).await.objects().await;
+    assert_eq!(parts(&chunks), (vec!["a", "\u{fffd}"], "length"));
+}
+
+#[tokio::test]
+async fn the_text_of_a_token_that_ends_is_not_told() {
+    let end = byte(b'.');
+    let events = move || vec![Event::Token(token(byte(b'a'))), Event::Token(token(end)), Event::End(End::Token)];
+    let (server, engine) = Server::answering(move |_| events()).await;
+    let reply = server.post(COMPLETIONS, json!({"prompt": "x", "stop_token_ids": [end]})).await.json();
+    assert_eq!((&reply["choices"][0]["text"], &reply["choices"][0]["finish_reason"]), (&json!("a"), &json!("stop")));
+    assert_eq!(reply["usage"]["completion_tokens"], 2);
+    assert_eq!(server.requests(engine).await[0].sampling.ends, [END, end]);
+}
