@@ -132,7 +132,10 @@ impl Text {
     pub fn tokens(&self, prompt: &str, system: Option<&str>, raw: bool) -> Result<Vec<u32>, TextError> {
         let error = |why| TextError::Prompt { prompt: prompt.to_owned(), why };
         let tokens = match self.template.as_ref().filter(|_| !raw) {
-            Some(template) => self.encode_chat(template, &Chat::with_prompt(prompt, system)),
+            Some(template) => {
+                let tokens = self.encode_chat(template, &Chat::with_prompt(prompt, system));
+                tokens.map_err(|why| format!("{why}; `--raw` continues the prompt without it"))
+            }
             None => self.encoded(prompt, true),
         };
         let tokens = tokens.map_err(error)?;

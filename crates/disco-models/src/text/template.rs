@@ -110,7 +110,7 @@ impl ChatTemplate {
             return Err(format!("the chat template of the model has no {name}"));
         }
         let text = environment().and_then(|environment| environment.render_str(&without_generation(template), values));
-        text.because("the chat template of the model can't be used; `--raw` continues the prompt without it")
+        text.because("the chat template of the model can't be used")
     }
 }
 
