@@ -22,8 +22,10 @@ pub(crate) enum ApiError {
     Unsupported { param: &'static str, instead: &'static str },
     #[error("the model {model:?} is not served here; the server has the model {served:?}")]
     NoModel { model: String, served: String },
+    #[error("the prompt can't be tokenised: {0}")]
+    Prompt(String),
     #[error("{0}")]
-    Text(#[from] TextError),
+    Text(TextError),
     #[error(
         "the prompt has {prompt} tokens and up to {max_tokens} tokens are to be generated, but {bound} at most {limit} tokens in all"
     )]
@@ -78,7 +80,7 @@ impl ApiError {
     pub(crate) fn status(&self) -> u16 {
         match self {
             Self::Json(_) | Self::NoObject | Self::Param { .. } | Self::Unsupported { .. } => 400,
-            Self::Text(_) | Self::TooLong { .. } | Self::Invalid(_) | Self::Body(_) => 400,
+            Self::Prompt(_) | Self::Text(_) | Self::TooLong { .. } | Self::Invalid(_) | Self::Body(_) => 400,
             Self::Unauthorized => 401,
             Self::NoModel { .. } | Self::NoRoute(_) => 404,
             Self::Method { .. } => 405,
@@ -118,7 +120,7 @@ impl ApiError {
             Self::Param { .. } => "invalid_value",
             Self::Unsupported { .. } => "unsupported_parameter",
             Self::NoModel { .. } => "model_not_found",
-            Self::Text(_) => "invalid_prompt",
+            Self::Prompt(_) | Self::Text(_) => "invalid_prompt",
             Self::TooLong { .. } => "context_length_exceeded",
             Self::Invalid(_) | Self::Body(_) => "invalid_request",
             Self::NoRoute(_) => "not_found",
@@ -148,6 +150,16 @@ impl ApiError {
     pub(crate) fn object(&self) -> Value {
         let (message, kind) = (self.to_string(), self.kind());
         json!({"error": {"message": message, "type": kind, "param": self.parameter(), "code": self.code()}})
+    }
+}
+
+impl From<TextError> for ApiError {
+    fn from(error: TextError) -> Self {
+        match error {
+            // The error has the prompt, which can be long and is nothing for logs.
+            TextError::Prompt { why, .. } => Self::Prompt(why),
+            error => Self::Text(error),
+        }
     }
 }
 

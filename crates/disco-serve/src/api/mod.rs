@@ -6,6 +6,8 @@ mod error;
 mod fields;
 mod logprobs;
 mod order;
+#[cfg(test)]
+mod random;
 mod reply;
 mod sampling;
 mod unsupported;

@@ -13,6 +13,9 @@ use crate::engine::Sampling;
 /// The most texts for a prompt.
 const MAX_CHOICES: i64 = 16;
 
+/// The most messages of a chat.
+const MAX_MESSAGES: usize = 4096;
+
 /// Which interface a client uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -134,7 +137,7 @@ pub(crate) fn check_model(fields: &mut Fields, served: &str) -> Result<(), ApiEr
 /// A message is something else than texts of a role.
 pub(crate) fn chat_of(fields: &mut Fields) -> Result<Chat, ApiError> {
     const NAME: &str = "messages";
-    let messages = fields.list(NAME, usize::MAX)?.ok_or_else(|| ApiError::param(NAME, "is missing"))?;
+    let messages = fields.list(NAME, MAX_MESSAGES)?.ok_or_else(|| ApiError::param(NAME, "is missing"))?;
     if messages.is_empty() {
         return Err(ApiError::param(NAME, "has no message"));
     }

@@ -7,13 +7,13 @@ use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use tokio::time::timeout;
 
 use super::Limits;
-use crate::api::{ApiError, Fields};
+use crate::api::ApiError;
 
-/// The fields of a body of JSON.
+/// The bytes of a body of JSON.
 ///
 /// # Errors
-/// The body is too large or too slow, or no JSON object.
-pub(super) async fn fields(request: Request, limits: &Limits) -> Result<Fields, ApiError> {
+/// The body is too large or too slow, or something else than JSON.
+pub(super) async fn read(request: Request, limits: &Limits) -> Result<Bytes, ApiError> {
     if !is_json(&request) {
         return Err(ApiError::MediaType);
     }
@@ -23,13 +23,12 @@ pub(super) async fn fields(request: Request, limits: &Limits) -> Result<Fields, 
         return Err(too_large);
     }
     let body = Limited::new(request.into_body(), limits.body_bytes).collect();
-    let body: Bytes = match timeout(limits.body_time, body).await {
-        Ok(Ok(body)) => body.to_bytes(),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => return Err(too_large),
-        Ok(Err(error)) => return Err(ApiError::Body(error.to_string())),
-        Err(_) => return Err(ApiError::BodyTimeout(limits.body_time)),
-    };
-    Fields::parse(&body)
+    match timeout(limits.body_time, body).await {
+        Ok(Ok(body)) => Ok(body.to_bytes()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large),
+        Ok(Err(error)) => Err(ApiError::Body(error.to_string())),
+        Err(_) => Err(ApiError::BodyTimeout(limits.body_time)),
+    }
 }
 
 fn is_json(request: &Request) -> bool {

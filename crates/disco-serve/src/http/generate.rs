@@ -44,8 +44,10 @@ async fn counted(kind: Kind, shared: Arc<Shared>, id: RequestId, request: Reques
 async fn generate(kind: Kind, shared: &Arc<Shared>, id: RequestId, request: Request) -> Result<Response, ApiError> {
     let arrived = Instant::now();
     let active = shared.begin()?;
-    let fields = body::fields(request, &shared.limits).await?;
-    let order = Order::parse(kind, fields, shared.known(), shared.random())?;
+    let body = body::read(request, &shared.limits).await?;
+    let checks = shared.clone();
+    let order = move |fields| Order::parse(kind, fields, checks.known(), checks.random());
+    let order = shared.parse(body, order).await?;
     let format = Format {
         kind,
         id: format!("{}-{:016x}", if kind == Kind::Chat { "chatcmpl" } else { "cmpl" }, shared.random()),

@@ -45,3 +45,22 @@ pub(super) async fn catching<T>(work: impl Future<Output = Result<T, ApiError>>)
         Err(_) => Err(ApiError::Panicked),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_panic_is_an_error_with_the_status_500() {
+        let panics = async { if true { panic!("a bug") } else { Ok(()) } };
+        let error = catching(panics).await.unwrap_err();
+        assert!(matches!(error, ApiError::Panicked));
+        assert_eq!(error.into_response().status(), 500);
+    }
+
+    #[test]
+    fn an_error_that_passes_says_when_to_try_again() {
+        let response = ApiError::Shutdown.into_response();
+        assert_eq!((response.status(), &response.headers()[RETRY_AFTER]), (StatusCode::SERVICE_UNAVAILABLE, &5.into()));
+    }
+}

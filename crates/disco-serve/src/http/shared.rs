@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use axum::body::Bytes;
 use disco_models::text::Text;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::sync::{Semaphore, watch};
@@ -15,10 +16,13 @@ use tokio::sync::{Semaphore, watch};
 use super::drain::{Drain, Phase};
 use super::{App, BearerToken, Limits};
 use crate::admission::Admission;
-use crate::api::{ApiError, Known};
+use crate::api::{ApiError, Fields, Known};
 use crate::engine::Requests;
 use crate::health::{Health, State};
 use crate::metrics::Meters;
+
+/// The most bytes of a body that is read on a thread of connections, which takes less than a millisecond.
+const MAX_SMALL_BODY: usize = 64 << 10;
 
 /// A server's state.
 pub(super) struct Shared {
@@ -38,8 +42,8 @@ pub(super) struct Shared {
     pub(super) drain: Drain,
     /// Number of requests for texts that were not answered yet.
     active: watch::Sender<usize>,
-    /// Permits to tokenise, one for each core.
-    tokenising: Arc<Semaphore>,
+    /// Permits for work that blocks, one for each core.
+    blocking: Arc<Semaphore>,
     random: RandomState,
     drawn: AtomicU64,
 }
@@ -66,7 +70,7 @@ impl Shared {
             metrics: app.metrics,
             drain,
             active: watch::Sender::new(0),
-            tokenising: Arc::new(Semaphore::new(cores)),
+            blocking: Arc::new(Semaphore::new(cores)),
             random: RandomState::new(),
             drawn: AtomicU64::new(0),
         })
@@ -114,7 +118,24 @@ impl Shared {
         }
     }
 
-    /// Runs work of the tokenizer on a thread that may block.
+    /// Reads the fields of a body. A large one is read like prompts are tokenised: JSON needs some ten times its bytes, and
+    /// so at most as many bodies as there are cores are read at once.
+    ///
+    /// # Errors
+    /// The body is no JSON object; and those of `read`.
+    pub(super) async fn parse<T: Send + 'static>(
+        &self,
+        body: Bytes,
+        read: impl FnOnce(Fields) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        if body.len() <= MAX_SMALL_BODY {
+            read(Fields::parse(&body)?)
+        } else {
+            self.tokenise(move |_| read(Fields::parse(&body)?)).await
+        }
+    }
+
+    /// Runs work that blocks, such as that of the tokenizer, on another thread.
     ///
     /// # Errors
     /// Those of the work; or the work panicked.
@@ -122,7 +143,7 @@ impl Shared {
         &self,
         work: impl FnOnce(&Text) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
-        let permit = self.tokenising.clone().acquire_owned().await.map_err(|_| ApiError::Shutdown)?;
+        let permit = self.blocking.clone().acquire_owned().await.map_err(|_| ApiError::Shutdown)?;
         let text = self.text.clone();
         let done = tokio::task::spawn_blocking(move || {
             let _permit = permit;

@@ -1,5 +1,7 @@
 //! The HTTP layer, with a real tokenizer and a double of the engine that sends what each test says.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+
 mod admission;
 mod chat;
 mod client;
