@@ -108,9 +108,14 @@ fn run(args: &Args, signals: Signals) -> Result<()> {
     let (requests, inbox) = engine::channel(args.max_num_seqs as usize + 256);
     let health = Arc::new(Health::new());
     let options = options(args, path, &memory, context);
-    let engine_health = health.clone();
-    let engine = thread::Builder::new().name("engine".into());
-    let engine = engine.spawn(move || engine::run(options, inbox, engine_health))?;
+    let drain = Drain::new();
+    let (of_engine, end) = (health.clone(), drain.clone());
+    let engine = thread::Builder::new().name("engine".into()).spawn(move || {
+        let served = engine::run(options, inbox, of_engine);
+        // Without an engine, the program ends, so that what supervises it can start it again.
+        end.end();
+        served
+    })?;
     eprintln!(
         "disco-serve: {name} on {workers} workers ({}, {}): context {context} tokens, cache {} blocks of {} tokens, {} MiB of each \
          worker, at most {sequences} texts at a time",
@@ -128,7 +133,6 @@ fn run(args: &Args, signals: Signals) -> Result<()> {
         health: health.clone(),
         metrics: Some(recorder),
     };
-    let drain = Drain::new();
     let handle = handle_signals(signals, drain.clone(), health, Duration::from_secs(args.drain))?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     eprintln!("disco-serve: http://{address}/v1");

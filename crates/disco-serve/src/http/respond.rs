@@ -22,7 +22,12 @@ pub(super) fn json(status: StatusCode, object: &Value) -> Response {
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        tracing::info!(status = status.as_u16(), error = %self, "a request is refused");
+        if status == StatusCode::SERVICE_UNAVAILABLE {
+            // Probes ask again and again.
+            tracing::debug!(error = %self, "a request is refused");
+        } else {
+            tracing::info!(status = status.as_u16(), error = %self, "a request is refused");
+        }
         let mut response = json(status, &self.object());
         if let Some(seconds) = self.retry_after() {
             response.headers_mut().insert(RETRY_AFTER, seconds.into());

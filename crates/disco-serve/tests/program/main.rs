@@ -1,0 +1,229 @@
+//! The program with real workers and small models: texts, lost workers, and the end.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+#![cfg(target_os = "linux")]
+
+mod server;
+
+use std::io::{BufRead as _, BufReader};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+
+use disco_candle::weights::Weights;
+use disco_models::text::Text;
+use nix::sys::signal::{Signal, kill};
+use serde_json::{Value as Json, json};
+use server::{Server, completion, model, post, read};
+
+/// The prompts of a model's reference, and the greedy texts that transformers has generated.
+fn reference(name: &str) -> Vec<(Vec<u32>, String, Vec<u32>)> {
+    let text = Text::open(&Weights::open(model(name)).unwrap()).unwrap();
+    let file = std::fs::read_to_string(model(name).join("reference.json")).unwrap();
+    let reference: Json = serde_json::from_str(&file).unwrap();
+    let ids = |value: &Json| value.as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect::<Vec<_>>();
+    let prompts = reference["prompts"].as_array().unwrap().iter().map(|prompt| {
+        let greedy = ids(&prompt["greedy_ids"]);
+        (ids(&prompt["prompt_ids"]), text.decode(&greedy).unwrap(), greedy)
+    });
+    prompts.collect()
+}
+
+#[test]
+fn texts_are_those_of_transformers_for_each_family() {
+    for name in ["llama-3", "qwen3", "gemma3", "mixtral", "olmo2"] {
+        let server = Server::start(&model(name), &[]);
+        let ids = reference(name);
+        // All at once, each several times.
+        thread::scope(|scope| {
+            for (prompt, text, greedy) in ids.iter().cycle().take(8) {
+                let server = &server;
+                scope.spawn(move || {
+                    let body = json!({
+                        "prompt": prompt, "max_tokens": greedy.len(), "temperature": 0, "ignore_eos": true, "logprobs": 1,
+                    });
+                    let answer = server.post("/v1/completions", &body).json();
+                    let choice = &answer["choices"][0];
+                    assert_eq!(choice["text"].as_str().unwrap(), text, "{name}: {answer}");
+                    assert_eq!(answer["usage"]["completion_tokens"], greedy.len(), "{name}: {answer}");
+                    assert_eq!(choice["logprobs"]["token_logprobs"].as_array().unwrap().len(), greedy.len());
+                });
+            }
+        });
+    }
+}
+
+/// Clients that ask for the same texts until `stop`; each answer must be that of an undisturbed server.
+fn under_load(server: &Server, disturb: impl FnOnce(&dyn Fn(usize))) {
+    let prompts = ["The river was", "In the morning the people of the", "a", "Once upon a time there was"];
+    let (more, seeded) = (json!({"ignore_eos": true}), json!({"ignore_eos": true, "temperature": 0.9, "seed": 7}));
+    let ask = |index: usize| {
+        let more = if index.is_multiple_of(2) { &more } else { &seeded };
+        let mut more = more.clone();
+        more["stream"] = json!(index.is_multiple_of(3));
+        server.complete(prompts[index % prompts.len()], 60, more).text()
+    };
+    let expected: Vec<_> = (0..12).map(ask).collect();
+    let (stop, answers) = (AtomicBool::new(false), AtomicUsize::new(0));
+    thread::scope(|scope| {
+        let clients: Vec<_> = (0..6)
+            .map(|client| {
+                let (ask, expected, stop, answers) = (&ask, &expected, &stop, &answers);
+                scope.spawn(move || {
+                    for index in (client..).step_by(5) {
+                        if stop.load(Ordering::Relaxed) {
+                            break;
+                        }
+                        assert_eq!(ask(index % 12), expected[index % 12]);
+                        answers.fetch_add(1, Ordering::Relaxed);
+                    }
+                })
+            })
+            .collect();
+        let wait_for = |count: usize| {
+            let all = answers.load(Ordering::Relaxed) + count;
+            let has_failed = || clients.iter().any(|client| client.is_finished());
+            server.wait_until("answers", || answers.load(Ordering::Relaxed) >= all || has_failed());
+        };
+        disturb(&wait_for);
+        wait_for(20);
+        stop.store(true, Ordering::Relaxed);
+    });
+    // Nothing is left in the cache's tables.
+    server.wait_until("all blocks are free", || {
+        let load = &server.get("/health").json()["load"];
+        load["free_blocks"] == load["blocks"] && load["running"] == 0
+    });
+}
+
+#[test]
+fn requests_outlive_killed_workers() {
+    let server = Server::start(&model("llama-3"), &["--max-num-seqs", "4"]);
+    under_load(&server, |wait_for| {
+        for round in 0..6 {
+            let workers = server.workers();
+            assert_eq!(workers.len(), 2);
+            kill(workers[round % 2], Signal::SIGKILL).unwrap();
+            wait_for(10);
+        }
+    });
+    let metrics = server.get("/metrics").body;
+    assert!(
+        metrics.contains("disco_serve_repairs_total") && metrics.contains("vllm:num_requests_running"),
+        "{metrics}"
+    );
+}
+
+#[test]
+fn requests_outlive_a_stopped_worker() {
+    let server = Server::start(&model("llama-3"), &["--step-deadline", "2"]);
+    under_load(&server, |wait_for| {
+        for round in 0..2 {
+            let workers = server.workers();
+            kill(workers[round], Signal::SIGSTOP).unwrap();
+            wait_for(10);
+        }
+    });
+}
+
+#[test]
+fn a_small_cache_preempts_and_texts_stay_the_same() {
+    // 13 blocks are 208 tokens, for 6 texts of up to 90.
+    let server = Server::start(&model("llama-3"), &["--kv-cache-bytes", "26K", "--max-num-batched-tokens", "8"]);
+    assert_eq!(server.get("/health").json()["load"]["blocks"], 13);
+    under_load(&server, |wait_for| wait_for(60));
+    let metrics = server.get("/metrics").body;
+    let preempted = metrics.lines().find_map(|line| line.strip_prefix("vllm:num_preemptions_total "));
+    assert_ne!(preempted.unwrap(), "0");
+    // What can never fit is refused with its numbers.
+    let answer = server.complete("a", 220, json!({}));
+    assert_eq!(answer.status, 400, "{answer:?}");
+    assert!(answer.body.contains("220") && answer.body.contains("208"), "{answer:?}");
+}
+
+#[test]
+fn a_signal_lets_requests_end_and_refuses_new_ones() {
+    let server = Server::start(&model("llama-3"), &[]);
+    let expected = server.complete("The river was", 200, json!({"ignore_eos": true})).text();
+    let body = completion("The river was", 200, json!({"ignore_eos": true, "stream": true}));
+    let mut stream = BufReader::new(server.begin(&post("/v1/completions", &body)));
+    let mut line = String::new();
+    while !line.starts_with("data: ") {
+        line.clear();
+        stream.read_line(&mut line).unwrap();
+    }
+    server.signal(Signal::SIGTERM);
+    let mut rest = String::new();
+    loop {
+        let mut next = String::new();
+        if stream.read_line(&mut next).unwrap() == 0 {
+            break;
+        }
+        rest += &next;
+    }
+    let texts = [line, rest].concat();
+    let texts = texts.lines().filter_map(|line| line.strip_prefix("data: {"));
+    let text: String = texts
+        .map(|data| serde_json::from_str::<Json>(&format!("{{{data}")).unwrap())
+        .map(|data| data["choices"][0]["text"].as_str().unwrap().to_owned())
+        .collect();
+    assert_eq!(text, expected);
+    let workers = server.workers();
+    let (status, said) = server.ended();
+    assert!(status.success() && said.contains("ending once the requests are complete"), "{said}");
+    for worker in workers {
+        assert!(kill(worker, None).is_err(), "worker {worker} is left");
+    }
+}
+
+#[test]
+fn clients_that_leave_free_their_blocks() {
+    let server = Server::start(&model("llama-3"), &[]);
+    let body = completion("The river was", 240, json!({"ignore_eos": true, "stream": true}));
+    for index in 0..40u32 {
+        let mut stream = BufReader::new(server.begin(&post("/v1/completions", &body)));
+        // Some leave before the answer, others in the middle.
+        if index.is_multiple_of(2) {
+            stream.read_line(&mut String::new()).unwrap();
+        }
+    }
+    server.wait_until("all blocks are free", || {
+        let load = &server.get("/health").json()["load"];
+        load["free_blocks"] == load["blocks"] && load["running"] == 0 && load["waiting"] == 0
+    });
+}
+
+#[test]
+fn other_addresses_need_a_token_and_the_token_is_asked_for() {
+    let program = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_disco-serve"));
+        command.args(["--host", "0.0.0.0", "--model"]).arg(model("llama-3")).env_remove("DISCO_SERVE_TOKEN");
+        command
+    };
+    let output = program().output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success() && said.contains("clients need a token"), "{said}");
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "secret\n").unwrap();
+    let server = Server::start(&model("llama-3"), &["--token-file", file.path().to_str().unwrap()]);
+    assert_eq!(server.complete("a", 3, json!({})).status, 401);
+    let request = post("/v1/completions", &completion("a", 3, json!({})));
+    let request = request.replacen("host: x", "host: x\r\nauthorization: Bearer secret", 1);
+    assert_eq!(read(server.begin(&request)).status, 200);
+}
+
+#[test]
+fn wrong_models_and_options_are_errors_of_the_program() {
+    for (options, why) in [
+        (&["--model", "/nonexistent/model"][..], "/nonexistent/model: there is no such file or folder"),
+        (&["--model", model("llama-3").to_str().unwrap(), "--workers", "9"], "6 query heads can't be split over 9"),
+        (&["--model", model("llama-3").to_str().unwrap(), "--max-model-len", "999"], "at most 256 tokens"),
+        (&["--model", model("llama-3").to_str().unwrap(), "--kv-cache-bytes", "1K"], "no room for keys and values"),
+        (&["--model", model("llama-3").to_str().unwrap(), "--backend", "unknown"], "unknown"),
+    ] {
+        let output =
+            Command::new(env!("CARGO_BIN_EXE_disco-serve")).args(["--port", "0"]).args(options).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && said.contains(why), "{options:?}: {said}");
+    }
+}
