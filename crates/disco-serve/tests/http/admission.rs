@@ -1,11 +1,10 @@
 use std::time::Duration;
 
-use disco_serve::engine::{End, Event};
 use disco_serve::health::State;
 use serde_json::json;
 
 use crate::double::text;
-use crate::model::{byte, token};
+use crate::model::TEXT;
 use crate::server::Server;
 
 const COMPLETIONS: &str = "/v1/completions";
@@ -14,28 +13,32 @@ const COMPLETIONS: &str = "/v1/completions";
 async fn requests_beyond_those_that_may_wait_are_refused_until_one_has_a_token() {
     let (server, mut double) = Server::start_with(|app| app.limits.waiting_requests = 2).await;
     let mut first = server.stream(COMPLETIONS, json!({"prompt": "a", "stream": true})).await;
-    let mut second = server.stream(COMPLETIONS, json!({"prompt": "b"})).await;
-    let (one, other) = (double.take().await, double.take().await);
+    let one = double.take().await;
+    let _second = server.stream(COMPLETIONS, json!({"prompt": "b"})).await;
+    let _other = double.take().await;
     let reply = server.post(COMPLETIONS, json!({"prompt": "c"})).await;
     assert_eq!((reply.status, reply.header("retry-after")), (429, Some("1")));
-    assert_eq!(
-        (&reply.error()["type"], &reply.error()["code"]),
-        (&json!("rate_limit_error"), &json!("too_many_requests"))
-    );
-    let streaming = if one.request().prompt == other.request().prompt { unreachable!() } else { &one };
-    streaming.send(Event::Token(token(byte(b'x')))).await;
-    // The stream's first chunk says that its seat is free, if the request is the stream.
-    let is_stream = streaming.request().prompt[..] == crate::model::TEXT.encode("a", true).unwrap()[..];
-    if is_stream {
-        first.head().await;
-        first.object().await;
-    } else {
-        one.end(End::Length).await;
-        second.response().await;
-    }
-    let third = server.stream(COMPLETIONS, json!({"prompt": "c"})).await;
-    assert_eq!(double.take().await.request().prompt[..], crate::model::TEXT.encode("c", true).unwrap()[..]);
-    drop(third);
+    let error = reply.error();
+    assert_eq!((&error["type"], &error["code"]), (&json!("rate_limit_error"), &json!("too_many_requests")));
+    one.say("x").await;
+    // A client that has the token's chunk knows that the seat is free.
+    first.head().await;
+    first.object().await;
+    let _third = server.stream(COMPLETIONS, json!({"prompt": "c"})).await;
+    assert_eq!(*double.take().await.request().prompt, *TEXT.encode("c", true).unwrap());
+}
+
+#[tokio::test]
+async fn a_prompt_waits_with_its_true_number_of_tokens() {
+    let (server, mut double) = Server::start_with(|app| app.limits.waiting_tokens = 100).await;
+    let prompt = "the ".repeat(24);
+    let tokens = TEXT.encode(&prompt, true).unwrap().len();
+    assert!(prompt.len() > 90 && tokens < 60, "{tokens}");
+    let _first = server.stream(COMPLETIONS, json!({"prompt": prompt})).await;
+    double.take().await;
+    // This one is no text, whose bytes would be counted until it is tokenised.
+    let _second = server.stream(COMPLETIONS, json!({"prompt": vec![5; 100 - tokens]})).await;
+    assert_eq!(double.take().await.request().prompt.len(), 100 - tokens);
 }
 
 #[tokio::test]
