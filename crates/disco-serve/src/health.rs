@@ -1,4 +1,4 @@
-//! What the engine does, as `/health` and `/ready` tell it.
+//! The state of the engine, for `/health` and `/ready`.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};

@@ -7,6 +7,8 @@
 mod admission;
 mod api;
 pub mod engine;
+#[cfg(any(fuzzing, test))]
+pub mod fuzzing;
 pub mod health;
 pub mod http;
 pub mod metrics;

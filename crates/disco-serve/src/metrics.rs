@@ -1,4 +1,4 @@
-//! What Prometheus gets: vLLM's names, so that its dashboards work, and names of our own.
+//! Metrics for Prometheus. Their names are vLLM's, so that its dashboards work; a few are our own.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ pub fn install() -> Result<PrometheusHandle, BuildError> {
     builder.set_buckets_for_metric(Matcher::Suffix("_seconds".into()), &SECONDS)?.install_recorder()
 }
 
-/// What the HTTP layer measures.
+/// The metrics that the HTTP layer records.
 pub(crate) struct Meters {
     first_token: Histogram,
     between_tokens: Histogram,
@@ -80,7 +80,7 @@ impl Meters {
         counter!("disco_serve_rejections_total", "model_name" => self.model.clone(), "reason" => code).increment(1);
     }
 
-    /// Sets what is known of the engine.
+    /// Sets the gauges of the engine's load.
     pub(crate) fn engine(&self, snapshot: &Snapshot) {
         let set = |name: &'static str, value: f64| gauge!(name, "model_name" => self.model.clone()).set(value);
         let load = &snapshot.load;

@@ -1,4 +1,4 @@
-//! What a client of `/v1/chat/completions` gets.
+//! The choices in replies of `/v1/chat/completions`.
 
 use disco_models::text::Text;
 use serde_json::{Value, json};

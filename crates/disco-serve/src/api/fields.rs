@@ -20,7 +20,7 @@ impl Fields {
         }
     }
 
-    /// The value of a field, whatever it is.
+    /// The value of a field, of any type.
     pub(crate) fn take(&mut self, name: &str) -> Option<Value> {
         self.0.remove(name).filter(|value| !value.is_null())
     }

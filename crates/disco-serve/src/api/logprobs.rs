@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use crate::text::Entry;
 
-/// What OpenAI writes for a probability of 0, of which JSON has no logarithm.
+/// OpenAI's logprob for a probability of 0: JSON has no negative infinity.
 const LEAST: f32 = -9999.0;
 
 /// The form of chats.

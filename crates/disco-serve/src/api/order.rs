@@ -1,4 +1,4 @@
-//! What a client asks for, checked as far as it can be before its prompt is tokenised.
+//! Requests for texts, with all checks that need no tokenizer.
 
 use disco_models::text::Chat;
 use serde_json::{Map, Value};
@@ -42,7 +42,7 @@ pub(crate) struct Order {
     pub(crate) salt: u64,
 }
 
-/// What a text continues.
+/// The beginning that a text continues.
 #[derive(Debug)]
 pub(crate) enum Prompt {
     Chat(Chat),
@@ -50,7 +50,7 @@ pub(crate) enum Prompt {
     Tokens(Vec<u32>),
 }
 
-/// What the checks need to know of the model.
+/// Facts about the model that the checks need.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Known<'a> {
     /// The name under which it is served.
@@ -218,7 +218,8 @@ fn chat_logprobs(fields: &mut Fields) -> Result<Option<u32>, ApiError> {
     }
 }
 
-/// A completion without new tokens tells the logprobs of its prompt.
+/// The field `max_completion_tokens`, or `max_tokens` by its old name. A completion can have 0, for the logprobs of its
+/// prompt.
 fn max_tokens(fields: &mut Fields, kind: Kind) -> Result<Option<usize>, ApiError> {
     let least = if kind == Kind::Completion { 0 } else { 1 };
     let old = fields.count("max_tokens", least)?;

@@ -52,7 +52,7 @@ pub(crate) struct Format {
     pub(crate) model: Arc<str>,
     pub(crate) text: Arc<Text>,
     pub(crate) has_logprobs: bool,
-    /// Whether the last chunk has the usage, and all others say that they have none.
+    /// Whether the last chunk has the usage. All other chunks then have `"usage": null`.
     pub(crate) tells_usage: bool,
 }
 

@@ -12,7 +12,7 @@ const MAX_STOPS: usize = 16;
 const MAX_STOP_BYTES: usize = 256;
 /// The most entries of `logit_bias`, and of `stop_token_ids`.
 const MAX_TOKENS_LISTED: usize = 1024;
-/// The most tokens whose logprobs are told at each place.
+/// The most alternatives in the logprobs of a token.
 pub(super) const MAX_LOGPROBS: i64 = 20;
 
 /// The fields that chats and completions have in common, without logprobs.

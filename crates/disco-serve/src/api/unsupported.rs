@@ -1,15 +1,15 @@
-//! Parameters that change what a client gets and that the server does not know: to ignore them would give the client
-//! something else than what it asked for.
+//! Known parameters that the server does not support. Each one changes the reply, so ignoring it would give the client
+//! another reply than the one it asked for.
 
 use serde_json::Value;
 
 use super::{ApiError, Fields};
 
-/// A parameter, and the values of it that ask for nothing special.
+/// A parameter, and its values that have no effect.
 struct Unsupported {
     name: &'static str,
     is_harmless: fn(&Value) -> bool,
-    /// What the client can do instead.
+    /// Advice for the client, which completes the sentence of the error.
     instead: &'static str,
 }
 

@@ -1,4 +1,4 @@
-//! What happens to every request, whatever its route is.
+//! Steps common to all routes: the request's name, the token, and panics.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What a server needs.
+//! The parts and limits of a server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,17 +16,17 @@ pub struct App {
     pub requests: Requests,
     /// The model.
     pub model: Model,
-    /// Bounds of what clients can use.
+    /// Bounds on the resources that clients can use.
     pub limits: Limits,
-    /// What clients must have; `None` lets everybody in.
+    /// The token of authorised clients; without one, all clients are authorised.
     pub token: Option<BearerToken>,
-    /// What the engine does.
+    /// The state of the engine, which the engine writes.
     pub health: Arc<Health>,
     /// Writes `/metrics`; `None` answers that there are none.
     pub metrics: Option<PrometheusHandle>,
 }
 
-/// What the HTTP layer knows of the model.
+/// The part of a model that the HTTP layer needs.
 pub struct Model {
     /// The name that clients use.
     pub name: String,
@@ -38,7 +38,7 @@ pub struct Model {
     pub vocabulary: usize,
 }
 
-/// Bounds of what clients can use.
+/// Bounds on the resources that clients can use.
 #[derive(Clone, Debug)]
 pub struct Limits {
     /// The most tokens of a prompt and its text, by the model.
@@ -55,15 +55,15 @@ pub struct Limits {
     pub head_bytes: usize,
     /// The most connections. Others wait until one ends.
     pub connections: usize,
-    /// How long a connection can take for a head, or be idle between requests.
+    /// Time for the head of a request, which includes the idle time before it.
     pub head_time: Duration,
-    /// How long a body can take.
+    /// Time for the body of a request.
     pub body_time: Duration,
-    /// How long a client can read nothing before its connection ends.
+    /// A connection ends after its client has read nothing for this time.
     pub write_time: Duration,
-    /// Time between the comments in a stream that has nothing else.
+    /// A stream without other events has a comment after each such time.
     pub keep_alive: Duration,
-    /// How long a step can take before `/health` says that the engine hangs.
+    /// `/health` reports that the engine hangs once a step takes longer than this.
     pub step_time: Duration,
 }
 

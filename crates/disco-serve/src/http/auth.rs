@@ -10,11 +10,11 @@ use subtle::ConstantTimeEq as _;
 /// A secret that clients send in the header `Authorization: Bearer SECRET`. It is compared in constant time.
 #[derive(Clone)]
 pub struct BearerToken {
-    /// Digests have the same length, whatever a client sends.
+    /// A digest, because a comparison in constant time needs equal lengths.
     digest: [u8; 32],
 }
 
-/// A token has no characters, and so keeps nobody out.
+/// A token without characters, which every client could send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the token for clients is empty: it needs one character or more")]
 pub struct EmptyToken;
@@ -23,7 +23,7 @@ impl BearerToken {
     /// The token with this text, without the white space around it.
     ///
     /// # Errors
-    /// There is nothing but white space.
+    /// The text consists of white space.
     pub fn new(text: &str) -> Result<Self, EmptyToken> {
         match text.trim() {
             "" => Err(EmptyToken),

@@ -27,8 +27,8 @@ impl Drain {
         Self { phase: watch::Sender::new(Phase::Serving) }
     }
 
-    /// Refuses new requests, and ends once those that run are complete, or after `limit` with an error for them. Later
-    /// calls change nothing.
+    /// Refuses new requests, and ends once those that run are complete, or after `limit` with an error for them. Only
+    /// the first call has an effect.
     pub fn begin(&self, limit: Duration) {
         self.phase.send_if_modified(|phase| {
             let is_first = *phase == Phase::Serving;

@@ -19,7 +19,7 @@ use crate::text::{ChoiceText, Entry, Piece, prompt_entries};
 /// All texts of a request. Dropping it cancels those that are not complete.
 pub(super) struct Generation {
     choices: Vec<Choice>,
-    /// The choice that is asked first for an event, so that none waits for the others.
+    /// The choice that is polled first. It moves with each event, so that no choice starves.
     first: usize,
     usage: Usage,
     phase: watch::Receiver<Phase>,
@@ -28,7 +28,7 @@ pub(super) struct Generation {
     _active: Active,
 }
 
-/// What a client gets next.
+/// The next part of one text.
 #[derive(Debug)]
 pub(super) struct Delta {
     pub(super) index: usize,
@@ -79,7 +79,7 @@ impl Generation {
         &self.shared
     }
 
-    /// What the client gets next; `None` after the end of all texts. After an error comes nothing.
+    /// The next part of any text; `None` after the end of all texts. An error is the last item.
     ///
     /// # Cancel safety
     /// No event is lost.
@@ -121,10 +121,11 @@ impl Generation {
             }
             if runs { Poll::Pending } else { Poll::Ready(None) }
         });
-        event.or(ended).await
+        // An engine that always has events must not delay the end.
+        ended.or(event).await
     }
 
-    /// What a client gets for an event; `None` as the event says to give it the prompt.
+    /// The part of a text that an event completes. An event of `None` stands for the prompt's text.
     fn delta(&mut self, index: usize, event: Option<Event>) -> Result<Option<Delta>, ApiError> {
         let text = &*self.shared.text;
         let choice = &mut self.choices[index];

@@ -1,4 +1,4 @@
-//! Routes that tell what the server is and does.
+//! Routes about the server itself: its health, metrics and model.
 
 use std::sync::Arc;
 

@@ -37,7 +37,7 @@ fn one(prompt: Prompt, echoes: bool, text: &Text) -> Result<Tokenised, ApiError>
     Ok(Tokenised { tokens: tokens.into(), echo })
 }
 
-/// How many tokens a text can have after a prompt of so many: as many as the client wants, or what is left.
+/// The most tokens of a text after a prompt of `prompt` tokens: as many as the client wants, else the rest of the context.
 ///
 /// # Errors
 /// They do not fit into the context or the cache.

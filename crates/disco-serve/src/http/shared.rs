@@ -1,4 +1,4 @@
-//! What all requests of a server share.
+//! The state that all requests of a server share.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher as _;
@@ -118,8 +118,8 @@ impl Shared {
         }
     }
 
-    /// Reads the fields of a body. A large one is read like prompts are tokenised: JSON needs some ten times its bytes, and
-    /// so at most as many bodies as there are cores are read at once.
+    /// Reads the fields of a body. Parsed JSON takes about ten times the bytes of its text, so at most one large body per
+    /// core is parsed at once, on the threads of the tokenizer.
     ///
     /// # Errors
     /// The body is no JSON object; and those of `read`.

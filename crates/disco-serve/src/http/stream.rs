@@ -19,7 +19,7 @@ use crate::health::State;
 /// Tells a proxy to pass events on at once.
 const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
-/// A response that tells the texts as they grow. Dropping it cancels them.
+/// A response that sends the texts while they grow. Dropping it cancels them.
 pub(super) fn response(generation: Generation, format: Format) -> Response {
     let events = Events { generation, format, stage: Stage::Opening };
     let span = Span::current();

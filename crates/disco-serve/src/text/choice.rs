@@ -7,7 +7,7 @@ use disco_models::text::{Decoder, Text, TextError};
 use super::stops::{Decided, Stops};
 use crate::engine::Token;
 
-/// A token whose logprob is told.
+/// A token of a list of logprobs.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Entry {
     /// The token, with its logprob and the most probable ones.
@@ -18,11 +18,11 @@ pub(crate) struct Entry {
     start: usize,
 }
 
-/// What a client gets next.
+/// The next part of a text, ready to be sent.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Piece {
     pub(crate) text: String,
-    /// Tokens whose text begins in `text`, or in what was shown before.
+    /// Tokens whose text begins in `text` or in an earlier part.
     pub(crate) entries: Vec<Entry>,
     /// Whether a stop string follows.
     pub(crate) is_stopped: bool,
@@ -75,7 +75,7 @@ impl ChoiceText {
         Ok(self.decide(&new))
     }
 
-    /// What was held back, after the last token.
+    /// The text that was held back, after the last token.
     ///
     /// # Errors
     /// The last tokens can't be decoded.

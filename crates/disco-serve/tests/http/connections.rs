@@ -95,6 +95,15 @@ async fn a_head_that_does_not_arrive_ends_its_connection() {
 }
 
 #[tokio::test]
+async fn an_idle_connection_is_closed() {
+    let (server, _double) = Server::start_with(|app| app.limits.head_time = Duration::from_millis(20)).await;
+    let mut stream = Stream::connect(server.address).await;
+    stream.write(b"GET /ready HTTP/1.1\r\nhost: x\r\n\r\n").await;
+    assert_eq!(stream.response().await.status, 200);
+    assert!(stream.is_closed().await);
+}
+
+#[tokio::test]
 async fn a_connection_takes_one_request_after_another() {
     let (server, engine) = Server::answering(|_| text("x")).await;
     let mut stream = Stream::connect(server.address).await;
