@@ -20,6 +20,7 @@ pub(super) fn routes(shared: Arc<Shared>) -> Router {
         .route("/v1/models/{*model}", get(probes::model))
         .route("/tokenize", post(tokenize::tokenize))
         .route("/detokenize", post(tokenize::detokenize))
+        .route("/tokenizer_info", get(tokenize::info))
         .route("/health", get(probes::health))
         .route("/ready", get(probes::ready))
         .route("/metrics", get(probes::metrics))

@@ -1,4 +1,4 @@
-//! `/tokenize` and `/detokenize`, as vLLM has them.
+//! `/tokenize`, `/detokenize` and `/tokenizer_info`, as vLLM has them.
 
 use std::sync::Arc;
 
@@ -40,4 +40,11 @@ pub(super) async fn detokenize(State(shared): State<Arc<Shared>>, request: Reque
     let tokens = tokens_of(&mut fields, shared.known().vocabulary)?;
     let prompt = shared.tokenise(move |text| Ok(text.decode(&tokens)?)).await?;
     Ok(respond::json(StatusCode::OK, &json!({"prompt": prompt})))
+}
+
+/// The texts of special tokens, which `lm-eval` asks for before it tokenises with the server.
+pub(super) async fn info(State(shared): State<Arc<Shared>>) -> Response {
+    let end = shared.known().ends.first().and_then(|end| shared.text.piece(*end));
+    let end = end.map(|end| String::from_utf8_lossy(&end).into_owned());
+    respond::json(StatusCode::OK, &json!({"tokenizer_class": "disco", "eos_token": end, "bos_token": null}))
 }

@@ -67,6 +67,7 @@ async fn texts_are_tokenised_and_back() {
     let reply = server.post("/detokenize", json!({"tokens": [512]})).await;
     assert_eq!((reply.status, &reply.error()["param"]), (400, &json!("tokens")));
     assert_eq!(server.post("/tokenize", json!({})).await.error()["param"], "messages");
+    assert_eq!(get(server.address, "/tokenizer_info").await.json()["eos_token"], "<|end|>");
 }
 
 #[tokio::test]
