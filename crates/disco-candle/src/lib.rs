@@ -62,6 +62,7 @@ mod heads;
 mod lend;
 mod linear;
 mod matrix;
+pub mod paged;
 mod products;
 mod read;
 mod threads;

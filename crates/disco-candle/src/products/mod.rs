@@ -18,7 +18,7 @@ use std::ops::Range;
 
 use rayon::iter::{IntoParallelIterator as _, ParallelIterator as _};
 
-pub(crate) use dense::{max_rows, product};
+pub(crate) use dense::{Element, Kind, max_rows, product};
 pub(crate) use kernels::Level;
 pub(crate) use packed::Packed;
 
