@@ -5,7 +5,7 @@ use std::env::consts::ARCH;
 use crate::steps::{Step, step};
 
 /// Fuzz targets. A test compares this with the manifest.
-const TARGETS: [&str; 17] = [
+const TARGETS: [&str; 19] = [
     "checkpoint",
     "connection",
     "frame",
@@ -15,9 +15,11 @@ const TARGETS: [&str; 17] = [
     "model",
     "name",
     "notice",
+    "plan",
     "program",
     "recording",
     "reply",
+    "request",
     "shared_ring",
     "tensor_cache",
     "trace",

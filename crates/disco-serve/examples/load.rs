@@ -116,7 +116,8 @@ fn percentile(times: &mut [Duration], share: f64) -> f64 {
 
 /// Streams one text. Prompts differ, so that none is a prefix of another one.
 async fn request(args: &Args, number: usize) -> Result<Served> {
-    let prompt = (0..args.words).map(|word| format!("{} ", ["time", "river", "light", "stone"][(number * 7 + word * word) % 4]));
+    let prompt =
+        (0..args.words).map(|word| format!("{} ", ["time", "river", "light", "stone"][(number * 7 + word * word) % 4]));
     let prompt: String = std::iter::once(format!("{number}. ")).chain(prompt).collect();
     let mut body = json!({
         "prompt": prompt, "max_tokens": args.tokens, "temperature": 0, "ignore_eos": true, "stream": true,

@@ -1,0 +1,24 @@
+//! The body of a request to the server: refused, or within the limits. No body makes a panic.
+
+#![no_main]
+
+use std::convert::Infallible;
+
+disco_fuzz::target!(check, seeds);
+
+fn check(bytes: &[u8]) -> Result<(), Infallible> {
+    disco_serve::fuzzing::body(bytes);
+    Ok(())
+}
+
+fn seeds() -> Vec<Vec<u8>> {
+    let bodies = [
+        r#"{"prompt": ["a", "b"], "max_tokens": 3, "logprobs": 2, "echo": true, "stop": ["x", "y"], "seed": 7, "n": 2}"#,
+        r#"{"prompt": [[1, 2], [3]], "logit_bias": {"5": -1.5}, "stop_token_ids": [2], "min_tokens": 1, "ignore_eos": true}"#,
+        r#"{"messages": [{"role": "system", "content": "a"}, {"role": "user", "content": [{"type": "text", "text": "b"}]}],
+            "stream": true, "stream_options": {"include_usage": true}, "temperature": 0.5, "top_p": 0.9, "top_k": 4,
+            "min_p": 0.1, "presence_penalty": 1, "frequency_penalty": -1, "repetition_penalty": 1.1, "top_logprobs": 2,
+            "logprobs": true, "chat_template_kwargs": {"x": 1}, "cache_salt": "s"}"#,
+    ];
+    bodies.map(|body| body.as_bytes().to_vec()).into()
+}
