@@ -114,11 +114,11 @@ fn percentile(times: &mut [Duration], share: f64) -> f64 {
     times.get(index).map_or(f64::NAN, |time| time.as_secs_f64() * 1e3)
 }
 
-/// Streams one text. Prompts differ, so that none is a prefix of another one.
+/// Streams one text. Prompts differ, also from those of other runs, so that none begins as another one.
 async fn request(args: &Args, number: usize) -> Result<Served> {
     let prompt =
         (0..args.words).map(|word| format!("{} ", ["time", "river", "light", "stone"][(number * 7 + word * word) % 4]));
-    let prompt: String = std::iter::once(format!("{number}. ")).chain(prompt).collect();
+    let prompt: String = std::iter::once(format!("{} {number}. ", std::process::id())).chain(prompt).collect();
     let mut body = json!({
         "prompt": prompt, "max_tokens": args.tokens, "temperature": 0, "ignore_eos": true, "stream": true,
     });

@@ -97,11 +97,12 @@ async fn run(session: &disco::LaneSession, args: &Args) -> Result<()> {
     let generated = (start.elapsed() - prompted).as_secs_f64();
     let (prompts, tokens) = (args.sequences * args.prompt, args.sequences * (args.tokens - 1));
     println!(
-        "{} sequences: prompts {:.0} tokens/s, texts {:.1} tokens/s, a step {:.2} ms",
+        "{} sequences: prompts {:.0} tokens/s, texts {:.1} tokens/s, a step {:.2} ms; with prompts {:.1} tokens/s",
         args.sequences,
         prompts as f64 / prompted.as_secs_f64(),
         tokens as f64 / generated,
-        generated / (args.tokens - 1) as f64 * 1e3
+        generated / (args.tokens - 1) as f64 * 1e3,
+        (args.sequences * args.tokens) as f64 / (generated + prompted.as_secs_f64())
     );
     session.shutdown().await?;
     Ok(())
