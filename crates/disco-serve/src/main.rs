@@ -111,10 +111,9 @@ fn run(args: &Args, signals: Signals) -> Result<()> {
     let drain = Drain::new();
     let (of_engine, end) = (health.clone(), drain.clone());
     let engine = thread::Builder::new().name("engine".into()).spawn(move || {
-        let served = engine::run(options, inbox, of_engine);
         // Without an engine, the program ends, so that what supervises it can start it again.
-        end.end();
-        served
+        let _end = Ending(end);
+        engine::run(options, inbox, of_engine)
     })?;
     eprintln!(
         "disco-serve: {name} on {workers} workers ({}, {}): context {context} tokens, cache {} blocks of {} tokens, {} MiB of each \
@@ -146,6 +145,15 @@ fn run(args: &Args, signals: Signals) -> Result<()> {
     match engine.join() {
         Ok(served) => served.context("the engine has failed"),
         Err(_) => bail!("the engine has panicked"),
+    }
+}
+
+/// Ends the server when it is dropped, also by a panic.
+struct Ending(Drain);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.0.end();
     }
 }
 

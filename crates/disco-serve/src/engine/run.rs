@@ -95,7 +95,7 @@ impl Engine<'_> {
                 continue;
             }
             self.health.set_load(self.load());
-            if !is_open && self.sequences.is_empty() && self.flights.is_empty() {
+            if !is_open && self.sequences.is_empty() {
                 return Ok(());
             }
             let oldest = async {
@@ -149,6 +149,7 @@ impl Engine<'_> {
                     sequence.paused = None;
                     scheduler.resume(*id);
                 }
+                (true, Some(_)) if sequence.has_read() => sequence.paused = Some(Instant::now()),
                 (true, Some(since)) if since.elapsed() > self.slow_reader => {
                     scheduler.cancel(*id);
                     return true;
@@ -231,9 +232,7 @@ impl Engine<'_> {
 
     fn tell(&mut self, outcome: &Outcome, chosen: Option<Chosen>, prompt: Vec<Chosen>) {
         let Some(sequence) = self.sequences.get_mut(&outcome.id) else { return };
-        if !prompt.is_empty() {
-            sequence.prompt(outcome.positions.start + 1, prompt);
-        }
+        sequence.prompt(outcome.positions.start + 1, prompt);
         if let (Some(chosen), Some(_)) = (chosen, outcome.token) {
             sequence.token(chosen);
         }
@@ -264,6 +263,8 @@ impl Engine<'_> {
         self.health.set_state(State::Repairing);
         self.flights.clear();
         let voided = self.scheduler.void();
+        // No step runs until the workers are ready.
+        self.health.step_ended(self.load());
         tracing::warn!(%error, resumed = voided.resumed.len(), abandoned = voided.abandoned.len(), "a step has failed");
         counter!("disco_serve_resumed_total").increment(voided.resumed.len() as u64);
         for abandoned in voided.abandoned {
@@ -273,7 +274,7 @@ impl Engine<'_> {
             }
         }
         let (began, mut pause) = (Instant::now(), FIRST_PAUSE);
-        for _ in 0..REPAIRS {
+        for attempt in 1..=REPAIRS {
             match self.workers.repair(&error).await {
                 Ok(()) => {
                     counter!("disco_serve_repairs_total").increment(1);
@@ -285,9 +286,11 @@ impl Engine<'_> {
                 }
                 Err(again) => error = again,
             }
-            tracing::warn!(%error, "the workers can't be made ready yet");
-            sleep(pause).await;
-            pause *= 2;
+            tracing::warn!(%error, attempt, "the workers can't be made ready yet");
+            if attempt < REPAIRS {
+                sleep(pause).await;
+                pause *= 2;
+            }
         }
         Err(error)
     }

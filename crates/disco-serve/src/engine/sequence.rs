@@ -24,6 +24,8 @@ pub(super) struct Sequence {
     late: VecDeque<Event>,
     /// Since when the client has not read.
     pub(super) paused: Option<Instant>,
+    /// Room of the channel when it was last looked at.
+    room: usize,
 }
 
 impl Sequence {
@@ -37,7 +39,7 @@ impl Sequence {
                 *place = Some(Token { id: *id, logprob: f32::NAN, top: Vec::new() });
             }
         }
-        Self { submitted, text: Vec::new(), prompt, late: VecDeque::new(), paused: None }
+        Self { submitted, text: Vec::new(), prompt, late: VecDeque::new(), paused: None, room: 0 }
     }
 
     pub(super) fn id(&self) -> &str {
@@ -55,6 +57,13 @@ impl Sequence {
         let room = self.submitted.events.capacity();
         let wanted = if self.paused.is_some() { EVENTS_AHEAD / 2 } else { RESERVED };
         !self.late.is_empty() || room < wanted
+    }
+
+    /// Whether the client of a paused text has read since the last call.
+    pub(super) fn has_read(&mut self) -> bool {
+        let room = self.submitted.events.capacity();
+        let before = std::mem::replace(&mut self.room, room);
+        room > before
     }
 
     /// The parameters for the workers, of a sequence whose first `cached` tokens are in its blocks.

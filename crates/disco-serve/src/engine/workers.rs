@@ -112,18 +112,18 @@ impl Workers {
         self.load().await
     }
 
-    /// Kills the processes of workers that do not come out of a step. In a collective they wait for another one.
+    /// Kills the processes of workers that do not finish their commands. In a collective they wait for another one.
     async fn end_stuck(&self) {
         let status = self.session.status();
-        let in_step = status.workers.iter().filter(|worker| worker.function.as_deref() == Some(STEP));
-        let (waiting, computing): (Vec<_>, Vec<_>) = in_step.partition(|worker| worker.operation.is_some());
+        let late = status.workers.iter().filter(|worker| worker.lag > 0);
+        let (waiting, computing): (Vec<_>, Vec<_>) = late.partition(|worker| worker.operation.is_some());
         let stuck = if computing.is_empty() { waiting } else { computing };
         // Threads of this process have its number.
         let own = std::process::id();
         let processes: BTreeSet<u32> = stuck.iter().filter_map(|worker| worker.process).collect();
         let mut has_killed = false;
         for process in processes.into_iter().filter(|process| *process != own) {
-            tracing::warn!(process, "a worker that hangs in a step is killed");
+            tracing::warn!(process, "a worker that hangs is killed");
             has_killed |= kill(Pid::from_raw(process as i32), Signal::SIGKILL).is_ok();
         }
         if has_killed {

@@ -196,6 +196,24 @@ fn clients_that_leave_free_their_blocks() {
 }
 
 #[test]
+fn a_prompt_of_one_token_is_echoed() {
+    let server = Server::start(&model("llama-3"), &[]);
+    let body =
+        json!({"prompt": [5], "echo": true, "logprobs": 1, "max_tokens": 3, "temperature": 0, "ignore_eos": true});
+    let answer = server.post("/v1/completions", &body).json();
+    let logprobs = &answer["choices"][0]["logprobs"]["token_logprobs"];
+    assert!(logprobs[0].is_null() && logprobs.as_array().unwrap().len() == 4, "{answer}");
+}
+
+#[test]
+fn an_idle_worker_that_is_stopped_is_replaced() {
+    let server = Server::start(&model("llama-3"), &["--step-deadline", "2"]);
+    let expected = server.complete("The river was", 20, json!({})).text();
+    kill(server.workers()[1], Signal::SIGSTOP).unwrap();
+    assert_eq!(server.complete("The river was", 20, json!({})).text(), expected);
+}
+
+#[test]
 fn other_addresses_need_a_token_and_the_token_is_asked_for() {
     let program = || {
         let mut command = Command::new(env!("CARGO_BIN_EXE_disco-serve"));

@@ -83,8 +83,12 @@ impl Scheduler {
         let rows = self.flights.pop_front().map(|flight| flight.rows).unwrap_or_default();
         let live: Vec<&FlightRow> = rows.iter().filter(|row| self.is_live(row)).collect();
         let outcomes = live.into_iter().map(|row| {
-            self.register(row);
-            let end = match (row.samples, token(row).and_then(|sampled| sampled.token)) {
+            let chosen = token(row).and_then(|sampled| sampled.token);
+            if chosen.is_some() || !row.samples {
+                // Others must not find blocks whose output is not finite.
+                self.register(row);
+            }
+            let end = match (row.samples, chosen) {
                 (true, Some(token)) => self.append(row.id, token),
                 (true, None) => Some(Ended::NotFinite),
                 (false, _) => self.is_evaluated(row).then_some(Ended::Complete(End::Length)),
