@@ -100,7 +100,7 @@ impl CustomOp3 for Scope<'_> {
     }
 }
 
-/// What one thread computes: the queries of a kv head for some tokens of a run.
+/// The part of one thread: the queries of a kv head for some tokens of a run.
 struct Task {
     run: usize,
     kv: usize,

@@ -319,12 +319,6 @@ impl Transformer {
         self.dtype
     }
 
-    /// The number of tokens of a sequence up to which its positions are always rotated alike, if longer ones are rotated in
-    /// another way.
-    pub fn first_context(&self) -> Option<usize> {
-        self.rope.first_context()
-    }
-
     /// The device of the weights.
     pub fn device(&self) -> &Device {
         &self.device

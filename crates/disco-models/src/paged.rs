@@ -90,7 +90,7 @@ impl Transformer {
         batch.check(pool.blocks, self.config().vocabulary).map_err(ModelError::Call)?;
         let longest = batch.runs.iter().map(|run| run.first + run.count).max().unwrap_or(0);
         self.check_room(longest)?;
-        if let Some(first) = self.first_context().filter(|first| longest > *first) {
+        if let Some(first) = self.config().first_context().filter(|first| longest > *first) {
             let why = format!(
                 "a sequence of {longest} tokens; in blocks, sequences have at most the {first} of the original context"
             );

@@ -163,15 +163,10 @@ impl Rope {
     }
 
     /// The rotation of tokens `[1, tokens]` at these positions, of sequences that are at most as long as the
-    /// [original context](Self::first_context).
+    /// [first context](Config::first_context).
     pub(crate) fn rotation_of(&self, positions: impl Iterator<Item = usize>) -> Result<Rotation> {
         let positions = Tensor::from_iter(positions.map(|position| position as f32), self.frequencies.device())?;
         self.turned(&positions.unsqueeze(1)?, &[])
-    }
-
-    /// The length up to which a sequence has always the same frequencies, if longer ones have others.
-    pub(crate) fn first_context(&self) -> Option<usize> {
-        self.long.is_some().then_some(self.context)
     }
 
     /// Cosines and sines of positions `[.., 1]`.

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use pyo3::prelude::*;
 
-/// Why the child of a fork can't use what it has from its parent.
+/// The reason why the child of a fork can't use its parent's sessions.
 pub(crate) const FORKED: &str = "this process was forked after the session had started, and the session stays with the parent: start \
                                  processes with `multiprocessing.get_context(\"spawn\")`, or start the session in this process";
 

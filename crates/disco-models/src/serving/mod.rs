@@ -150,7 +150,7 @@ impl Server {
         Ok(reply)
     }
 
-    /// Adds the tokens of a row to the batch, and what is wanted of them.
+    /// Adds the tokens of a row to the batch, and says which of their hidden states are wanted.
     fn add(&mut self, row: Row, batch: &mut Ragged, want: &mut dyn FnMut(Option<u32>)) -> Result<(), String> {
         let slots = self.slots.len();
         let place = self.slots.get_mut(row.slot as usize).ok_or_else(|| format!("slot {} of {slots}", row.slot))?;

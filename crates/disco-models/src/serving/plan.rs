@@ -1,4 +1,4 @@
-//! What the controller asks of a step, and what it gets.
+//! The plan of a step, and its reply.
 
 use serde::{Deserialize, Serialize};
 
@@ -26,7 +26,7 @@ pub struct Row {
     pub first: u32,
     /// The tokens.
     pub tokens: Tokens,
-    /// Blocks that the sequence gets, behind those that it has.
+    /// New blocks of the sequence, behind its earlier ones.
     pub blocks: Vec<u32>,
     /// Whether a token is chosen after them.
     pub samples: bool,
@@ -44,7 +44,7 @@ pub enum Tokens {
     Last,
 }
 
-/// How the tokens of a sequence are chosen, and what is told of them.
+/// The choice of a sequence's tokens, and the logprobs of the reply.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[non_exhaustive]
 pub struct Params {

@@ -99,7 +99,7 @@ impl Slot {
 
 /// Logarithms of probabilities.
 pub(super) struct Logprobs {
-    /// What is subtracted from a logit.
+    /// The logarithm of the sum of all exponentials, which makes a logit a logprob.
     total: f64,
     logits: Vec<f32>,
     top: Vec<(u32, f32)>,

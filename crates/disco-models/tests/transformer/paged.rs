@@ -71,7 +71,8 @@ fn ragged(
         table: Vec::new(),
         logits: Vec::new(),
     };
-    let is_short = |(tokens, _): &&(Vec<u32>, usize)| model.first_context().is_none_or(|most| tokens.len() <= most);
+    let is_short =
+        |(tokens, _): &&(Vec<u32>, usize)| model.config().first_context().is_none_or(|most| tokens.len() <= most);
     let mut waiting: VecDeque<Sequence> = texts.iter().filter(is_short).map(sequence).collect();
     let (mut running, mut ended) = (Vec::<Sequence>::new(), Vec::new());
     let mut pool = model.pool(blocks).unwrap();

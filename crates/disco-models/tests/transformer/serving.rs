@@ -93,7 +93,7 @@ fn texts_of_a_changing_batch_are_those_of_sequences_alone() {
             let expected: Vec<_> = expected.collect();
             let mut served = Served::new(workers, &model.path(), 32);
             let mut free: VecDeque<u32> = (0..32).rev().collect();
-            // What is done of each sequence, and its blocks.
+            // The number of computed tokens of each sequence, and its blocks.
             let mut done = vec![0; prompts.len()];
             let mut held: Vec<Vec<u32>> = vec![Vec::new(); prompts.len()];
             let mut texts: Vec<Vec<u32>> = vec![Vec::new(); prompts.len()];

@@ -8,8 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::prefix::Digest;
 
-/// Number of tokens whose keys and values a block holds.
-pub const BLOCK_TOKENS: usize = 16;
+pub use disco_models::BLOCK as BLOCK_TOKENS;
 
 /// The states of all blocks. The workers have the memory; block numbers are the same on all of them.
 #[derive(Debug)]

@@ -1,4 +1,4 @@
-//! What a client asks of the engine, and what it gets.
+//! Requests to the engine, and their events.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub struct Request {
     pub salt: u64,
 }
 
-/// How tokens are chosen, and what is told of them.
+/// The choice of tokens, and the logprobs of the events.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sampling {
     /// 0 chooses the most probable token.
@@ -145,7 +145,7 @@ pub struct Submitted {
     pub request: Request,
     /// Where its events go. A full channel pauses the request, until the client has read.
     pub events: mpsc::Sender<Event>,
-    /// Whether nobody reads any more.
+    /// Whether the client has gone.
     pub cancelled: Arc<AtomicBool>,
 }
 

@@ -33,7 +33,7 @@ pub struct Options {
     pub slow_reader: Duration,
 }
 
-/// Serves the requests of `inbox` until nobody can send any more. Blocks the thread.
+/// Serves the requests of `inbox` until its senders are gone. Blocks the thread.
 ///
 /// # Errors
 /// The workers can't be started, or can't be made usable again after a failure. The requests have failed then.
@@ -132,7 +132,7 @@ impl Engine<'_> {
         }
     }
 
-    /// Cancels requests that nobody reads, and pauses those whose clients are behind.
+    /// Cancels requests whose clients have gone, and pauses those whose clients are behind.
     fn look_at_clients(&mut self) {
         let scheduler = &mut self.scheduler;
         let gone = self.sequences.extract_if(|id, sequence| {
@@ -257,8 +257,8 @@ impl Engine<'_> {
         }
     }
 
-    /// Makes the workers usable after a failure. The sequences go on from their prompts and texts so far, except those that
-    /// have failed too often.
+    /// Makes the workers usable after a failure. The sequences go on from their prompts and texts so far; a sequence
+    /// that has failed too often ends.
     async fn repair(&mut self, mut error: Error) -> Result<(), Error> {
         self.health.set_state(State::Repairing);
         self.flights.clear();

@@ -46,7 +46,7 @@ impl Sequence {
         &self.submitted.request.id
     }
 
-    /// Whether nobody reads any more.
+    /// Whether the client has gone.
     pub(super) fn is_cancelled(&self) -> bool {
         self.submitted.cancelled.load(Ordering::Acquire)
     }
