@@ -55,13 +55,14 @@ fn value(text: &str, name: &str, labels: &[&str]) -> Option<f64> {
     found.next()?.1.parse().ok()
 }
 
-/// The metrics of a process once a worker there has finished a step.
+/// The metrics of a process once a worker there has finished a step. They are read again after the step was seen:
+/// the exporter reads the counters before the histograms, so the first text can lack what the step counted.
 fn scrape_after_a_step(port: u16) -> String {
     loop {
         let text = scrape(port);
         assert!(text.starts_with("HTTP/1.0 200"), "{text}");
         if value(&text, "disco_call_seconds_count", &[r#"function="metrics.step""#]) > Some(0.0) {
-            return text;
+            return scrape(port);
         }
         thread::sleep(Duration::from_millis(20));
     }
