@@ -1,5 +1,6 @@
 //! The state of a session for operators: the activity of its nodes and workers.
 
+use std::collections::BTreeMap;
 use std::env;
 use std::fmt;
 use std::net::SocketAddr;
@@ -23,6 +24,9 @@ pub struct Program {
     pub program: String,
     /// Its sessions, in the order of their start; for a process that serves as a node, its part of the session.
     pub sessions: Vec<Status>,
+    /// What the program says of itself, such as the requests of a server, by name.
+    #[serde(default)]
+    pub notes: BTreeMap<String, String>,
 }
 
 /// A snapshot of a session: [`LaneSession::status`](crate::session::LaneSession::status), or `disco status` for a session of

@@ -8,6 +8,8 @@ use clap::{Parser, ValueEnum};
 use disco::SessionKind;
 use disco_models::Precision;
 
+use crate::log;
+
 /// Serve a language model that is split over workers, for clients of OpenAI's HTTP interface
 ///
 /// The server outlives its workers: after the loss of one, a new one takes its place, and the requests that run go on.
@@ -65,15 +67,21 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) max_num_batched_tokens: u32,
     /// Memory of each worker for keys and values, such as 512M or 4G [default: what all texts can need, at most a quarter of
-    /// the free memory for all workers]
+    /// the memory that the weights of all workers leave free; devices have no default]
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     pub(crate) kv_cache_bytes: Option<u64>,
     /// Seconds that a step can take, before workers that hang in it are replaced
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) step_deadline: u64,
+    /// Seconds that a request can take, before it ends with an error
+    #[arg(long, default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) request_timeout: u64,
     /// Seconds that requests have to end after SIGTERM or Ctrl-C; a second signal ends at once
     #[arg(long, default_value_t = 30)]
     pub(crate) drain: u64,
+    /// Format of the log and the messages on standard error
+    #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
+    pub(crate) log_format: log::Format,
 }
 
 /// The type of the weights in memory.

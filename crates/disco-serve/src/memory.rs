@@ -1,10 +1,18 @@
 //! The memory for keys and values.
 
-use std::fs;
+use std::sync::Arc;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
+use candle_core::Device;
 use disco_candle::HeadPlan;
-use disco_models::{BLOCK, Config, Precision};
+use disco_candle::weights::{Shards, Weights};
+use disco_models::{BLOCK, Config, Precision, plan};
+use sysinfo::{Process, ProcessesToUpdate, System};
+
+use crate::args::Args;
+
+/// Backends whose workers compute on the host.
+const ON_THE_HOST: [&str; 2] = ["local", "mpi"];
 
 /// Blocks for keys and values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,25 +24,35 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// Blocks in `bytes` of each worker, or as many as `sequences` of `context` tokens can need, if the free memory has room.
+    /// Blocks in the bytes of each worker that the user gives, or as many as `sequences` of `context` tokens can need, if
+    /// the free memory has room.
     ///
     /// # Errors
-    /// The heads can't be split over the workers, or there is no room for one block.
+    /// The model can't be split over the workers, there is no room for one block, or it can't be known.
     pub(crate) fn new(
+        args: &Args,
         config: &Config,
-        precision: Precision,
-        workers: usize,
-        bytes: Option<u64>,
+        weights: &Arc<Weights>,
         (sequences, context): (usize, usize),
     ) -> Result<Self> {
+        let (workers, precision) = (usize::from(args.workers), args.precision());
         let heads = HeadPlan::new(config.heads, config.kv_heads, workers)?;
         let most = (0..workers).map(|rank| heads.kv(rank).len()).max().unwrap_or(0);
         let elements = config.layers * 2 * most * BLOCK * config.head_dim;
         let block_bytes = (elements * precision.dtype().size_in_bytes()).max(1);
         let needed = sequences.saturating_mul(context.div_ceil(BLOCK));
-        let blocks = match bytes {
+        let blocks = match args.kv_cache_bytes {
             Some(bytes) => bytes as usize / block_bytes,
-            None => needed.min(free_bytes().unwrap_or(4 << 30) as usize / 4 / workers / block_bytes),
+            None => {
+                ensure!(
+                    ON_THE_HOST.contains(&args.backend.as_str()),
+                    "the backend {} uses devices, whose free memory is not known: set --kv-cache-bytes",
+                    args.backend
+                );
+                let read = weights_bytes(config, weights, precision, workers)?;
+                let free = free_bytes().context("the free memory is not known: set --kv-cache-bytes")?;
+                needed.min((free.saturating_sub(read) / 4) as usize / workers / block_bytes)
+            }
         };
         ensure!(
             blocks > 0,
@@ -49,9 +67,23 @@ impl Memory {
     }
 }
 
-/// The free memory of this machine.
+/// The weights of all workers in memory.
+fn weights_bytes(config: &Config, weights: &Arc<Weights>, precision: Precision, workers: usize) -> Result<u64> {
+    let plan = plan(config, weights, workers)?;
+    let of = |rank| {
+        let shards = Shards::new(weights.clone(), plan.clone(), rank, workers, precision.dtype(), Device::Cpu);
+        shards.memory_bytes(precision == Precision::File)
+    };
+    Ok((0..workers).map(of).sum())
+}
+
+/// The free memory of this machine, or of the control groups that this process is in.
 fn free_bytes() -> Option<u64> {
-    let text = fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    Some(line.trim().trim_end_matches(" kB").parse::<u64>().ok()? << 10)
+    let mut system = System::new().ok()?;
+    system.refresh_memory();
+    let own = sysinfo::get_current_pid().ok()?;
+    system.refresh_processes(ProcessesToUpdate::Some(&[own]), false);
+    let groups = system.process(own).and_then(Process::cgroup_limits);
+    let free = groups.map_or(u64::MAX, |limits| limits.free_memory);
+    Some(system.available_memory().min(free))
 }

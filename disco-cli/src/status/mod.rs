@@ -80,9 +80,12 @@ impl Status {
 }
 
 fn show(out: &mut impl Write, program: &Program) -> anyhow::Result<()> {
-    let Program { process, program: name, sessions, .. } = program;
+    let Program { process, program: name, sessions, notes, .. } = program;
     let count = sessions.len();
     writeln!(out, "process {process} (`{name}`), {count} {}", if count == 1 { "session" } else { "sessions" })?;
+    for (name, note) in notes {
+        writeln!(out, "{name}: {note}")?;
+    }
     for session in sessions {
         writeln!(out)?;
         tables::session(out, session)?;

@@ -37,6 +37,9 @@ fn a_program_whose_main_thread_and_workers_are_stuck_answers() {
             lines[0].starts_with(&format!("process {id} (`status-")) && lines[0].ends_with(", 1 session"),
             "{text}"
         );
+        // The program's notes are before its sessions.
+        assert_eq!((shown["notes"]["requests"].as_str(), lines[1]), (Some("3 running"), "requests: 3 running"));
+        let lines = &lines[1..];
         assert!(lines[2].starts_with(&format!("session of {kind}, controller process {id}, up ")), "{text}");
         assert!(lines[4].starts_with("worker  where"), "{text}");
         assert!(lines[5].contains("tests.step, in barrier (operation "), "{text}");

@@ -55,6 +55,8 @@ pub(crate) fn main(kinds: &str) -> ExitCode {
             session.call_named("tests.step", ()).await.unwrap();
         });
     }
+    let notes = || [("requests".to_owned(), "3 running".to_owned())].into();
+    let _noting = disco::programs::note(notes);
     println!("started");
     sessions.iter().for_each(|session| main_waits_here(session).unwrap());
     ExitCode::FAILURE

@@ -103,8 +103,6 @@ impl Builder {
 pub(crate) fn attach(session: &LaneSession) -> Result<()> {
     #[cfg(feature = "trace")]
     crate::remote::dump::attach(session)?;
-    if programs::is_enabled() {
-        session.attach(programs::answer(session.observer()));
-    }
+    session.attach(programs::answer(session.observer()));
     Ok(())
 }

@@ -38,10 +38,14 @@ pub(crate) enum ApiError {
     Method { route: String, method: String },
     #[error("the body has more than {limit} bytes")]
     TooLarge { limit: usize },
+    #[error("the bodies of other requests are being read, and all have at most {limit} bytes at a time")]
+    Bodies { limit: usize },
     #[error("the request needs the header `Content-Type: application/json`")]
     MediaType,
     #[error("the body did not arrive within {} s", .0.as_secs_f64())]
     BodyTimeout(Duration),
+    #[error("the texts were not complete within {} s", .0.as_secs_f64())]
+    Timeout(Duration),
     #[error("the body can't be read: {0}")]
     Body(String),
     #[error("the request needs the header `Authorization: Bearer TOKEN` with the server's token")]
@@ -87,8 +91,9 @@ impl ApiError {
             Self::BodyTimeout(_) => 408,
             Self::TooLarge { .. } => 413,
             Self::MediaType => 415,
-            Self::Full(_) | Self::Refused(Refused::Full) => 429,
+            Self::Full(_) | Self::Bodies { .. } | Self::Refused(Refused::Full) => 429,
             Self::Failed(_) | Self::Panicked => 500,
+            Self::Timeout(_) => 504,
             Self::Refused(Refused::Shutdown) | Self::NotReady(_) | Self::Shutdown => 503,
         }
     }
@@ -107,7 +112,7 @@ impl ApiError {
         match self.status() {
             401 => "authentication_error",
             429 => "rate_limit_error",
-            500 => "server_error",
+            500 | 504 => "server_error",
             503 => "service_unavailable_error",
             _ => "invalid_request_error",
         }
@@ -127,9 +132,10 @@ impl ApiError {
             Self::Method { .. } => "method_not_allowed",
             Self::TooLarge { .. } => "body_too_large",
             Self::MediaType => "unsupported_media_type",
-            Self::BodyTimeout(_) => "request_timeout",
+            Self::BodyTimeout(_) | Self::Timeout(_) => "request_timeout",
             Self::Unauthorized => "invalid_api_key",
             Self::Full(Full::Requests { .. }) | Self::Refused(Refused::Full) => "too_many_requests",
+            Self::Bodies { .. } => "too_many_bytes",
             Self::Full(Full::Tokens { .. }) => "too_many_tokens",
             Self::NotReady(_) => "not_ready",
             Self::Refused(Refused::Shutdown) | Self::Shutdown => "shutting_down",

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::future::pending;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -10,7 +11,7 @@ use disco_models::serving::{self, Chosen, Plan, Reply};
 use metrics::{counter, gauge, histogram};
 use tokio::time::sleep;
 
-use super::request::{End, Failure, Inbox, Submitted};
+use super::request::{Failure, Inbox, Submitted};
 use super::schedule::{Ended, Limits, Outcome, Sampled, Scheduler, SequenceId, Step, Tokens, Work};
 use super::sequence::Sequence;
 use super::workers::{Computing, Placement, Workers};
@@ -21,6 +22,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Attempts to make the workers usable again, and the pause after the first one, which doubles.
 const REPAIRS: u32 = 8;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
+/// Why a text ends whose logits are no numbers.
+const NOT_FINITE: &str = "a logit of the model is NaN or infinite: its weights are damaged, or overflow their type";
 
 /// What an engine needs.
 #[derive(Clone, Debug)]
@@ -33,15 +36,20 @@ pub struct Options {
     pub slow_reader: Duration,
 }
 
-/// Serves the requests of `inbox` until its senders are gone. Blocks the thread.
+/// Serves the requests of `inbox` until its senders are gone, or until `ended`, also while the workers are started or
+/// replaced: requests that run then fail. Blocks the thread.
 ///
 /// # Errors
 /// The workers can't be started, or can't be made usable again after a failure. The requests have failed then.
-pub fn run(options: Options, inbox: Inbox, health: Arc<Health>) -> Result<(), Error> {
+pub fn run(options: Options, inbox: Inbox, health: Arc<Health>, ended: impl Future<Output = ()>) -> Result<(), Error> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
     let runtime = runtime.map_err(|error| Error::State(format!("the engine can't be started: {error}")))?;
     let served = runtime.block_on(async {
-        let workers = Workers::start(options.placement).await?;
+        let mut ended = pin!(ended);
+        let workers = tokio::select! {
+            workers = Workers::start(options.placement) => workers?,
+            () = &mut ended => return Ok(()),
+        };
         health.set_state(State::Ready);
         let mut engine = Engine {
             workers,
@@ -51,11 +59,15 @@ pub fn run(options: Options, inbox: Inbox, health: Arc<Health>) -> Result<(), Er
             slow_reader: options.slow_reader,
             health: &health,
         };
-        let served = engine.serve(inbox).await;
-        if let Err(error) = &served {
-            let why = Failure::Failed(format!("the model can't be computed any more: {error}"));
-            engine.sequences.drain().for_each(|(_, sequence)| sequence.fail(why.clone()));
-        }
+        let served = tokio::select! {
+            served = engine.serve(inbox) => served,
+            () = &mut ended => Ok(()),
+        };
+        let why = match &served {
+            Ok(()) => Failure::Shutdown,
+            Err(error) => Failure::Failed(format!("the model can't be computed any more: {error}")),
+        };
+        engine.sequences.drain().for_each(|(_, sequence)| sequence.fail(why.clone()));
         engine.workers.shutdown().await;
         served
     });
@@ -232,18 +244,23 @@ impl Engine<'_> {
 
     fn tell(&mut self, outcome: &Outcome, chosen: Option<Chosen>, prompt: Vec<Chosen>) {
         let Some(sequence) = self.sequences.get_mut(&outcome.id) else { return };
+        let is_finite = prompt.iter().all(|chosen| !chosen.logprob.is_nan());
+        if !is_finite || matches!(outcome.end, Some(Ended::NotFinite)) {
+            // The sequence has ended already if the row has chosen no token.
+            self.scheduler.cancel(outcome.id);
+            if let Some(sequence) = self.sequences.remove(&outcome.id) {
+                sequence.fail(Failure::Failed(NOT_FINITE.to_owned()));
+            }
+            return;
+        }
         sequence.prompt(outcome.positions.start + 1, prompt);
         if let (Some(chosen), Some(_)) = (chosen, outcome.token) {
             sequence.token(chosen);
         }
-        let Some(end) = outcome.end else { return };
-        let Some(sequence) = self.sequences.remove(&outcome.id) else { return };
-        match end {
-            Ended::Complete(end @ (End::Token | End::Length)) => sequence.end(end),
-            Ended::NotFinite => {
-                let text = "a logit of the model is NaN or infinite: its weights are damaged, or overflow their type";
-                sequence.fail(Failure::Failed(text.to_owned()));
-            }
+        if let Some(Ended::Complete(end)) = outcome.end
+            && let Some(sequence) = self.sequences.remove(&outcome.id)
+        {
+            sequence.end(end);
         }
     }
 

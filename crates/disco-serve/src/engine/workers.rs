@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use disco::error::ErrorKind;
 use disco::{
@@ -13,6 +14,8 @@ use disco::{
 use disco_models::serving::{Plan, Reply, Serve};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
 
 /// How long a model can be loaded.
 const LOADING: Duration = Duration::from_secs(3600);
@@ -45,6 +48,8 @@ pub(super) struct Workers {
     /// What the workers have loaded.
     state: Option<DRef>,
     step: Option<DRef>,
+    /// How long it can take to make the workers ready after a failure.
+    repair_limit: Duration,
 }
 
 /// A step under way.
@@ -63,8 +68,12 @@ impl Workers {
         if placement.kind == SessionKind::Nodes {
             builder = builder.node_options(|options| options.count = placement.nodes);
         }
-        let mut workers = Self { session: Arc::new(builder.start()?), placement, state: None, step: None };
+        let session = Arc::new(on_a_thread("start", move || builder.start()).await?);
+        let (began, limit) = (Instant::now(), placement.step_deadline);
+        let mut workers = Self { session, placement, state: None, step: None, repair_limit: limit };
         workers.load().await?;
+        // A new worker reads the model, too.
+        workers.repair_limit += 2 * began.elapsed();
         Ok(workers)
     }
 
@@ -109,7 +118,14 @@ impl Workers {
             self.end_stuck().await;
         }
         self.session.replace_lost().await?;
-        self.load().await
+        let limit = self.repair_limit;
+        match timeout(limit, self.load()).await {
+            Ok(loaded) => loaded,
+            Err(_) => {
+                self.end_stuck().await;
+                Err(Error::State(format!("the workers were not ready after {:.1} s", limit.as_secs_f64())))
+            }
+        }
     }
 
     /// Kills the processes of workers that do not finish their commands. In a collective they wait for another one.
@@ -138,4 +154,16 @@ impl Workers {
             tracing::warn!(%error, "the workers did not end as they should");
         }
     }
+}
+
+/// Runs what blocks on another thread, so that the engine can end meanwhile.
+async fn on_a_thread<T: Send + 'static>(
+    name: &str,
+    run: impl FnOnce() -> Result<T, Error> + Send + 'static,
+) -> Result<T, Error> {
+    let (sender, receiver) = oneshot::channel();
+    // Without a receiver, what has started is dropped there.
+    let thread = thread::Builder::new().name(name.to_owned()).spawn(move || drop(sender.send(run())));
+    thread.map_err(|error| Error::State(format!("the thread {name} can't be started: {error}")))?;
+    receiver.await.unwrap_or_else(|_| Err(Error::State(format!("the thread {name} has panicked"))))
 }

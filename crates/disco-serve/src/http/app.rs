@@ -51,6 +51,8 @@ pub struct Limits {
     pub waiting_tokens: usize,
     /// The most bytes of a body.
     pub body_bytes: usize,
+    /// The most bytes of all bodies that are being read or parsed; a body without a length counts as the largest.
+    pub bodies_bytes: usize,
     /// The most bytes of a head. hyper demands at least 8192.
     pub head_bytes: usize,
     /// The most connections. Others wait until one ends.
@@ -59,6 +61,8 @@ pub struct Limits {
     pub head_time: Duration,
     /// Time for the body of a request.
     pub body_time: Duration,
+    /// Time for a request from its arrival to the end of its texts.
+    pub request_time: Duration,
     /// A connection ends after its client has read nothing for this time.
     pub write_time: Duration,
     /// A stream without other events has a comment after each such time.
@@ -76,10 +80,12 @@ impl Limits {
             waiting_requests: 256,
             waiting_tokens: context.saturating_mul(64),
             body_bytes: 4 << 20,
+            bodies_bytes: 64 << 20,
             head_bytes: 64 << 10,
             connections: 1024,
             head_time: Duration::from_secs(30),
             body_time: Duration::from_secs(30),
+            request_time: Duration::from_secs(600),
             write_time: Duration::from_secs(60),
             keep_alive: Duration::from_secs(5),
             step_time: Duration::from_secs(60),

@@ -44,6 +44,11 @@ impl Drain {
         self.phase.send_replace(Phase::Ending);
     }
 
+    /// Waits until the server ends, which is not before its requests are complete or have an error.
+    pub async fn ended(&self) {
+        ending(&mut self.phase.subscribe()).await;
+    }
+
     pub(super) fn phase(&self) -> Phase {
         *self.phase.borrow()
     }

@@ -8,7 +8,6 @@ use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::response::Response;
 
-use super::body;
 use super::generation::{Choice, Generation};
 use super::prompts::{room, tokenised};
 use super::request_id::RequestId;
@@ -44,10 +43,9 @@ async fn counted(kind: Kind, shared: Arc<Shared>, id: RequestId, request: Reques
 async fn generate(kind: Kind, shared: &Arc<Shared>, id: RequestId, request: Request) -> Result<Response, ApiError> {
     let arrived = Instant::now();
     let active = shared.begin()?;
-    let body = body::read(request, &shared.limits).await?;
     let checks = shared.clone();
     let order = move |fields| Order::parse(kind, fields, checks.known(), checks.random());
-    let order = shared.parse(body, order).await?;
+    let order = shared.parse(request, order).await?;
     let format = Format {
         kind,
         id: format!("{}-{:016x}", if kind == Kind::Chat { "chatcmpl" } else { "cmpl" }, shared.random()),

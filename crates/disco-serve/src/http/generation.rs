@@ -2,12 +2,14 @@
 
 use std::future::poll_fn;
 use std::sync::Arc;
+use std::pin::Pin;
 use std::task::Poll;
 use std::time::Instant;
 
 use disco_models::text::Text;
 use futures_lite::FutureExt as _;
 use tokio::sync::watch;
+use tokio::time::{Sleep, sleep_until};
 
 use super::drain::{Phase, ending};
 use super::shared::{Active, Shared};
@@ -25,6 +27,7 @@ pub(super) struct Generation {
     phase: watch::Receiver<Phase>,
     shared: Arc<Shared>,
     arrived: Instant,
+    timeout: Pin<Box<Sleep>>,
     _active: Active,
 }
 
@@ -61,7 +64,8 @@ impl Generation {
         arrived: Instant,
     ) -> Self {
         let usage = Usage { prompt: prompt_tokens, completion: 0 };
-        Self { choices, first: 0, usage, phase: shared.drain.subscribe(), shared, arrived, _active: active }
+        let timeout = Box::pin(sleep_until((arrived + shared.limits.request_time).into()));
+        Self { choices, first: 0, usage, phase: shared.drain.subscribe(), shared, arrived, timeout, _active: active }
     }
 
     /// Number of texts.
@@ -102,10 +106,15 @@ impl Generation {
         if let Some(index) = self.choices.iter().position(|choice| choice.echo.is_some() && !choice.awaits_prompt) {
             return Some(Ok((index, None)));
         }
-        let Self { choices, first, phase, .. } = self;
+        let Self { choices, first, phase, timeout, shared, .. } = self;
+        let limit = shared.limits.request_time;
         let ended = async {
             ending(phase).await;
             Some(Err(ApiError::Shutdown))
+        };
+        let late = async {
+            timeout.as_mut().await;
+            Some(Err(ApiError::Timeout(limit)))
         };
         let event = poll_fn(|context| {
             let count = choices.len();
@@ -122,7 +131,7 @@ impl Generation {
             if runs { Poll::Pending } else { Poll::Ready(None) }
         });
         // An engine that always has events must not delay the end.
-        ended.or(event).await
+        ended.or(late).or(event).await
     }
 
     /// The part of a text that an event completes. An event of `None` stands for the prompt's text.

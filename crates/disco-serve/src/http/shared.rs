@@ -8,11 +8,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use axum::body::Bytes;
+use axum::extract::Request;
 use disco_models::text::Text;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::sync::{Semaphore, watch};
 
+use super::body::{self, Bodies};
 use super::drain::{Drain, Phase};
 use super::{App, BearerToken, Limits};
 use crate::admission::Admission;
@@ -40,6 +41,7 @@ pub(super) struct Shared {
     pub(super) meters: Meters,
     pub(super) admission: Arc<Admission>,
     pub(super) drain: Drain,
+    bodies: Bodies,
     /// Number of requests for texts that were not answered yet.
     active: watch::Sender<usize>,
     /// Permits for work that blocks, one for each core.
@@ -64,6 +66,7 @@ impl Shared {
             ends: app.model.ends,
             vocabulary: app.model.vocabulary,
             admission: Admission::new(limits.waiting_requests, limits.waiting_tokens),
+            bodies: Bodies::new(&limits),
             limits,
             token: app.token,
             health: app.health,
@@ -118,16 +121,17 @@ impl Shared {
         }
     }
 
-    /// Reads the fields of a body. Parsed JSON takes about ten times the bytes of its text, so at most one large body per
+    /// Reads the fields of a request's body. Parsed JSON takes about ten times the bytes of its text, so at most one large body per
     /// core is parsed at once, on the threads of the tokenizer.
     ///
     /// # Errors
-    /// The body is no JSON object; and those of `read`.
+    /// The body can't be read, or is no JSON object; and those of `read`.
     pub(super) async fn parse<T: Send + 'static>(
         &self,
-        body: Bytes,
+        request: Request,
         read: impl FnOnce(Fields) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
+        let (body, _permit) = body::read(request, &self.bodies, &self.limits).await?;
         if body.len() <= MAX_SMALL_BODY {
             read(Fields::parse(&body)?)
         } else {

@@ -7,15 +7,13 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use serde_json::json;
 
-use super::body;
 use super::respond;
 use super::shared::Shared;
 use crate::api::{ApiError, chat_of, check_model, tokens_of};
 
 /// The tokens of a text or a chat.
 pub(super) async fn tokenize(State(shared): State<Arc<Shared>>, request: Request) -> Result<Response, ApiError> {
-    let body = body::read(request, &shared.limits).await?;
-    let mut fields = shared.parse(body, Ok).await?;
+    let mut fields = shared.parse(request, Ok).await?;
     check_model(&mut fields, &shared.name)?;
     let tokens = match fields.text("prompt")? {
         Some(prompt) => {
@@ -34,8 +32,7 @@ pub(super) async fn tokenize(State(shared): State<Arc<Shared>>, request: Request
 
 /// The text of tokens.
 pub(super) async fn detokenize(State(shared): State<Arc<Shared>>, request: Request) -> Result<Response, ApiError> {
-    let body = body::read(request, &shared.limits).await?;
-    let mut fields = shared.parse(body, Ok).await?;
+    let mut fields = shared.parse(request, Ok).await?;
     check_model(&mut fields, &shared.name)?;
     let tokens = tokens_of(&mut fields, shared.known().vocabulary)?;
     let prompt = shared.tokenise(move |text| Ok(text.decode(&tokens)?)).await?;

@@ -57,6 +57,49 @@ async fn a_client_that_reads_nothing_is_ended_and_costs_a_bounded_number_of_even
 }
 
 #[tokio::test]
+async fn a_request_that_takes_too_long_ends_and_is_cancelled() {
+    let (server, mut double) = Server::start_with(|app| app.limits.request_time = Duration::from_millis(50)).await;
+    let mut whole = server.stream(COMPLETIONS, json!({"prompt": "x"})).await;
+    let taken = double.take().await;
+    let answer = whole.response().await;
+    assert_eq!(answer.status, 504, "{answer:?}");
+    assert_eq!(answer.json()["error"]["code"], "request_timeout");
+    assert!(taken.abandoned().await);
+    let mut stream = server.stream(COMPLETIONS, json!({"prompt": "x", "stream": true})).await;
+    let taken = double.take().await;
+    taken.say("a").await;
+    assert_eq!(stream.head().await.status, 200);
+    stream.object().await;
+    assert_eq!(stream.object().await["error"]["code"], "request_timeout");
+    assert!(taken.abandoned().await);
+}
+
+#[tokio::test]
+async fn bodies_have_a_bound_together() {
+    let (server, mut double) = Server::start_with(|app| app.limits.bodies_bytes = 4096).await;
+    // The first body never ends, and keeps its room.
+    let mut first = Stream::connect(server.address).await;
+    let head = "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 4000\r\n\r\n";
+    first.write(head.as_bytes()).await;
+    let refused = || async {
+        let answer = server.post("/tokenize", json!({"prompt": "x"})).await;
+        (answer.status == 429).then_some(answer)
+    };
+    let answer = loop {
+        match refused().await {
+            Some(answer) => break answer,
+            None => tokio::task::yield_now().await,
+        }
+    };
+    assert_eq!(answer.json()["error"]["code"], "too_many_bytes");
+    drop(first);
+    while refused().await.is_some() {
+        tokio::task::yield_now().await;
+    }
+    assert!(double.is_idle());
+}
+
+#[tokio::test]
 async fn bytes_that_are_no_request_end_their_connection_only() {
     let (server, _double) = Server::start().await;
     for garbage in

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 #![cfg(target_os = "linux")]
 
+mod ends;
 mod server;
 
 use std::io::{BufRead as _, BufReader};
@@ -125,6 +126,11 @@ fn requests_outlive_a_stopped_worker() {
             kill(workers[round], Signal::SIGSTOP).unwrap();
             wait_for(10);
         }
+        // The new worker waits for the stopped one.
+        let workers = server.workers();
+        kill(workers[0], Signal::SIGSTOP).unwrap();
+        kill(workers[1], Signal::SIGKILL).unwrap();
+        wait_for(10);
     });
 }
 
@@ -144,38 +150,43 @@ fn a_small_cache_preempts_and_texts_stay_the_same() {
 }
 
 #[test]
-fn a_signal_lets_requests_end_and_refuses_new_ones() {
-    let server = Server::start(&model("llama-3"), &[]);
-    let expected = server.complete("The river was", 200, json!({"ignore_eos": true})).text();
+fn disco_status_shows_requests_and_blocks() {
+    let server = Server::start(&model("llama-3"), &["--kv-cache-bytes", "26K"]);
     let body = completion("The river was", 200, json!({"ignore_eos": true, "stream": true}));
     let mut stream = BufReader::new(server.begin(&post("/v1/completions", &body)));
-    let mut line = String::new();
-    while !line.starts_with("data: ") {
-        line.clear();
-        stream.read_line(&mut line).unwrap();
+    stream.read_line(&mut String::new()).unwrap();
+    let notes = || disco::programs::ask(server.id()).unwrap().notes;
+    assert_eq!(notes()["address"], format!("http://{}/v1", server.address));
+    assert!(notes()["blocks"].ends_with(" of 13 used"), "{:?}", notes());
+    drop(stream);
+    server.wait_until("no request", || {
+        let notes = notes();
+        notes["requests"] == "0 running, 0 waiting" && notes["blocks"] == "0 of 13 used" && notes["engine"] == "ready"
+    });
+}
+
+#[test]
+fn weights_that_are_no_numbers_fail_requests_and_not_the_server() {
+    let damaged = tempfile::tempdir().unwrap();
+    for file in ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"] {
+        std::fs::copy(model("llama-3").join(file), damaged.path().join(file)).unwrap();
     }
-    server.signal(Signal::SIGTERM);
-    let mut rest = String::new();
-    loop {
-        let mut next = String::new();
-        if stream.read_line(&mut next).unwrap() == 0 {
-            break;
-        }
-        rest += &next;
+    let mut weights = std::fs::read(model("llama-3").join("model.safetensors")).unwrap();
+    let (length, rest) = weights.split_first_chunk().unwrap();
+    let length = u64::from_le_bytes(*length) as usize;
+    let header: Json = serde_json::from_slice(&rest[..length]).unwrap();
+    let start = 8 + length + header["model.norm.weight"]["data_offsets"][0].as_u64().unwrap() as usize;
+    weights[start..start + 4].fill(0xff);
+    std::fs::write(damaged.path().join("model.safetensors"), weights).unwrap();
+    let server = Server::start(damaged.path(), &[]);
+    for more in [json!({}), json!({"temperature": 1, "logprobs": 1}), json!({"echo": true, "logprobs": 1, "max_tokens": 0})] {
+        let answer = server.complete("The river was", 5, more.clone());
+        assert!(answer.status == 500 && answer.body.contains("NaN or infinite"), "{more}: {answer:?}");
     }
-    let texts = [line, rest].concat();
-    let texts = texts.lines().filter_map(|line| line.strip_prefix("data: {"));
-    let text: String = texts
-        .map(|data| serde_json::from_str::<Json>(&format!("{{{data}")).unwrap())
-        .map(|data| data["choices"][0]["text"].as_str().unwrap().to_owned())
-        .collect();
-    assert_eq!(text, expected);
-    let workers = server.workers();
-    let (status, said) = server.ended();
-    assert!(status.success() && said.contains("ending once the requests are complete"), "{said}");
-    for worker in workers {
-        assert!(kill(worker, None).is_err(), "worker {worker} is left");
-    }
+    server.wait_until("all blocks are free", || {
+        let load = &server.get("/health").json()["load"];
+        load["free_blocks"] == load["blocks"] && load["running"] == 0
+    });
 }
 
 #[test]

@@ -53,8 +53,15 @@ impl Answer {
 }
 
 impl Server {
-    /// Starts a server of 2 workers that listens, and waits until it is ready.
+    /// Starts a server of 2 workers, and waits until it is ready.
     pub(crate) fn start(model: &Path, options: &[&str]) -> Self {
+        let server = Self::listening(model, options);
+        server.wait_until("the server is ready", || server.get("/ready").status == 200);
+        server
+    }
+
+    /// Starts a server of 2 workers, and waits until it listens.
+    pub(crate) fn listening(model: &Path, options: &[&str]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_disco-serve"));
         command.args(["--port", "0", "--workers", "2", "--threads", "1", "--dtype", "f32", "--model"]).arg(model);
         command.args(options).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
@@ -71,9 +78,7 @@ impl Server {
             }
         };
         let log = thread::spawn(move || rest(log, said));
-        let server = Self { child, address, log: Some(log) };
-        server.wait_until("the server is ready", || server.get("/ready").status == 200);
-        server
+        Self { child, address, log: Some(log) }
     }
 
     pub(crate) fn wait_until(&self, what: &str, mut is_so: impl FnMut() -> bool) {
@@ -118,6 +123,10 @@ impl Server {
         }
         children.sort_unstable();
         children.into_iter().map(Pid::from_raw).collect()
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
     }
 
     pub(crate) fn signal(&self, signal: Signal) {

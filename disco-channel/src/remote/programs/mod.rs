@@ -19,7 +19,7 @@ mod client;
 mod server;
 
 pub use self::client::{Found, ask, list};
-pub use self::server::{Answering, answer, is_enabled};
+pub use self::server::{Answering, answer, note};
 
 /// First part of the names of sockets.
 const PREFIX: &str = "disco-status-";

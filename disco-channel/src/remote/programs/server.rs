@@ -25,38 +25,48 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const ATTEMPTS: u32 = 16;
 
 /// The sessions of this process, and the socket on which it answers while it has any.
-static SERVER: Mutex<Server> = Mutex::new(Server { observers: BTreeMap::new(), next: 0, listener: None });
+static SERVER: Mutex<Server> = Mutex::new(Server { told: BTreeMap::new(), next: 0, listener: None });
 
-/// The state of a session, or none once it is gone.
-type Observer = Arc<dyn Fn() -> Option<Status> + Send + Sync>;
+/// Adds what a client is told to the answer. A session that is gone adds nothing.
+type Tell = Arc<dyn Fn(&mut Program) + Send + Sync>;
 
 struct Server {
-    observers: BTreeMap<u32, Observer>,
-    /// The key of the next observer, and the number of the next socket.
+    told: BTreeMap<u32, Tell>,
+    /// The next key of `told`, and the number of the next socket.
     next: u32,
     listener: Option<Arc<UnixListener>>,
 }
 
-/// A session whose state this process tells to clients. Dropping the handle ends the answers.
+/// A session, or notes, that this process tells to clients. Dropping the handle ends it.
 #[must_use = "dropping it ends the answers"]
 pub struct Answering(u32);
 
 /// Whether `DISCO_STATUS` permits answers: it is not set, or 1. An invalid value is logged, and permits them.
-pub fn is_enabled() -> bool {
+fn is_enabled() -> bool {
     let flag = Variable::read("DISCO_STATUS").flag();
     flag.inspect_err(|error| tracing::warn!(%error, "`disco status` is answered")).ok().flatten().unwrap_or(true)
 }
 
 /// Tells clients of this user ([`ask`](super::ask), `disco status`) of a session of this process, of which `observe`
-/// returns the state. Starts a thread for the first session, which ends with the last one.
+/// returns the state, unless `DISCO_STATUS` is 0. Starts a thread for the first session, which ends with the last one.
 ///
 /// A socket or a thread that the system refuses is logged as a warning: the session goes on without answers.
 pub fn answer(observe: impl Fn() -> Option<Status> + Send + Sync + 'static) -> Answering {
+    add(Arc::new(move |program| program.sessions.extend(observe())))
+}
+
+/// Tells the same clients what the program says of itself: the notes by name, as the caller of [`answer`] tells sessions.
+/// `notes` runs on the thread that answers, and must not block.
+pub fn note(notes: impl Fn() -> BTreeMap<String, String> + Send + Sync + 'static) -> Answering {
+    add(Arc::new(move |program| program.notes.extend(notes())))
+}
+
+fn add(tell: Tell) -> Answering {
     let mut server = sync::lock(&SERVER);
     let key = server.next;
     server.next += 1;
-    server.observers.insert(key, Arc::new(observe));
-    if server.listener.is_none() {
+    server.told.insert(key, tell);
+    if server.listener.is_none() && is_enabled() {
         match start(key) {
             Ok(listener) => server.listener = Some(listener),
             Err(error) => tracing::warn!(%error, "`disco status` can't ask this program"),
@@ -115,25 +125,25 @@ fn tell(mut stream: UnixStream) -> io::Result<()> {
 
 fn describe() -> Program {
     // Copied, so that no session is asked under the lock.
-    let observers: Vec<Observer> = sync::lock(&SERVER).observers.values().cloned().collect();
+    let told: Vec<Tell> = sync::lock(&SERVER).told.values().cloned().collect();
     let mut program = Program::default();
     program.process = process::id();
     program.program = program_name();
-    program.sessions = observers.iter().filter_map(|observe| observe()).collect();
+    told.iter().for_each(|tell| tell(&mut program));
     program
 }
 
 impl Drop for Answering {
     fn drop(&mut self) {
         let mut server = sync::lock(&SERVER);
-        let observer = server.observers.remove(&self.0);
-        let ended = if server.observers.is_empty() { server.listener.take() } else { None };
+        let told = server.told.remove(&self.0);
+        let ended = if server.told.is_empty() { server.listener.take() } else { None };
         if let Some(listener) = ended {
             // Ends the wait of the thread.
             _ = rustix::net::shutdown(&*listener, Shutdown::Both);
         }
         drop(server);
-        drop(observer);
+        drop(told);
     }
 }
 

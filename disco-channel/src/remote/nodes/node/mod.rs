@@ -82,7 +82,7 @@ where
     tracing::info!(node = assignment.node, workers = %assignment.workers, "joined");
     let stop = options.stop.clone().unwrap_or_default();
     let _listening = stop.listen(waker.clone());
-    let _answering = programs::is_enabled().then(|| programs::answer(upstream.observer(&assignment, &made)));
+    let _answering = programs::answer(upstream.observer(&assignment, &made));
     Bridge::new(waker, store, upstream, made, assignment.workers, stop).run(joined)
 }
 
