@@ -135,6 +135,19 @@ fn requests_outlive_a_stopped_worker() {
 }
 
 #[test]
+fn requests_outlive_killed_nodes() {
+    let server = Server::start(&model("llama-3"), &["--session", "nodes", "--nodes", "2"]);
+    under_load(&server, |wait_for| {
+        for round in 0..4 {
+            let children = server.workers();
+            assert_eq!(children.len(), 2);
+            kill(children[round % 2], Signal::SIGKILL).unwrap();
+            wait_for(10);
+        }
+    });
+}
+
+#[test]
 fn a_small_cache_preempts_and_texts_stay_the_same() {
     // 13 blocks are 208 tokens, for 6 texts of up to 90.
     let server = Server::start(&model("llama-3"), &["--kv-cache-bytes", "26K", "--max-num-batched-tokens", "8"]);
