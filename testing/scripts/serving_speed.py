@@ -32,7 +32,7 @@ def ready(url):
 
 
 def load(at_once):
-    requests = str(3 * at_once + 2)
+    requests = str(max(6 * at_once, 16))
     return output(f"{RELEASE}/examples/load", "--at", f"127.0.0.1:{PORT}", "--at-once", str(at_once), "--requests", requests)
 
 

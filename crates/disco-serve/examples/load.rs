@@ -7,7 +7,8 @@
 //! ```
 //!
 //! It prints one line: tokens per second, 50th and 99th percentiles of the time to the first token and between tokens, and the
-//! share of requests that were served within `--first` and `--between`.
+//! share of requests that were served within `--first` and `--between`. With `--at-once`, tokens per second are those until fewer
+//! requests than that are left.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -51,10 +52,29 @@ struct Args {
     between: u64,
 }
 
-/// When the tokens of a request came.
+/// When a request began, and its tokens came.
 struct Served {
-    first: Duration,
-    between: Vec<Duration>,
+    begin: Instant,
+    tokens: Vec<Instant>,
+}
+
+impl Served {
+    fn first(&self) -> Duration {
+        self.tokens[0] - self.begin
+    }
+
+    fn between(&self) -> impl Iterator<Item = Duration> {
+        self.tokens.windows(2).map(|two| two[1] - two[0])
+    }
+
+    /// The mean time between two tokens.
+    fn mean(&self) -> Duration {
+        self.between().sum::<Duration>() / self.tokens.len().saturating_sub(1).max(1) as u32
+    }
+
+    fn end(&self) -> Instant {
+        self.tokens[self.tokens.len() - 1]
+    }
 }
 
 #[tokio::main]
@@ -86,19 +106,22 @@ async fn main() -> Result<()> {
             Err(error) => failed.push(error),
         }
     }
-    let seconds = start.elapsed().as_secs_f64();
-    let tokens: usize = served.iter().map(|served| served.between.len() + 1).sum();
-    let mut firsts: Vec<_> = served.iter().map(|served| served.first).collect();
-    let mut between: Vec<_> = served.iter().flat_map(|served| served.between.clone()).collect();
+    let mut ends: Vec<_> = served.iter().map(Served::end).collect();
+    ends.sort_unstable();
+    let left = if args.rate.is_some() { 1 } else { args.at_once };
+    let end = ends.len().checked_sub(left).map_or_else(Instant::now, |index| ends[index]);
+    let seconds = (end - start).as_secs_f64();
+    let tokens = served.iter().flat_map(|served| &served.tokens).filter(|time| **time <= end).count();
+    let mut firsts: Vec<_> = served.iter().map(Served::first).collect();
+    let mut between: Vec<_> = served.iter().flat_map(Served::between).collect();
     let is_good = |served: &&Served| {
-        let mean = served.between.iter().sum::<Duration>() / served.between.len().max(1) as u32;
-        served.first.as_millis() <= args.first.into() && mean.as_millis() <= args.between.into()
+        served.first().as_millis() <= args.first.into() && served.mean().as_millis() <= args.between.into()
     };
     let good = served.iter().filter(is_good).count();
     let [first_50, first_99] = [0.5, 0.99].map(|share| percentile(&mut firsts, share));
     let [between_50, between_99] = [0.5, 0.99].map(|share| percentile(&mut between, share));
     println!(
-        "{} requests in {seconds:.1} s: {:.1} tokens/s; first token p50 {first_50:.0} ms, p99 {first_99:.0} ms; between p50 {between_50:.1} ms, \
+        "{} requests, {:.1} tokens/s in {seconds:.1} s; first token p50 {first_50:.0} ms, p99 {first_99:.0} ms; between p50 {between_50:.1} ms, \
          p99 {between_99:.1} ms; {good} within limits, {} failed",
         args.requests,
         tokens as f64 / seconds,
@@ -138,7 +161,7 @@ async fn request(args: &Args, number: usize) -> Result<Served> {
     let mut lines = BufReader::new(stream).lines();
     let status = lines.next_line().await?.context("no answer")?;
     ensure!(status.contains(" 200"), "{status}");
-    let (mut first, mut last, mut between) = (None, begin, Vec::new());
+    let mut tokens = Vec::new();
     while let Some(line) = lines.next_line().await? {
         let Some(data) = line.strip_prefix("data: ").filter(|data| *data != "[DONE]") else { continue };
         let data: Value = serde_json::from_str(data).with_context(|| line.clone())?;
@@ -147,12 +170,8 @@ async fn request(args: &Args, number: usize) -> Result<Served> {
         if choice["text"].as_str().is_some_and(str::is_empty) && !choice["finish_reason"].is_null() {
             continue;
         }
-        let now = Instant::now();
-        match first {
-            None => first = Some(now - begin),
-            Some(_) => between.push(now - last),
-        }
-        last = now;
+        tokens.push(Instant::now());
     }
-    Ok(Served { first: first.context("no token")?, between })
+    ensure!(!tokens.is_empty(), "no token");
+    Ok(Served { begin, tokens })
 }
