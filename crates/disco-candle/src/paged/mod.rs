@@ -1,6 +1,8 @@
 //! Attention to keys and values in blocks, on the host.
 #![allow(unsafe_code)] // A function for instructions that the processor has, which `Level::detect` has found out.
 
+mod kernels;
+
 use std::ops::Range;
 
 use candle_core::{CpuStorage, CustomOp3, Error, Layout, Result, Shape, Tensor};
@@ -8,6 +10,8 @@ use half::{bf16, f16};
 use rayon::iter::{IntoParallelRefIterator as _, ParallelIterator as _};
 
 use crate::products::{Element, Kind, Level};
+
+use self::kernels::{add, dots, softmax, widen};
 
 /// Number of tokens of a block.
 pub const BLOCK: usize = 16;
@@ -209,10 +213,8 @@ fn rows<T: Element, const FMA: bool>(scope: &Scope<'_>, all: &Elements<'_, T>, t
         let keys = block_of(all.keys, run.table[block], task.kv, all, &mut buffer);
         for row in 0..count {
             let query = &query[row * width..(row + 1) * width];
-            for slot in 0..BLOCK {
-                scores[row * slots + (block - from) * BLOCK + slot] =
-                    dot::<FMA>(query, &keys[slot * width..(slot + 1) * width]);
-            }
+            let scores = &mut scores[row * slots + (block - from) * BLOCK..][..BLOCK];
+            dots::<FMA>(query, keys, scores);
         }
     }
     for row in 0..count {
@@ -224,13 +226,12 @@ fn rows<T: Element, const FMA: bool>(scope: &Scope<'_>, all: &Elements<'_, T>, t
     for block in from..=to {
         let values = block_of(all.values, run.table[block], task.kv, all, &mut buffer);
         for row in 0..count {
-            let y = &mut y[row * width..(row + 1) * width];
-            for slot in 0..BLOCK {
-                let share = scores[row * slots + (block - from) * BLOCK + slot];
-                // Values of slots that are not written yet may be anything.
-                if share != 0.0 {
-                    add::<FMA>(y, share, &values[slot * width..(slot + 1) * width]);
-                }
+            // Values of slots that are not written yet may be anything.
+            let start = lowest(row).max(block * BLOCK);
+            let end = (position(row) + 1).min((block + 1) * BLOCK);
+            if start < end {
+                let shares = &scores[row * slots..][start - from * BLOCK..end - from * BLOCK];
+                add::<FMA>(&mut y[row * width..(row + 1) * width], shares, &values[(start - block * BLOCK) * width..]);
             }
         }
     }
@@ -258,98 +259,9 @@ fn block_of<'a, T: Element>(
     }
 }
 
-#[inline(always)]
-fn widen<T: Element>(from: &[T], to: &mut [f32]) {
-    for index in 0..to.len() {
-        to[index] = from[index].to_f32();
-    }
-}
-
-#[inline(always)]
-fn dot<const FMA: bool>(a: &[f32], b: &[f32]) -> f32 {
-    const LANES: usize = 16;
-    let mut sums = [0.0; LANES];
-    let whole = a.len() / LANES * LANES;
-    for start in (0..whole).step_by(LANES) {
-        for lane in 0..LANES {
-            sums[lane] = multiply_add::<FMA>(a[start + lane], b[start + lane], sums[lane]);
-        }
-    }
-    for index in whole..a.len() {
-        sums[index - whole] = multiply_add::<FMA>(a[index], b[index], sums[index - whole]);
-    }
-    for half in [8, 4, 2, 1] {
-        for lane in 0..half {
-            sums[lane] += sums[lane + half];
-        }
-    }
-    sums[0]
-}
-
-#[inline(always)]
-fn add<const FMA: bool>(y: &mut [f32], factor: f32, x: &[f32]) {
-    for index in 0..y.len() {
-        y[index] = multiply_add::<FMA>(factor, x[index], y[index]);
-    }
-}
-
-#[inline(always)]
-fn multiply_add<const FMA: bool>(a: f32, b: f32, c: f32) -> f32 {
-    // Without the instruction it is a function.
-    if FMA { a.mul_add(b, c) } else { a * b + c }
-}
-
-/// The softmax of the scores in `open`; 0 for others.
-#[inline(always)]
-fn softmax(scores: &mut [f32], open: Range<usize>, cap: Option<f32>) {
-    let (mut highest, mut sum) = (f32::NEG_INFINITY, 0.0);
-    for index in open.clone() {
-        if let Some(cap) = cap {
-            scores[index] = (scores[index] / cap).tanh() * cap;
-        }
-        highest = if scores[index] > highest || scores[index].is_nan() { scores[index] } else { highest };
-    }
-    scores[..open.start].fill(0.0);
-    scores[open.end..].fill(0.0);
-    for index in open.clone() {
-        scores[index] = exp(scores[index] - highest);
-    }
-    for index in open.clone() {
-        sum += scores[index];
-    }
-    for index in open {
-        scores[index] /= sum;
-    }
-}
-
-/// The exponential of a number that is at most 0, to about 2⁻²².
-#[inline(always)]
-fn exp(x: f32) -> f32 {
-    // The multiple of ln 2 that is next to x: adding this number rounds to an integer.
-    const ROUND: f32 = 12_582_912.0;
-    let x = if x < -87.0 { -87.0 } else { x };
-    let n = (x * std::f32::consts::LOG2_E + ROUND) - ROUND;
-    let rest = (x - n * 0.693_359_4) + n * 2.121_944_4e-4;
-    let mut power = 1.0 / 720.0;
-    for factor in [1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0] {
-        power = power * rest + factor;
-    }
-    power * f32::from_bits(((n as i32 + 127) << 23) as u32)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_exponential_is_that_of_f64() {
-        for step in 0..80_000 {
-            let x = -(step as f32) / 1000.0;
-            let expected = f64::from(x).exp();
-            assert!((f64::from(exp(x)) / expected - 1.0).abs() < 4e-7, "{x}");
-        }
-        assert!(exp(-1e30) < 1e-37 && exp(f32::NAN).is_nan() && exp(0.0) == 1.0);
-    }
 
     /// Numbers that look random.
     fn numbers(count: usize, seed: u32) -> Vec<f32> {

@@ -1,8 +1,8 @@
 //! The texts of one request, while the engine generates them.
 
 use std::future::poll_fn;
-use std::sync::Arc;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Instant;
 

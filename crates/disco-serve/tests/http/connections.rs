@@ -79,7 +79,8 @@ async fn bodies_have_a_bound_together() {
     let (server, mut double) = Server::start_with(|app| app.limits.bodies_bytes = 4096).await;
     // The first body never ends, and keeps its room.
     let mut first = Stream::connect(server.address).await;
-    let head = "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 4000\r\n\r\n";
+    let head =
+        "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 4000\r\n\r\n";
     first.write(head.as_bytes()).await;
     let refused = || async {
         let answer = server.post("/tokenize", json!({"prompt": "x"})).await;

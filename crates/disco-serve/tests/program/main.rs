@@ -192,7 +192,9 @@ fn weights_that_are_no_numbers_fail_requests_and_not_the_server() {
     weights[start..start + 4].fill(0xff);
     std::fs::write(damaged.path().join("model.safetensors"), weights).unwrap();
     let server = Server::start(damaged.path(), &[]);
-    for more in [json!({}), json!({"temperature": 1, "logprobs": 1}), json!({"echo": true, "logprobs": 1, "max_tokens": 0})] {
+    for more in
+        [json!({}), json!({"temperature": 1, "logprobs": 1}), json!({"echo": true, "logprobs": 1, "max_tokens": 0})]
+    {
         let answer = server.complete("The river was", 5, more.clone());
         assert!(answer.status == 500 && answer.body.contains("NaN or infinite"), "{more}: {answer:?}");
     }
