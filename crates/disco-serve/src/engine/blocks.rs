@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     fn digests(count: u32) -> Vec<Digest> {
-        let mut chain = Chain::new(0, 0);
+        let mut chain = Chain::new(0);
         chain.extend(&(0..count * 16).collect::<Vec<_>>());
         chain.digests().to_vec()
     }

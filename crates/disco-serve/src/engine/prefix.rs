@@ -17,12 +17,11 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// The chain of a sequence without tokens. Sequences with different salts or classes have no digest in common.
-    pub fn new(salt: u64, class: u32) -> Self {
+    /// The chain of a sequence without tokens. Sequences with different salts have no digest in common.
+    pub fn new(salt: u64) -> Self {
         let mut hash = Sha256::new();
         hash.update(b"disco-serve prefix");
         hash.update(salt.to_le_bytes());
-        hash.update(class.to_le_bytes());
         Self { root: truncated(hash), digests: Vec::new() }
     }
 
@@ -56,8 +55,8 @@ fn truncated(hash: Sha256) -> Digest {
 mod tests {
     use super::*;
 
-    fn chain(salt: u64, class: u32, tokens: &[u32]) -> Vec<Digest> {
-        let mut chain = Chain::new(salt, class);
+    fn chain(salt: u64, tokens: &[u32]) -> Vec<Digest> {
+        let mut chain = Chain::new(salt);
         chain.extend(tokens);
         chain.digests
     }
@@ -65,28 +64,28 @@ mod tests {
     #[test]
     fn only_full_blocks_have_digests() {
         let tokens: Vec<u32> = (0..33).collect();
-        assert_eq!(chain(0, 0, &tokens[..15]), []);
-        assert_eq!(chain(0, 0, &tokens[..16]).len(), 1);
-        assert_eq!(chain(0, 0, &tokens).len(), 2);
+        assert_eq!(chain(0, &tokens[..15]), []);
+        assert_eq!(chain(0, &tokens[..16]).len(), 1);
+        assert_eq!(chain(0, &tokens).len(), 2);
     }
 
     #[test]
     fn a_chain_extended_in_parts_equals_one_extended_at_once() {
         let tokens: Vec<u32> = (0..70).collect();
-        let mut parts = Chain::new(3, 0);
+        let mut parts = Chain::new(3);
         for end in [5, 16, 17, 50, 70] {
             parts.extend(&tokens[..end]);
         }
-        assert_eq!(parts.digests(), chain(3, 0, &tokens));
+        assert_eq!(parts.digests(), chain(3, &tokens));
     }
 
     #[test]
-    fn a_digest_depends_on_the_tokens_before_the_salt_and_the_class() {
+    fn a_digest_depends_on_the_tokens_before_and_the_salt() {
         let tokens: Vec<u32> = (0..32).collect();
         let mut other = tokens.clone();
         other[0] = 9;
-        let digests = chain(0, 0, &tokens);
-        for others in [chain(0, 0, &other), chain(1, 0, &tokens), chain(0, 1, &tokens)] {
+        let digests = chain(0, &tokens);
+        for others in [chain(0, &other), chain(1, &tokens)] {
             assert!(others.iter().all(|digest| !digests.contains(digest)));
         }
     }

@@ -178,7 +178,7 @@ impl Scheduler {
         let tokens = sequence.next(count);
         let samples = sequence.work.max_tokens > 0 && count == sequence.left();
 
-        let (incarnation, class) = (sequence.incarnation, sequence.work.class);
+        let incarnation = sequence.incarnation;
         let Some(resident) = &mut sequence.resident else { return };
         resident.table.extend(&new);
         resident.planned = end;
@@ -186,6 +186,6 @@ impl Scheduler {
         let blocks = if is_first { resident.table.clone() } else { new };
         let slot = resident.slot;
         draft.budget -= count;
-        draft.rows.push(Row { id, incarnation, slot, start, tokens, blocks, is_first, samples, class });
+        draft.rows.push(Row { id, incarnation, slot, start, tokens, blocks, is_first, samples });
     }
 }

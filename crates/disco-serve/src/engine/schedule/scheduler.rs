@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::super::blocks::{BLOCK_TOKENS, Blocks};
-use super::super::prefix::Chain;
 use super::sequence::{Sequence, SequenceId, Work};
 use super::step::Flight;
 
@@ -160,15 +159,6 @@ impl Scheduler {
     /// Ends a pause.
     pub fn resume(&mut self, id: SequenceId) {
         self.set_paused(id, false);
-    }
-
-    /// Computes a sequence again in another [class](Work::class).
-    pub fn restart(&mut self, id: SequenceId, class: u32) {
-        self.release(id);
-        if let Some(sequence) = self.sequences.get_mut(&id) {
-            sequence.work.class = class;
-            sequence.chain = Chain::new(sequence.work.salt, class);
-        }
     }
 
     /// What there is to do.

@@ -31,8 +31,6 @@ pub struct Work {
     pub min_tokens: usize,
     /// Sequences with different salts share no blocks.
     pub salt: u64,
-    /// How the model encodes positions. Sequences with different classes share no blocks.
-    pub class: u32,
     /// Whether blocks of earlier sequences may be used. Not if the client wants to know something of each token of the
     /// prompt.
     pub reads_cache: bool,
@@ -46,7 +44,6 @@ impl From<&Request> for Work {
             ends: request.sampling.ends.clone(),
             min_tokens: request.sampling.min_tokens as usize,
             salt: request.salt,
-            class: 0,
             reads_cache: request.sampling.prompt_logprobs.is_none(),
         }
     }
@@ -89,7 +86,7 @@ impl Sequence {
     pub(super) fn new(work: Work) -> Self {
         Self {
             tokens: work.prompt.to_vec(),
-            chain: Chain::new(work.salt, work.class),
+            chain: Chain::new(work.salt),
             work,
             incarnation: 0,
             is_paused: false,

@@ -31,8 +31,6 @@ pub struct Row {
     pub is_first: bool,
     /// Whether the workers choose the token that follows the last one of this row.
     pub samples: bool,
-    /// See [`Work::class`](super::Work::class).
-    pub class: u32,
 }
 
 /// The tokens of a row.

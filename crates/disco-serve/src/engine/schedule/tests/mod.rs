@@ -26,7 +26,6 @@ fn work(first: u32, count: u32, max_tokens: usize) -> Work {
         ends: Vec::new(),
         min_tokens: 0,
         salt: 0,
-        class: 0,
         reads_cache: true,
     }
 }

@@ -91,12 +91,11 @@ fn a_block_whose_step_is_in_flight_is_not_shared() {
 }
 
 #[test]
-fn a_prefix_is_not_shared_with_another_salt_or_class_or_for_prompt_logprobs() {
+fn a_prefix_is_not_shared_with_another_salt_or_for_prompt_logprobs() {
     let mut scheduler = scheduler(64, 64);
     scheduler.submit(work(0, 40, 1)).unwrap();
     run(&mut scheduler);
     scheduler.submit(Work { salt: 1, ..work(0, 40, 1) }).unwrap();
-    scheduler.submit(Work { class: 1, ..work(0, 40, 1) }).unwrap();
     let sampling = Sampling { prompt_logprobs: Some(0), ..Sampling::default() };
     let prompt = work(0, 40, 1).prompt;
     let request = Request { id: "a".into(), prompt, sampling, max_tokens: 1, salt: 0 };
@@ -185,17 +184,6 @@ fn a_paused_sequence_takes_no_part_and_loses_its_blocks_to_one_that_waits() {
     assert_eq!((only(&step).id, only(&step).is_first), (paused, true));
 }
 
-#[test]
-fn a_restarted_sequence_is_computed_again_in_its_new_class() {
-    let mut scheduler = scheduler(64, 64);
-    let id = scheduler.submit(work(0, 20, 10)).unwrap();
-    run(&mut scheduler);
-    let void = scheduler.plan().unwrap();
-    scheduler.restart(id, 1);
-    let step = scheduler.plan().unwrap();
-    assert_eq!(reply(&mut scheduler, &void), []);
-    assert_eq!((shape(&step), only(&step).is_first, only(&step).class), (vec![(0, 0, 21)], true, 1));
-}
 #[test]
 fn a_sequence_is_admitted_only_if_those_that_run_can_begin_a_block_each() {
     let mut scheduler = scheduler(4, 64);

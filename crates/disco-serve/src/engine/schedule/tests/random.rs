@@ -53,8 +53,7 @@ impl World {
                 world.scheduler.resume(id);
                 world.paused.remove(&id);
             }),
-            34 => self.with_some(number, |world, id| world.scheduler.restart(id, number % 3)),
-            35 => self.void(),
+            34..36 => self.void(),
             36 => self.fail_a_row(number),
             37..70 => self.plan(),
             _ => self.reply(),
@@ -230,7 +229,6 @@ fn random_work(number: u32) -> Work {
         ends: (0..bits.below(3)).map(|_| bits.below(23) as u32).collect(),
         min_tokens: bits.below(12),
         salt: bits.below(8) as u64 / 7,
-        class: 0,
         reads_cache: bits.below(6) > 0,
     }
 }
