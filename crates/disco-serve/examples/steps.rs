@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use clap::Parser;
 use disco::{Builder, DRef, DataPlane as _, Json, Session as _, SessionExt as _, Value, WorkerId, block_on};
-use disco_models::serving::{Params, Plan, Reply, Row, Serve, Tokens};
+use disco_models::serving::{Params, Plan, Reply, Row, Serve, Start, Tokens};
 use disco_models::worker::Load;
 use disco_models::{BLOCK, Precision, Sampler};
 
@@ -73,7 +73,7 @@ async fn run(session: &disco::LaneSession, args: &Args) -> Result<()> {
             row.blocks = free.by_ref().take(len.div_ceil(BLOCK) - had).collect();
             row.samples = true;
             if number == 0 {
-                row.starts = Some(Box::new(Params::new(Sampler::GREEDY, args.prompt as u32)));
+                row.starts = Some(Box::new(Start::new(Params::new(Sampler::GREEDY), args.prompt)));
             }
             plan.rows.push(row);
         }

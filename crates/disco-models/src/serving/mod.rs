@@ -19,7 +19,7 @@ use disco_core::function::Json;
 use disco_core::{Object, Opaque, WorkerContext};
 use serde::{Deserialize, Serialize};
 
-pub use plan::{Chosen, Params, Plan, Replied, Reply, Row, Sampled, Tokens};
+pub use plan::{Chosen, Params, Plan, Replied, Reply, Row, Sampled, Start, Tokens};
 use slot::{Logprobs, Slot};
 
 use crate::worker::{Load, open};
@@ -155,8 +155,8 @@ impl Server {
         let slots = self.slots.len();
         let place = self.slots.get_mut(row.slot as usize).ok_or_else(|| format!("slot {} of {slots}", row.slot))?;
         let first = row.first as usize;
-        if let Some(params) = row.starts {
-            *place = Some(Slot::new(*params, first));
+        if let Some(start) = row.starts {
+            *place = Some(Slot::new(*start, first));
         }
         let slot = place.as_mut().ok_or_else(|| format!("slot {} has no sequence", row.slot))?;
         if slot.len != first {
@@ -174,7 +174,7 @@ impl Server {
         slot.see(tokens, first);
         slot.len += tokens.len();
         let end = batch.push(tokens, first, slot.table.clone());
-        if slot.params.prompt_logprobs.is_some() && first < slot.params.prompt as usize {
+        if slot.params.prompt_logprobs.is_some() && first < slot.prompt_len {
             let next = tokens[1..].iter().copied().chain(row.next);
             let start = end + 1 - tokens.len() as u32;
             for (place, token) in (start..).zip(next) {

@@ -21,7 +21,7 @@ pub struct Row {
     /// The place of the sequence on the workers.
     pub slot: u32,
     /// For a new sequence, whose slot forgets the last one.
-    pub starts: Option<Box<Params>>,
+    pub starts: Option<Box<Start>>,
     /// Position of the first token.
     pub first: u32,
     /// The tokens.
@@ -44,6 +44,18 @@ pub enum Tokens {
     Last,
 }
 
+/// The begin of a sequence.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[non_exhaustive]
+pub struct Start {
+    /// How its tokens are chosen.
+    pub params: Params,
+    /// Number of tokens of the prompt; those behind are the text.
+    pub prompt: u32,
+    /// The first tokens of the sequence, whose keys and values are in its blocks already. Only penalties need them.
+    pub cached: Vec<u32>,
+}
+
 /// The choice of a sequence's tokens, and the logprobs of the reply.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[non_exhaustive]
@@ -64,19 +76,22 @@ pub struct Params {
     pub ends: Vec<u32>,
     /// As `ends` says.
     pub min_tokens: u32,
-    /// Number of tokens of the prompt; those behind are the text.
-    pub prompt: u32,
-    /// The first tokens of the sequence, whose keys and values are in its blocks already. Only penalties need them.
-    pub cached: Vec<u32>,
     /// Tell the logprobs of each chosen token and of so many of the most probable ones.
     pub logprobs: Option<u32>,
     /// The same for the tokens of the prompt.
     pub prompt_logprobs: Option<u32>,
 }
 
+impl Start {
+    /// A sequence whose prompt has so many tokens, and no blocks yet.
+    pub fn new(params: Params, prompt: usize) -> Self {
+        Self { params, prompt: prompt as u32, cached: Vec::new() }
+    }
+}
+
 impl Params {
-    /// Parameters without penalties, biases and logprobs, for a prompt of so many tokens.
-    pub fn new(sampler: Sampler, prompt: u32) -> Self {
+    /// Parameters without penalties, biases and logprobs.
+    pub fn new(sampler: Sampler) -> Self {
         Self {
             sampler,
             choice: 0,
@@ -86,8 +101,6 @@ impl Params {
             bias: Vec::new(),
             ends: Vec::new(),
             min_tokens: 0,
-            prompt,
-            cached: Vec::new(),
             logprobs: None,
             prompt_logprobs: None,
         }

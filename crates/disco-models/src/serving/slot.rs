@@ -2,13 +2,15 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::plan::{Chosen, Params, Sampled};
+use super::plan::{Chosen, Params, Sampled, Start};
 use crate::sampler::largest;
 
 /// A sequence.
 #[derive(Debug)]
 pub(super) struct Slot {
     pub(super) params: Params,
+    /// Number of tokens of the prompt.
+    pub(super) prompt_len: usize,
     pub(super) table: Vec<u32>,
     /// Number of tokens whose keys and values are in the blocks.
     pub(super) len: usize,
@@ -20,11 +22,11 @@ pub(super) struct Slot {
 }
 
 impl Slot {
-    pub(super) fn new(params: Params, first: usize) -> Self {
-        let mut slot =
-            Self { params, table: Vec::new(), len: first, last: 0, prompt: HashSet::new(), text: HashMap::new() };
-        let cached = std::mem::take(&mut slot.params.cached);
-        slot.see(&cached, 0);
+    pub(super) fn new(start: Start, first: usize) -> Self {
+        let (params, prompt_len) = (start.params, start.prompt as usize);
+        let (prompt, text) = (HashSet::new(), HashMap::new());
+        let mut slot = Self { params, prompt_len, table: Vec::new(), len: first, last: 0, prompt, text };
+        slot.see(&start.cached, 0);
         slot
     }
 
@@ -45,7 +47,7 @@ impl Slot {
             return;
         }
         for (position, token) in (first..).zip(tokens) {
-            if position < self.params.prompt as usize {
+            if position < self.prompt_len {
                 self.prompt.insert(*token);
             } else {
                 *self.text.entry(*token).or_default() += 1;
@@ -76,7 +78,7 @@ impl Slot {
                 *logit += bias;
             }
         }
-        if self.len < params.prompt as usize + params.min_tokens as usize {
+        if self.len < self.prompt_len + params.min_tokens as usize {
             for end in &params.ends {
                 if let Some(logit) = logits.get_mut(*end as usize) {
                     *logit = f32::NEG_INFINITY;

@@ -8,7 +8,7 @@ use disco::{
     Builder, DRef, DataPlane as _, Json, LaneSession, Session as _, SessionExt as _, SessionKind, Value, WorkerId,
     block_on,
 };
-use disco_models::serving::{Params, Plan, Reply, Row, Sampled, Serve, Tokens};
+use disco_models::serving::{Params, Plan, Reply, Row, Sampled, Serve, Start, Tokens};
 use disco_models::worker::{Batch, Load};
 use disco_models::{BLOCK, Precision, Sampler};
 
@@ -59,9 +59,9 @@ impl Served {
 }
 
 /// A row that begins a sequence in `blocks`.
-fn start(slot: u32, prompt: &[u32], blocks: Vec<u32>, params: Params) -> Row {
+fn start(slot: u32, prompt: &[u32], blocks: Vec<u32>, start: Start) -> Row {
     let mut row = Row::new(slot, 0, Tokens::Given(prompt.to_vec()));
-    (row.starts, row.blocks, row.samples) = (Some(Box::new(params)), blocks, true);
+    (row.starts, row.blocks, row.samples) = (Some(Box::new(start)), blocks, true);
     row
 }
 
@@ -118,7 +118,7 @@ fn texts_of_a_changing_batch_are_those_of_sequences_alone() {
                         row.blocks.push(block);
                     }
                     if at == 0 {
-                        row.starts = Some(Box::new(Params::new(samplers[index % 3], prompt.len() as u32)));
+                        row.starts = Some(Box::new(Start::new(Params::new(samplers[index % 3]), prompt.len())));
                     }
                     row.samples = end >= prompt.len();
                     if row.samples {
@@ -148,9 +148,9 @@ fn logprobs_are_those_of_the_softmax_and_prompts_have_them_across_chunks() {
     let prompt: Vec<u32> = prompts().remove(1);
     let mut served = Served::new(2, &model.path(), 8);
     let params = || {
-        let mut params = Params::new(Sampler::GREEDY, prompt.len() as u32);
+        let mut params = Params::new(Sampler::GREEDY);
         (params.logprobs, params.prompt_logprobs) = (Some(103), Some(2));
-        params
+        Start::new(params, prompt.len())
     };
     let whole = served.row(start(0, &prompt, vec![0, 1, 2], params())).rows.remove(0);
     let Some(Sampled::Token(chosen)) = &whole.sampled else { panic!() };
@@ -177,35 +177,35 @@ fn biases_penalties_and_ends_change_the_choice() {
     let model = Model::gguf(NINE_HEADS, 3, GgmlDType::F32);
     let prompt: Vec<u32> = prompts().remove(0);
     let mut served = Served::new(2, &model.path(), 8);
-    let mut chosen = |change: &dyn Fn(&mut Params)| {
-        let mut params = Params::new(Sampler::GREEDY, prompt.len() as u32);
-        change(&mut params);
-        token(&served.row(start(0, &prompt, vec![0], params)), 0)
+    let mut chosen = |change: &dyn Fn(&mut Start)| {
+        let mut changed = Start::new(Params::new(Sampler::GREEDY), prompt.len());
+        change(&mut changed);
+        token(&served.row(start(0, &prompt, vec![0], changed)), 0)
     };
     let best = chosen(&|_| ());
-    let second = chosen(&|params| params.bias = vec![(best, -100.0)]);
+    let second = chosen(&|start| start.params.bias = vec![(best, -100.0)]);
     assert_ne!(second, best);
-    assert_eq!(chosen(&|params| params.bias = vec![(77, 100.0)]), 77);
-    let too_early = |params: &mut Params| (params.ends, params.min_tokens) = (vec![best], 1);
+    assert_eq!(chosen(&|start| start.params.bias = vec![(77, 100.0)]), 77);
+    let too_early = |start: &mut Start| (start.params.ends, start.params.min_tokens) = (vec![best], 1);
     assert_eq!(chosen(&too_early), second);
-    assert_eq!(chosen(&|params| params.ends = vec![best]), best);
+    assert_eq!(chosen(&|start| start.params.ends = vec![best]), best);
     // Tokens of the prompt, wherever it is from, are less probable for a factor, and those of the text for a summand.
-    let biased = |token, params: &mut Params| params.bias = vec![(token, 100.0)];
+    let biased = |token, start: &mut Start| start.params.bias = vec![(token, 100.0)];
     let of_prompt = prompt[1];
-    assert_eq!(chosen(&|params| biased(of_prompt, params)), of_prompt);
-    let repeated = |params: &mut Params| {
-        biased(of_prompt, params);
-        params.repetition_penalty = 1e6;
+    assert_eq!(chosen(&|start| biased(of_prompt, start)), of_prompt);
+    let repeated = |start: &mut Start| {
+        biased(of_prompt, start);
+        start.params.repetition_penalty = 1e6;
     };
     assert_eq!(chosen(&repeated), best);
-    let of_text = |params: &mut Params| {
-        biased(of_prompt, params);
-        (params.prompt, params.presence_penalty) = (1, 200.0);
+    let of_text = |start: &mut Start| {
+        biased(of_prompt, start);
+        (start.prompt, start.params.presence_penalty) = (1, 200.0);
     };
     assert_eq!(chosen(&of_text), best);
-    let of_cached = |params: &mut Params| {
-        biased(88, params);
-        (params.cached, params.repetition_penalty) = (vec![88], 1e6);
+    let of_cached = |start: &mut Start| {
+        biased(88, start);
+        (start.cached, start.params.repetition_penalty) = (vec![88], 1e6);
     };
     assert_eq!(chosen(&of_cached), best);
 }
@@ -213,21 +213,21 @@ fn biases_penalties_and_ends_change_the_choice() {
 #[test]
 fn plans_that_contradict_the_state_are_errors_with_their_places() {
     let model = Model::gguf(NINE_HEADS, 3, GgmlDType::F32);
-    let params = || Some(Box::new(Params::new(Sampler::GREEDY, 2)));
+    let starts = || Some(Box::new(Start::new(Params::new(Sampler::GREEDY), 2)));
     let row = |slot, first, tokens: &[u32], blocks: &[u32], starts| {
         let mut row = Row::new(slot, first, Tokens::Given(tokens.to_vec()));
         (row.blocks, row.starts) = (blocks.to_vec(), starts);
         row
     };
     for (row, why) in [
-        (row(9, 0, &[1], &[0], params()), "step 0, row 0: slot 9 of 8"),
+        (row(9, 0, &[1], &[0], starts()), "step 0, row 0: slot 9 of 8"),
         (row(1, 0, &[1], &[0], None), "step 0, row 0: slot 1 has no sequence"),
         (row(0, 1, &[1], &[0], None), "step 0, row 0: slot 0 has no sequence"),
-        (row(0, 0, &[], &[0], params()), "step 0, row 0: it has no tokens"),
-        (row(0, 0, &[1], &[], params()), "1 tokens from 0 on in 0 blocks"),
-        (row(0, 0, &[1], &[4], params()), "block 4 of 4"),
-        (row(0, 1000, &[1; 30], &[0; 70], params()), "the context of the model has 1024"),
-        (row(0, 0, &[103], &[0], params()), "token 103 of 103"),
+        (row(0, 0, &[], &[0], starts()), "step 0, row 0: it has no tokens"),
+        (row(0, 0, &[1], &[], starts()), "1 tokens from 0 on in 0 blocks"),
+        (row(0, 0, &[1], &[4], starts()), "block 4 of 4"),
+        (row(0, 1000, &[1; 30], &[0; 70], starts()), "the context of the model has 1024"),
+        (row(0, 0, &[103], &[0], starts()), "token 103 of 103"),
     ] {
         let mut served = Served::new(2, &model.path(), 4);
         let call = served.send(vec![row]);

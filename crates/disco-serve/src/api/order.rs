@@ -1,14 +1,14 @@
 //! Requests for texts, with all checks that need no tokenizer.
 
+use disco_models::serving::Params;
 use disco_models::text::Chat;
 use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
 
 use super::fields::token;
-use super::sampling::{MAX_LOGPROBS, sampling, stops};
+use super::sampling::{MAX_LOGPROBS, params, stops};
 use super::unsupported::{refuse_in_chat, refuse_in_completion};
 use super::{ApiError, Fields};
-use crate::engine::Sampling;
 
 /// The most texts for a prompt.
 const MAX_CHOICES: i64 = 16;
@@ -31,7 +31,7 @@ pub(crate) struct Order {
     pub(crate) choices: u32,
     /// Without it, the rest of the context is taken.
     pub(crate) max_tokens: Option<usize>,
-    pub(crate) sampling: Sampling,
+    pub(crate) params: Params,
     pub(crate) stops: Vec<String>,
     /// Whether the prompt is the beginning of the text.
     pub(crate) echoes: bool,
@@ -75,15 +75,15 @@ impl Order {
             Kind::Chat => vec![Prompt::Chat(chat_of(fields)?)],
             Kind::Completion => prompts(fields, model.vocabulary)?,
         };
-        let mut sampling = sampling(fields, model.vocabulary, model.ends, random_seed)?;
+        let mut params = params(fields, model.vocabulary, model.ends, random_seed)?;
         let echoes = kind == Kind::Completion && fields.bool("echo")?.unwrap_or(false);
-        sampling.logprobs = match kind {
+        params.logprobs = match kind {
             Kind::Chat => chat_logprobs(fields)?,
             Kind::Completion => fields.integer("logprobs", 0..=MAX_LOGPROBS)?.map(|count| count as u32),
         };
-        sampling.prompt_logprobs = sampling.logprobs.filter(|_| echoes);
+        params.prompt_logprobs = params.logprobs.filter(|_| echoes);
         let max_tokens = max_tokens(fields, kind)?;
-        if max_tokens.is_some_and(|most| sampling.min_tokens as usize > most) {
+        if max_tokens.is_some_and(|most| params.min_tokens as usize > most) {
             return Err(ApiError::param("min_tokens", "is larger than the most tokens to generate"));
         }
         let choices = fields.integer("n", 1..=MAX_CHOICES)?.unwrap_or(1) as u32;
@@ -99,7 +99,7 @@ impl Order {
         };
         let salt = fields.text("cache_salt")?.map_or(0, |salt| salt_of(&salt));
         let stops = stops(fields)?;
-        Ok(Self { prompts, choices, max_tokens, sampling, stops, echoes, streams, tells_usage, salt })
+        Ok(Self { prompts, choices, max_tokens, params, stops, echoes, streams, tells_usage, salt })
     }
 
     /// Number of texts for all prompts.

@@ -90,11 +90,11 @@ proptest! {
         match Order::parse(kind, fields, model, 7) {
             Ok(order) => {
                 prop_assert!((1..=16).contains(&order.choices) && !order.prompts.is_empty());
-                let sampling = &order.sampling;
-                prop_assert!((0.0..=2.0).contains(&sampling.temperature) && (0.0..=1.0).contains(&sampling.top_p));
-                prop_assert!(sampling.logprobs.is_none_or(|count| count <= 20));
-                prop_assert!(sampling.ends.iter().all(|end| *end < 512));
-                prop_assert!(sampling.logit_bias.iter().all(|(token, bias)| *token < 512 && bias.is_finite()));
+                let params = &order.params;
+                prop_assert!((0.0..=2.0).contains(&params.sampler.temperature) && (0.0..=1.0).contains(&params.sampler.top_p));
+                prop_assert!(params.logprobs.is_none_or(|count| count <= 20));
+                prop_assert!(params.ends.iter().all(|end| *end < 512));
+                prop_assert!(params.bias.iter().all(|(token, bias)| *token < 512 && bias.is_finite()));
                 prop_assert!(order.stops.iter().all(|stop| !stop.is_empty()));
                 prop_assert!(order.prompt_bound() >= order.texts());
             }

@@ -1,10 +1,11 @@
 //! The fields that say how tokens are chosen and when a text ends.
 
+use disco_models::Sampler;
+use disco_models::serving::Params;
 use serde_json::Value;
 
 use super::fields::token;
 use super::{ApiError, Fields};
-use crate::engine::Sampling;
 
 /// The most stop strings.
 const MAX_STOPS: usize = 16;
@@ -21,12 +22,12 @@ pub(super) const MAX_LOGPROBS: i64 = 20;
 ///
 /// # Errors
 /// A field has a value that it can't have.
-pub(super) fn sampling(
+pub(super) fn params(
     fields: &mut Fields,
     vocabulary: usize,
     ends: &[u32],
     random_seed: u64,
-) -> Result<Sampling, ApiError> {
+) -> Result<Params, ApiError> {
     let ignores_ends = fields.bool("ignore_eos")?.unwrap_or(false);
     let mut all_ends = if ignores_ends { Vec::new() } else { ends.to_vec() };
     for value in fields.list("stop_token_ids", MAX_TOKENS_LISTED)?.unwrap_or_default() {
@@ -34,25 +35,24 @@ pub(super) fn sampling(
     }
     all_ends.sort_unstable();
     all_ends.dedup();
-    let top_k = fields.integer("top_k", -1..=i64::from(u32::MAX))?.unwrap_or(0).max(0);
-    Ok(Sampling {
-        temperature: fields.number("temperature", 0.0..=2.0)?.unwrap_or(1.0),
-        top_p: fields.number("top_p", 0.0..=1.0)?.unwrap_or(1.0),
-        top_k: u32::try_from(top_k).unwrap_or(u32::MAX),
-        min_p: fields.number("min_p", 0.0..=1.0)?.unwrap_or(0.0),
+    let mut sampler = Sampler::new(
+        fields.number("temperature", 0.0..=2.0)?.unwrap_or(1.0),
+        fields.number("top_p", 0.0..=1.0)?.unwrap_or(1.0),
         // The bits of a negative seed are a seed as well.
-        seed: fields.integer("seed", i64::MIN..=i64::MAX)?.map_or(random_seed, i64::cast_unsigned),
-        choice: 0,
-        presence_penalty: fields.number("presence_penalty", -2.0..=2.0)?.unwrap_or(0.0),
-        frequency_penalty: fields.number("frequency_penalty", -2.0..=2.0)?.unwrap_or(0.0),
-        repetition_penalty: fields.number("repetition_penalty", 0.01..=100.0)?.unwrap_or(1.0),
-        logit_bias: logit_bias(fields, vocabulary)?,
-        ends: all_ends,
-        min_tokens: u32::try_from(fields.count("min_tokens", 0)?.unwrap_or(0))
-            .map_err(|_| ApiError::param("min_tokens", "is too large"))?,
-        logprobs: None,
-        prompt_logprobs: None,
-    })
+        fields.integer("seed", i64::MIN..=i64::MAX)?.map_or(random_seed, i64::cast_unsigned),
+    );
+    let top_k = fields.integer("top_k", -1..=i64::from(u32::MAX))?.unwrap_or(0).max(0);
+    sampler.top_k = u32::try_from(top_k).unwrap_or(u32::MAX);
+    sampler.min_p = fields.number("min_p", 0.0..=1.0)?.unwrap_or(0.0);
+    let mut params = Params::new(sampler);
+    params.presence_penalty = fields.number("presence_penalty", -2.0..=2.0)?.unwrap_or(0.0);
+    params.frequency_penalty = fields.number("frequency_penalty", -2.0..=2.0)?.unwrap_or(0.0);
+    params.repetition_penalty = fields.number("repetition_penalty", 0.01..=100.0)?.unwrap_or(1.0);
+    params.bias = logit_bias(fields, vocabulary)?;
+    params.ends = all_ends;
+    let min_tokens = u32::try_from(fields.count("min_tokens", 0)?.unwrap_or(0));
+    params.min_tokens = min_tokens.map_err(|_| ApiError::param("min_tokens", "is too large"))?;
+    Ok(params)
 }
 
 fn logit_bias(fields: &mut Fields, vocabulary: usize) -> Result<Vec<(u32, f32)>, ApiError> {

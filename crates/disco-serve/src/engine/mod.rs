@@ -9,7 +9,7 @@ mod sequence;
 mod workers;
 
 pub use request::{
-    EVENTS_AHEAD, End, Event, Failure, Inbox, Refused, Request, Requests, Running, Sampling, Submitted, Token, channel,
+    EVENTS_AHEAD, End, Event, Failure, Inbox, Refused, Request, Requests, Running, Submitted, Token, channel,
 };
 pub use run::{Options, run};
 pub use workers::Placement;

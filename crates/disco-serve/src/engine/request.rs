@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 
+use disco_models::serving::Params;
 use tokio::sync::{Notify, mpsc};
 
 /// One text to generate.
@@ -15,65 +16,11 @@ pub struct Request {
     /// Tokens of the prompt, at least one.
     pub prompt: Arc<[u32]>,
     /// How tokens are chosen.
-    pub sampling: Sampling,
+    pub params: Params,
     /// The most tokens to generate. 0 only evaluates the prompt.
     pub max_tokens: usize,
     /// Requests with different salts share no blocks of the cache.
     pub salt: u64,
-}
-
-/// The choice of tokens, and the logprobs of the events.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Sampling {
-    /// 0 chooses the most probable token.
-    pub temperature: f64,
-    /// Tokens are chosen from the smallest set of the most probable ones whose probabilities sum up to this.
-    pub top_p: f64,
-    /// Tokens are chosen from so many of the most probable ones; 0 from all.
-    pub top_k: u32,
-    /// The least probability, relative to that of the most probable token.
-    pub min_p: f64,
-    /// Seed of the random numbers. A text depends on the prompt, these fields and nothing else.
-    pub seed: u64,
-    /// Number of this text among those of a client's request, which have the same seed.
-    pub choice: u32,
-    /// Subtracted from the logits of tokens that the text has.
-    pub presence_penalty: f64,
-    /// Subtracted from the logits of a token for each time that the text has it.
-    pub frequency_penalty: f64,
-    /// Divides positive logits, and multiplies negative ones, of tokens that prompt or text have; 1 changes nothing.
-    pub repetition_penalty: f64,
-    /// Added to logits, by token.
-    pub logit_bias: Vec<(u32, f32)>,
-    /// Tokens that end the text.
-    pub ends: Vec<u32>,
-    /// Tokens that end the text are not chosen before it has so many.
-    pub min_tokens: u32,
-    /// Tell the logarithms of the probabilities of each token and of so many of the most probable ones.
-    pub logprobs: Option<u32>,
-    /// The same for the tokens of the prompt.
-    pub prompt_logprobs: Option<u32>,
-}
-
-impl Default for Sampling {
-    fn default() -> Self {
-        Self {
-            temperature: 1.0,
-            top_p: 1.0,
-            top_k: 0,
-            min_p: 0.0,
-            seed: 0,
-            choice: 0,
-            presence_penalty: 0.0,
-            frequency_penalty: 0.0,
-            repetition_penalty: 1.0,
-            logit_bias: Vec::new(),
-            ends: Vec::new(),
-            min_tokens: 0,
-            logprobs: None,
-            prompt_logprobs: None,
-        }
-    }
 }
 
 /// What happens to a request, in order. After [`End`](Event::End) or [`Failed`](Event::Failed) comes nothing.

@@ -202,7 +202,7 @@ impl Engine<'_> {
             let mut planned = serving::Row::new(row.slot, row.start as u32, tokens);
             (planned.blocks, planned.samples) = (row.blocks.clone(), row.samples);
             if let Some(sequence) = self.sequences.get(&row.id) {
-                planned.starts = row.is_first.then(|| Box::new(sequence.params(row.start)));
+                planned.starts = row.is_first.then(|| Box::new(sequence.start(row.start)));
                 planned.next = sequence.prompt_token(row.end());
             }
             planned

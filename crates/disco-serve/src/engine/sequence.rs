@@ -4,8 +4,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use disco_models::Sampler;
-use disco_models::serving::{Chosen, Params};
+use disco_models::serving::{Chosen, Start};
 use tokio::sync::mpsc::error::TrySendError;
 
 use super::request::{EVENTS_AHEAD, End, Event, Failure, Submitted, Token};
@@ -32,7 +31,7 @@ impl Sequence {
     pub(super) fn new(submitted: Submitted) -> Self {
         let request = &submitted.request;
         let mut prompt = Vec::new();
-        if request.sampling.prompt_logprobs.is_some() {
+        if request.params.prompt_logprobs.is_some() {
             prompt.resize(request.prompt.len(), None);
             // Nothing is before the first token.
             if let (Some(place), Some(id)) = (prompt.first_mut(), request.prompt.first()) {
@@ -66,30 +65,20 @@ impl Sequence {
         room > before
     }
 
-    /// The parameters for the workers, of a sequence whose first `cached` tokens are in its blocks.
-    pub(super) fn params(&self, cached: usize) -> Params {
-        let (request, of) = (&self.submitted.request, &self.submitted.request.sampling);
-        let mut sampler = Sampler::new(of.temperature, of.top_p, of.seed);
-        (sampler.top_k, sampler.min_p) = (of.top_k, of.min_p);
-        let mut params = Params::new(sampler, request.prompt.len() as u32);
-        params.choice = of.choice;
-        params.presence_penalty = of.presence_penalty;
-        params.frequency_penalty = of.frequency_penalty;
-        params.repetition_penalty = of.repetition_penalty;
-        params.bias.clone_from(&of.logit_bias);
-        params.ends.clone_from(&of.ends);
-        params.min_tokens = of.min_tokens;
-        (params.logprobs, params.prompt_logprobs) = (of.logprobs, of.prompt_logprobs);
-        if params.has_penalties() {
-            params.cached = request.prompt.iter().chain(&self.text).take(cached).copied().collect();
+    /// The begin of this sequence on the workers, whose first `cached` tokens are in its blocks.
+    pub(super) fn start(&self, cached: usize) -> Start {
+        let request = &self.submitted.request;
+        let mut start = Start::new(request.params.clone(), request.prompt.len());
+        if request.params.has_penalties() {
+            start.cached = request.prompt.iter().chain(&self.text).take(cached).copied().collect();
         }
-        params
+        start
     }
 
     /// The token of the prompt at a position, if its logprob is wanted.
     pub(super) fn prompt_token(&self, position: usize) -> Option<u32> {
         let request = &self.submitted.request;
-        request.sampling.prompt_logprobs.and_then(|_| request.prompt.get(position).copied())
+        request.params.prompt_logprobs.and_then(|_| request.prompt.get(position).copied())
     }
 
     /// Keeps the logprobs of the prompt from a position on, and tells all of them once they are complete.

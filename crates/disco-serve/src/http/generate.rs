@@ -52,7 +52,7 @@ async fn generate(kind: Kind, shared: &Arc<Shared>, id: RequestId, request: Requ
         created: now(),
         model: shared.name.clone(),
         text: shared.text.clone(),
-        has_logprobs: order.sampling.logprobs.is_some(),
+        has_logprobs: order.params.logprobs.is_some(),
         tells_usage: order.streams && order.tells_usage,
     };
     let streams = order.streams;
@@ -74,7 +74,7 @@ async fn submitted(
         return Err(ApiError::param("prompt", why));
     }
     let mut seats = shared.admission.reserve(texts, order.prompt_bound())?;
-    let Order { prompts, choices: count, max_tokens, sampling, stops, echoes, salt, .. } = order;
+    let Order { prompts, choices: count, max_tokens, params, stops, echoes, salt, .. } = order;
     let prompts = shared.tokenise(move |text| tokenised(prompts, echoes, text)).await?;
     let rooms = prompts.iter().map(|prompt| room(prompt.tokens.len(), max_tokens, &shared.limits));
     let rooms = rooms.collect::<Result<Vec<_>, _>>()?;
@@ -83,13 +83,14 @@ async fn submitted(
     let mut choices = Vec::with_capacity(texts);
     for (prompt, max_tokens) in prompts.into_iter().zip(rooms) {
         for choice in 0..count {
-            let sampling = engine::Sampling { choice, ..sampling.clone() };
+            let mut params = params.clone();
+            params.choice = choice;
             let tokens = prompt.tokens.clone();
             let seat = seats.split(tokens.len());
-            let request = engine::Request { id: id.0.clone(), prompt: tokens, sampling, max_tokens, salt };
-            let has_prompt_logprobs = request.sampling.prompt_logprobs.is_some();
-            let has_logprobs = request.sampling.logprobs.is_some();
-            let ends = request.sampling.ends.clone();
+            let request = engine::Request { id: id.0.clone(), prompt: tokens, params, max_tokens, salt };
+            let has_prompt_logprobs = request.params.prompt_logprobs.is_some();
+            let has_logprobs = request.params.logprobs.is_some();
+            let ends = request.params.ends.clone();
             let running = shared.requests.submit(request)?;
             let mut choice = Choice::new(running, seat, stops.clone(), ends, has_logprobs);
             if let Some(echo) = prompt.echo.clone() {

@@ -31,7 +31,7 @@ async fn a_chat_is_answered_by_one_object() {
     assert_eq!(reply["choices"], json!([choice]));
     let request = &server.requests(engine).await[0];
     assert_eq!(*request.prompt, *prompt);
-    assert_eq!(request.sampling.ends, [END]);
+    assert_eq!(request.params.ends, [END]);
     assert_eq!(request.max_tokens, 1000 - prompt.len());
 }
 
@@ -69,7 +69,7 @@ async fn a_stream_without_the_option_has_no_usage() {
 
 #[tokio::test]
 async fn several_texts_have_the_same_seed_and_their_own_numbers() {
-    let (server, engine) = Server::answering(|request| text(&request.sampling.choice.to_string())).await;
+    let (server, engine) = Server::answering(|request| text(&request.params.choice.to_string())).await;
     let reply = server.post(CHAT, hello(json!({"n": 3, "seed": -1}))).await.json();
     for index in 0..3 {
         assert_eq!(reply["choices"][index]["index"], index);
@@ -85,8 +85,8 @@ async fn several_texts_have_the_same_seed_and_their_own_numbers() {
         assert_eq!(of_choice[2]["finish_reason"], "stop");
     }
     let requests = server.requests(engine).await;
-    assert!(requests[..3].iter().all(|request| request.sampling.seed == u64::MAX));
-    assert_eq!(requests[3].sampling.seed, requests[4].sampling.seed);
+    assert!(requests[..3].iter().all(|request| request.params.sampler.seed == u64::MAX));
+    assert_eq!(requests[3].params.sampler.seed, requests[4].params.sampler.seed);
 }
 
 #[tokio::test]
@@ -96,7 +96,7 @@ async fn a_seed_that_the_client_does_not_give_is_random() {
         server.post(CHAT, hello(json!({}))).await;
     }
     let requests = server.requests(engine).await;
-    assert_ne!(requests[0].sampling.seed, requests[1].sampling.seed);
+    assert_ne!(requests[0].params.sampler.seed, requests[1].params.sampler.seed);
 }
 
 #[tokio::test]
@@ -141,14 +141,14 @@ async fn the_fields_of_sampling_reach_the_engine() {
     let reply = server.post(CHAT, hello(body)).await;
     assert_eq!((reply.status, &reply.json()["choices"][0]["finish_reason"]), (200, &json!("length")));
     let request = server.requests(engine).await.remove(0);
-    let sampling = request.sampling;
-    assert_eq!((sampling.temperature, sampling.top_p, sampling.min_p), (0.5, 0.25, 0.125));
-    assert_eq!((sampling.top_k, sampling.seed, sampling.min_tokens), (7, 42, 3));
-    assert_eq!((sampling.presence_penalty, sampling.frequency_penalty), (1.5, -1.5));
-    assert_eq!(sampling.repetition_penalty, 1.25);
-    assert_eq!(sampling.logit_bias, [(5, 1.5), (7, -100.0)]);
-    assert_eq!(sampling.ends, [3, 9]);
-    assert_eq!((sampling.logprobs, sampling.prompt_logprobs), (None, None));
+    let (params, sampler) = (&request.params, request.params.sampler);
+    assert_eq!((sampler.temperature, sampler.top_p, sampler.min_p), (0.5, 0.25, 0.125));
+    assert_eq!((sampler.top_k, sampler.seed, params.min_tokens), (7, 42, 3));
+    assert_eq!((params.presence_penalty, params.frequency_penalty), (1.5, -1.5));
+    assert_eq!(params.repetition_penalty, 1.25);
+    assert_eq!(params.bias, [(5, 1.5), (7, -100.0)]);
+    assert_eq!(params.ends, [3, 9]);
+    assert_eq!((params.logprobs, params.prompt_logprobs), (None, None));
     assert_eq!(request.max_tokens, 4);
     assert_ne!(request.salt, 0);
 }

@@ -37,7 +37,7 @@ async fn prompts_are_texts_or_tokens() {
     assert_eq!(texts(reply), ["1", "1", "2", "2"]);
     let requests = server.requests(engine).await;
     assert_eq!(*requests[0].prompt, [5, 6, 7]);
-    let choices: Vec<_> = requests[5..].iter().map(|request| request.sampling.choice).collect();
+    let choices: Vec<_> = requests[5..].iter().map(|request| request.params.choice).collect();
     assert_eq!(choices, [0, 1, 0, 1]);
 }
 
@@ -51,7 +51,7 @@ async fn an_echo_puts_the_prompt_before_the_text() {
     let chunks = server.stream(COMPLETIONS, body).await.objects().await;
     assert_eq!(chunks[0]["choices"][0]["text"], TEXT.decode(&tokens).unwrap());
     let requests = server.requests(engine).await;
-    assert!(requests.iter().all(|request| request.sampling.prompt_logprobs.is_none()));
+    assert!(requests.iter().all(|request| request.params.prompt_logprobs.is_none()));
 }
 
 #[tokio::test]

@@ -37,7 +37,7 @@ async fn a_chat_has_logprobs_with_bytes_and_alternatives() {
     let parts = chunks.iter().filter_map(|chunk| chunk["choices"][0]["logprobs"]["content"].as_array());
     assert_eq!(&parts.flatten().cloned().collect::<Value>(), content);
     assert_eq!(chunks[2]["choices"][0]["logprobs"]["content"].as_array().unwrap().len(), 3, "{:?}", chunks[2]);
-    assert_eq!(server.requests(engine).await[0].sampling.logprobs, Some(2));
+    assert_eq!(server.requests(engine).await[0].params.logprobs, Some(2));
 }
 
 #[tokio::test]
@@ -51,8 +51,8 @@ async fn a_completion_has_lists_of_logprobs_and_offsets() {
     assert_eq!(logprobs["top_logprobs"][0], json!({"a": -0.5, "b": -1.5}));
     // The chosen token is among them, even if it is none of the most probable ones.
     assert_eq!(logprobs["top_logprobs"][3], json!({"a": -0.0625, "b": -8.0, "bytes:\\xac": -0.125}));
-    let sampling = &server.requests(engine).await[0].sampling;
-    assert_eq!((sampling.logprobs, sampling.prompt_logprobs), (Some(2), None));
+    let params = &server.requests(engine).await[0].params;
+    assert_eq!((params.logprobs, params.prompt_logprobs), (Some(2), None));
 }
 
 #[tokio::test]
@@ -82,7 +82,7 @@ async fn an_echo_with_logprobs_tells_those_of_the_prompt() {
     let chunks = server.stream("/v1/completions", body).await.objects().await;
     assert_eq!((&chunks[0]["choices"][0]["text"], &chunks[0]["choices"][0]["logprobs"]), (&json!("pq"), &expected));
     assert_eq!(chunks[1]["choices"][0]["logprobs"]["text_offset"], json!([2]));
-    assert_eq!(server.requests(engine).await[0].sampling.prompt_logprobs, Some(1));
+    assert_eq!(server.requests(engine).await[0].params.prompt_logprobs, Some(1));
 }
 
 #[tokio::test]

@@ -70,5 +70,5 @@ async fn the_text_of_a_token_that_ends_is_not_told() {
     let reply = server.post(COMPLETIONS, json!({"prompt": "x", "stop_token_ids": [end]})).await.json();
     assert_eq!((&reply["choices"][0]["text"], &reply["choices"][0]["finish_reason"]), (&json!("a"), &json!("stop")));
     assert_eq!(reply["usage"]["completion_tokens"], 2);
-    assert_eq!(server.requests(engine).await[0].sampling.ends, [END, end]);
+    assert_eq!(server.requests(engine).await[0].params.ends, [END, end]);
 }

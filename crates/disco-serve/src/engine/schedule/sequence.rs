@@ -41,10 +41,10 @@ impl From<&Request> for Work {
         Self {
             prompt: request.prompt.clone(),
             max_tokens: request.max_tokens,
-            ends: request.sampling.ends.clone(),
-            min_tokens: request.sampling.min_tokens as usize,
+            ends: request.params.ends.clone(),
+            min_tokens: request.params.min_tokens as usize,
             salt: request.salt,
-            reads_cache: request.sampling.prompt_logprobs.is_none(),
+            reads_cache: request.params.prompt_logprobs.is_none(),
         }
     }
 }

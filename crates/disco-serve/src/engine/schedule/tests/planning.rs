@@ -5,7 +5,9 @@ use super::super::scheduler::Unfit;
 use super::super::sequence::{SequenceId, Work};
 use super::super::step::{Row, Tokens};
 use super::{only, reply, run, scheduler, shape, work};
-use crate::engine::request::{End, Request, Sampling};
+use crate::engine::request::{End, Request};
+use disco_models::Sampler;
+use disco_models::serving::Params;
 
 #[test]
 fn a_step_has_decodes_then_chunks_of_running_sequences_then_new_ones_within_the_budget() {
@@ -96,9 +98,10 @@ fn a_prefix_is_not_shared_with_another_salt_or_for_prompt_logprobs() {
     scheduler.submit(work(0, 40, 1)).unwrap();
     run(&mut scheduler);
     scheduler.submit(Work { salt: 1, ..work(0, 40, 1) }).unwrap();
-    let sampling = Sampling { prompt_logprobs: Some(0), ..Sampling::default() };
+    let mut params = Params::new(Sampler::GREEDY);
+    params.prompt_logprobs = Some(0);
     let prompt = work(0, 40, 1).prompt;
-    let request = Request { id: "a".into(), prompt, sampling, max_tokens: 1, salt: 0 };
+    let request = Request { id: "a".into(), prompt, params, max_tokens: 1, salt: 0 };
     scheduler.submit(Work::from(&request)).unwrap();
     for _ in 0..2 {
         let step = scheduler.plan().unwrap();
