@@ -4,8 +4,9 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::thread;
 
+use anyhow::{Result, ensure};
 use clap::{Parser, ValueEnum};
-use disco::SessionKind;
+use disco::{Builder, SessionKind, Settings};
 use disco_models::Precision;
 
 use crate::log;
@@ -24,21 +25,23 @@ pub(crate) struct Args {
     /// Name of the model for clients [default: the name of its file or folder]
     #[arg(long, value_name = "NAME")]
     pub(crate) served_model_name: Option<String>,
-    /// Number of workers that share the model
-    #[arg(long, env = "DISCO_WORKERS", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..))]
-    pub(crate) workers: u16,
-    /// Kind of session: threads, processes, nodes. Only processes and nodes can be replaced
-    #[arg(long, env = "DISCO_SESSION", default_value = "processes")]
-    pub(crate) session: SessionKind,
-    /// Number of nodes of a session of nodes; must divide the number of workers
-    #[arg(long, default_value_t = 2)]
-    pub(crate) nodes: usize,
-    /// Backend of the data plane
-    #[arg(long, env = "DISCO_BACKEND", default_value = "local")]
-    pub(crate) backend: String,
-    /// Device of each worker, separated by commas [default: worker i of a machine takes device i]
-    #[arg(long, env = "DISCO_DEVICES", value_delimiter = ',')]
-    pub(crate) devices: Vec<i32>,
+    /// Number of workers that share the model [default: 2]
+    #[arg(long, env = "DISCO_WORKERS", value_parser = clap::value_parser!(u16).range(1..))]
+    workers: Option<u16>,
+    /// Kind of session: threads, processes, nodes. Only processes and nodes can be replaced [default: nodes under `disco run --nodes`,
+    /// else processes]
+    #[arg(long, env = "DISCO_SESSION")]
+    session: Option<SessionKind>,
+    /// Number of nodes to start on this machine, for `--session nodes`; must divide the number of workers. Nodes of other
+    /// machines join under `disco run --nodes`
+    #[arg(long)]
+    nodes: Option<usize>,
+    /// Backend of the data plane [default: DISCO_BACKEND, else local]
+    #[arg(long)]
+    backend: Option<String>,
+    /// Device of each worker, separated by commas [default: DISCO_DEVICES, else worker i of a machine takes device i]
+    #[arg(long, value_delimiter = ',')]
+    devices: Vec<i32>,
     /// Threads of each worker [default: the cores of the machine, shared equally]
     #[arg(long)]
     pub(crate) threads: Option<usize>,
@@ -96,10 +99,54 @@ pub(crate) enum Dtype {
 }
 
 impl Args {
+    /// The session: what the options say, else the environment, which `disco run` sets, else processes.
+    ///
+    /// # Errors
+    /// A variable has no such value, or options and variables contradict each other.
+    pub(crate) fn settings(&self) -> Result<Settings> {
+        let mut settings = Settings::from_env()?;
+        let usual = match settings.session {
+            SessionKind::Threads => SessionKind::Processes,
+            kind => kind,
+        };
+        settings.session = self.session.unwrap_or(usual);
+        settings.workers = self.workers.map_or(settings.workers.max(2), usize::from);
+        if let Some(nodes) = self.nodes {
+            ensure!(settings.session == SessionKind::Nodes, "--nodes is for --session nodes");
+            ensure!(settings.nodes == 1, "--nodes starts nodes on this machine, and DISCO_NODES waits for others");
+            settings.nodes = nodes;
+        }
+        ensure!(
+            settings.session != SessionKind::Nodes || settings.nodes > 1,
+            "a session of nodes needs their number: use --nodes, or `disco run --nodes`"
+        );
+        settings.apart = settings.session != SessionKind::Threads;
+        settings.backend = self.backend.clone().unwrap_or(settings.backend);
+        if !self.devices.is_empty() {
+            settings.devices.clone_from(&self.devices);
+        }
+        Ok(settings)
+    }
+
+    /// The builder of that session.
+    pub(crate) fn builder(&self, settings: &Settings) -> Builder {
+        match self.nodes {
+            Some(nodes) => Builder::new(SessionKind::Nodes, settings.workers)
+                .apart(settings.apart)
+                .node_options(|options| options.count = nodes),
+            None => settings.builder(),
+        }
+    }
+
     /// Threads of each worker.
     pub(crate) fn threads(&self) -> usize {
         let cores = thread::available_parallelism().map_or(1, usize::from);
-        self.threads.unwrap_or(cores / usize::from(self.workers)).max(1)
+        self.threads.unwrap_or(cores / usize::from(self.workers.unwrap_or(2))).max(1)
+    }
+
+    /// Whether several workers are threads of this process.
+    pub(crate) fn shares_threads(&self) -> bool {
+        self.session == Some(SessionKind::Threads) && self.workers != Some(1)
     }
 
     pub(crate) fn precision(&self) -> Precision {
@@ -113,7 +160,7 @@ impl Args {
 }
 
 /// A number of bytes with `K`, `M` or `G` for powers of 1,024.
-fn bytes(text: &str) -> Result<u64, String> {
+fn bytes(text: &str) -> std::result::Result<u64, String> {
     let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
     let shift = match unit.to_ascii_uppercase().trim_end_matches("IB").trim_end_matches('B') {
         "" => 0,

@@ -22,7 +22,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use args::Args;
 use clap::Parser as _;
-use disco::SessionKind;
+use disco::Settings;
 use disco_candle::weights::Weights;
 use disco_models::serving::Serve;
 use disco_models::text::Text;
@@ -71,10 +71,9 @@ fn execute_again_with_limits(args: &Args) -> std::io::Result<()> {
         return Ok(());
     }
     // candle has one pool of threads in a process, which serves one caller at a time.
-    let is_shared = args.session == SessionKind::Threads && args.workers > 1;
     let mut again = Command::new(env::current_exe()?);
     again.args(env::args_os().skip(1)).env(RAYON, args.threads().to_string());
-    Err(again.env(CANDLE, if is_shared { 1 } else { args.threads() }.to_string()).exec())
+    Err(again.env(CANDLE, if args.shares_threads() { 1 } else { args.threads() }.to_string()).exec())
 }
 
 fn run(args: &Args, signals: Signals) -> Result<()> {
@@ -90,24 +89,25 @@ fn run(args: &Args, signals: Signals) -> Result<()> {
     listener.set_nonblocking(true)?;
     let address = listener.local_addr()?;
 
+    let settings = args.settings()?;
     let path = model::find(args.model.as_deref(), &SMOLLM2)?;
     let weights = Weights::open(&path)?;
     let config = Config::open_ignoring(&weights, &args.ignore_key)?;
     // Also compares the tensors with the configuration, before a worker reads them.
-    plan(&config, &weights, args.workers.into())?;
+    plan(&config, &weights, settings.workers)?;
     let text = Arc::new(Text::open(&weights)?);
     let most = config.first_context().map_or(config.context, |first| config.context.min(first));
     let context = args.max_model_len.unwrap_or(most);
     ensure!(context <= most, "--max-model-len {context}: the model can be served with at most {most} tokens");
     let sequences = args.max_num_seqs as usize;
-    let memory = Memory::new(args, &config, &Arc::new(weights), (sequences, context))?;
+    let memory = Memory::new(args, &settings, &config, &Arc::new(weights), (sequences, context))?;
     let last = if config.eos.is_empty() { text.ends().to_vec() } else { config.eos.to_vec() };
     let name = args.served_model_name.clone().unwrap_or_else(|| name_of(&path));
 
     let recorder = metrics::install().context("metrics can't be recorded")?;
     let (requests, inbox) = engine::channel(args.max_num_seqs as usize + 256);
     let health = Arc::new(Health::new());
-    let options = options(args, path, &memory, context);
+    let options = options(args, &settings, path, &memory, context);
     let drain = Drain::new();
     ends.drain(drain.clone(), health.clone(), Duration::from_secs(args.drain));
     let (of_engine, end) = (health.clone(), drain.clone());
@@ -119,9 +119,9 @@ fn run(args: &Args, signals: Signals) -> Result<()> {
     args.log_format.tell(&format!(
         "{name} on {} workers ({}, {}): context {context} tokens, cache {} blocks of {} tokens, {} MiB of each \
          worker, at most {sequences} texts at a time",
-        args.workers,
-        args.session,
-        args.backend,
+        settings.workers,
+        settings.session,
+        settings.backend,
         memory.blocks,
         disco_models::BLOCK,
         (memory.blocks * memory.block_bytes) >> 20,
@@ -163,17 +163,15 @@ impl Drop for Ending {
     }
 }
 
-fn options(args: &Args, path: std::path::PathBuf, memory: &Memory, context: usize) -> Options {
+fn options(args: &Args, settings: &Settings, path: std::path::PathBuf, memory: &Memory, context: usize) -> Options {
     let mut load = Load::new(path, args.precision());
     load.threads = args.threads();
     load.ignored_keys.clone_from(&args.ignore_key);
     Options {
         placement: Placement {
-            kind: args.session,
-            workers: args.workers.into(),
-            nodes: args.nodes,
-            backend: args.backend.clone(),
-            devices: args.devices.clone(),
+            builder: args.builder(settings),
+            backend: settings.backend.clone(),
+            devices: settings.devices.clone(),
             step_deadline: Duration::from_secs(args.step_deadline),
             serve: Serve::new(load, memory.blocks, args.max_num_seqs as usize),
         },

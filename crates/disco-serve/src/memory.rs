@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result, ensure};
 use candle_core::Device;
+use disco::Settings;
 use disco_candle::HeadPlan;
 use disco_candle::weights::{Shards, Weights};
 use disco_models::{BLOCK, Config, Precision, plan};
@@ -31,11 +32,12 @@ impl Memory {
     /// The model can't be split over the workers, there is no room for one block, or it can't be known.
     pub(crate) fn new(
         args: &Args,
+        settings: &Settings,
         config: &Config,
         weights: &Arc<Weights>,
         (sequences, context): (usize, usize),
     ) -> Result<Self> {
-        let (workers, precision) = (usize::from(args.workers), args.precision());
+        let (workers, precision) = (settings.workers, args.precision());
         let heads = HeadPlan::new(config.heads, config.kv_heads, workers)?;
         let most = (0..workers).map(|rank| heads.kv(rank).len()).max().unwrap_or(0);
         let elements = config.layers * 2 * most * BLOCK * config.head_dim;
@@ -45,9 +47,9 @@ impl Memory {
             Some(bytes) => bytes as usize / block_bytes,
             None => {
                 ensure!(
-                    ON_THE_HOST.contains(&args.backend.as_str()),
+                    ON_THE_HOST.contains(&settings.backend.as_str()),
                     "the backend {} uses devices, whose free memory is not known: set --kv-cache-bytes",
-                    args.backend
+                    settings.backend
                 );
                 let read = weights_bytes(config, weights, precision, workers)?;
                 let free = free_bytes().context("the free memory is not known: set --kv-cache-bytes")?;

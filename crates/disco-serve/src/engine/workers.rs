@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use disco::error::ErrorKind;
 use disco::{
     Builder, DRef, DataPlane as _, Deadlines, Error, Json, LaneSession, ReplacementPolicy, Session as _,
-    SessionExt as _, SessionKind, Value, WorkerId,
+    SessionExt as _, Value, WorkerId,
 };
 use disco_models::serving::{Plan, Reply, Serve};
 use nix::sys::signal::{Signal, kill};
@@ -25,12 +25,8 @@ const STEP: &str = "serve.step";
 /// Where the model runs.
 #[derive(Clone, Debug)]
 pub struct Placement {
-    /// Kind of session.
-    pub kind: SessionKind,
-    /// Number of workers, which share the model.
-    pub workers: usize,
-    /// Number of nodes, for a session of nodes.
-    pub nodes: usize,
+    /// The session, whose workers share the model.
+    pub builder: Builder,
     /// Backend of the data plane.
     pub backend: String,
     /// The device of each worker; empty for the session's choice.
@@ -58,16 +54,12 @@ pub(super) type Computing = Pin<Box<dyn Future<Output = Result<Reply, Error>>>>;
 impl Workers {
     /// Starts a session, and loads the model.
     pub(super) async fn start(placement: Placement) -> Result<Self, Error> {
-        let is_apart = placement.kind != SessionKind::Threads;
         let deadlines = Deadlines::default().with_call(placement.step_deadline).with_collective(LOADING);
-        let mut builder = Builder::new(placement.kind, placement.workers)
-            .apart(is_apart)
+        let builder = placement.builder.clone();
+        let builder = builder
             .collective_deadline(placement.step_deadline)
             .deadlines(deadlines)
             .replacement(ReplacementPolicy::when_asked());
-        if placement.kind == SessionKind::Nodes {
-            builder = builder.node_options(|options| options.count = placement.nodes);
-        }
         let session = Arc::new(on_a_thread("start", move || builder.start()).await?);
         let (began, limit) = (Instant::now(), placement.step_deadline);
         let mut workers = Self { session, placement, state: None, step: None, repair_limit: limit };
