@@ -11,6 +11,7 @@
 //! - A new lane brings a [`lane::Harness`].
 //! - [`Runner`] makes a test program of the suite, in this repository or another.
 //! - [`waiting`] has the polling loops of tests.
+//! - [`tsan`] compiles CUDA kernels for threads of the host.
 //! - [`Pattern`] makes inputs for benchmarks, and checks their results.
 //!
 //! The checks of a suite are listed by name. Each runs separately:
@@ -38,6 +39,7 @@ mod runner;
 mod summary;
 mod threads;
 mod timeout;
+pub mod tsan;
 pub mod waiting;
 
 pub use check::{Check, Outcome};
