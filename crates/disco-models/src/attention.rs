@@ -1,5 +1,7 @@
 //! Attention over the heads of one rank.
 
+use std::ops::Range;
+
 use candle_core::{Module as _, Tensor};
 use disco_candle::Comm;
 use disco_candle::HeadPlan;
@@ -82,6 +84,11 @@ impl Attention {
     /// The shape of keys and values of one token of each sequence.
     pub(crate) fn shape(&self, sequences: usize) -> [usize; 4] {
         [sequences, self.heads.groups.len(), 1, self.heads.head_dim]
+    }
+
+    /// The query heads of each kv head.
+    pub(crate) fn groups(&self) -> &[Range<usize>] {
+        &self.heads.groups
     }
 
     /// The attention of all ranks for `x`, `[sequences, tokens, dim]`.

@@ -404,6 +404,11 @@ impl Transformer {
             [heads, width]
         })
     }
+
+    /// The query heads of each kv head on this rank, in each layer.
+    pub(crate) fn groups(&self) -> &[Range<usize>] {
+        self.layers.first().map_or(&[], |block| block.attention.groups())
+    }
 }
 
 fn normed(norm: &Option<Norm>, x: Tensor) -> candle_core::Result<Tensor> {

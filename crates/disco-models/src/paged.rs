@@ -2,12 +2,11 @@
 
 use crate::attention::{Memory, View};
 use crate::heads::Heads;
-use crate::mask::mask;
 use crate::{ModelError, Transformer};
-use candle_core::{Device, Error, Result, Tensor};
+use candle_core::{Device, Result, Tensor};
 
 pub use disco_candle::paged::{BLOCK, Run};
-use disco_candle::paged::{Scope, attention};
+use disco_candle::paged::{Plan, Scope, attention};
 
 /// Keys and values of the kv heads of one rank, in blocks of 16 tokens. A sequence has a table of its blocks, in the order of its
 /// tokens; who makes the tables is the program's part, and a block may be in several of them.
@@ -99,8 +98,9 @@ impl Transformer {
         let views =
             self.views(|rope, window| Ok(View { rotation: rope.rotation_of(batch.positions())?, mask: None, window }))?;
         let rows = rows(batch, self.kv_shape(), self.device())?;
+        let plan = Plan::new(&batch.runs, self.groups(), self.device())?;
         let tokens = Tensor::new(&batch.tokens[..], self.device())?.unsqueeze(0)?;
-        let memories = pool.layers.iter().map(|layer| Paged { layer, runs: &batch.runs, rows: &rows });
+        let memories = pool.layers.iter().map(|layer| Paged { layer, plan: &plan, rows: &rows });
         let x = self.compute(&tokens, &views, memories)?.squeeze(0)?;
         let wanted = Tensor::new(&batch.wanted[..], self.device())?;
         Ok(self.last_norm(&x.index_select(&wanted, 0)?)?)
@@ -123,7 +123,7 @@ fn rows(batch: &Ragged, [kv_heads, head_dim]: [usize; 2], device: &Device) -> Re
 /// A layer's blocks, and where new tokens go.
 struct Paged<'a> {
     layer: &'a [Tensor; 2],
-    runs: &'a [Run],
+    plan: &'a Plan<'a>,
     rows: &'a Tensor,
 }
 
@@ -133,70 +133,8 @@ impl Memory for Paged<'_> {
             let (_, _, _, width) = memory.dims4()?;
             memory.reshape(((), width))?.scatter_set(self.rows, &new.contiguous()?.reshape(((), width))?, 0)?;
         }
-        match query.device() {
-            Device::Cpu => self.attend_in_place(heads, view.window, query),
-            _ => self.attend_to_copies(heads, view.window, query),
-        }
-    }
-}
-
-impl Paged<'_> {
-    fn attend_in_place(&self, heads: &Heads, window: Option<usize>, query: &Tensor) -> Result<Tensor> {
-        let mut scope = Scope::new(self.runs, &heads.groups);
-        (scope.window, scope.cap) = (window, heads.score_cap);
+        let mut scope = Scope::new(self.plan);
+        (scope.window, scope.cap) = (view.window, heads.score_cap);
         attention(&query.contiguous()?, &self.layer[0], &self.layer[1], scope)
-    }
-
-    /// Attention by operations of candle, which copies the keys and values of each sequence.
-    fn attend_to_copies(&self, heads: &Heads, window: Option<usize>, query: &Tensor) -> Result<Tensor> {
-        let mut from = 0;
-        let runs = self.runs.iter().map(|run| {
-            let query = query.narrow(2, from, run.count)?.contiguous()?;
-            from += run.count;
-            let [keys, values] = [self.gathered(0, run)?, self.gathered(1, run)?];
-            let mask = mask(&[0], run.first, run.count, window, (query.dtype(), query.device()))?;
-            heads.attend(&query, &keys, &values, mask.as_ref())
-        });
-        let runs = runs.collect::<Result<Vec<_>>>()?;
-        match &runs[..] {
-            [one] => Ok(one.clone()),
-            [] => Err(Error::Msg("a batch without tokens".into())),
-            all => Tensor::cat(all, 2),
-        }
-    }
-
-    /// The keys or values of a sequence, `[1, kv heads, tokens, head_dim]`.
-    fn gathered(&self, which: usize, run: &Run) -> Result<Tensor> {
-        let memory = &self.layer[which];
-        let (_, kv_heads, _, width) = memory.dims4()?;
-        let end = run.first + run.count;
-        let table = Tensor::new(&run.table[..end.div_ceil(BLOCK)], memory.device())?;
-        let blocks = memory.index_select(&table, 0)?.transpose(0, 1)?.contiguous()?;
-        blocks.reshape((1, kv_heads, (), width))?.narrow(2, 0, end)?.contiguous()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn copies_give_the_attention_of_blocks_in_place() {
-        // Two kv heads with 2 query heads each, and then 1 and 3: ranks can have unequal groups.
-        for groups in [vec![0..2, 2..4], vec![0..1, 1..4]] {
-            let heads = Heads { groups, head_dim: 8, score_cap: Some(2.0) };
-            let random = |shape: &[usize]| Tensor::randn(0f32, 1.0, shape, &Device::Cpu).unwrap();
-            let layer = [random(&[6, 2, BLOCK, 8]), random(&[6, 2, BLOCK, 8])];
-            let runs = [Run::new(0, 20, vec![4, 1]), Run::new(33, 1, vec![0, 5, 2]), Run::new(5, 3, vec![3])];
-            let query = random(&[1, 4, 24, 8]);
-            let rows = Tensor::zeros(1, candle_core::DType::U32, &Device::Cpu).unwrap();
-            for window in [None, Some(9)] {
-                let paged = Paged { layer: &layer, runs: &runs, rows: &rows };
-                let copied = paged.attend_to_copies(&heads, window, &query).unwrap();
-                let found = paged.attend_in_place(&heads, window, &query).unwrap();
-                let off = (copied - found).unwrap().abs().unwrap().flatten_all().unwrap().max(0).unwrap();
-                assert!(off.to_scalar::<f32>().unwrap() < 1e-5);
-            }
-        }
     }
 }

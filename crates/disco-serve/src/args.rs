@@ -120,7 +120,11 @@ impl Args {
             settings.session != SessionKind::Nodes || settings.nodes > 1,
             "a session of nodes needs their number: use --nodes, or `disco run --nodes`"
         );
-        ensure!(settings.groups == 1, "a server has one group of workers, and DISCO_GROUPS asks for {}", settings.groups);
+        ensure!(
+            settings.groups == 1,
+            "a server has one group of workers, and DISCO_GROUPS asks for {}",
+            settings.groups
+        );
         settings.apart = settings.session != SessionKind::Threads;
         settings.backend = self.backend.clone().unwrap_or(settings.backend);
         if !self.devices.is_empty() {

@@ -6,6 +6,7 @@
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
 use std::env;
+use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -40,6 +41,26 @@ fn every_kernel_compiles_without_register_spills() {
             assert_eq!((report.stack, report.stores, report.loads), (0, 0, 0), "{name} for {architecture}");
             // With 64 registers, two blocks of 512 threads fit on a multiprocessor.
             assert!(report.registers <= 64, "{name} for {architecture}: {} registers", report.registers);
+            eprintln!("{architecture} {name}: {} registers", report.registers);
+        }
+    }
+}
+
+/// The kernels of disco-candle, whose tests have no NVRTC.
+#[test]
+fn attention_compiles_without_register_spills() {
+    let Some(nvrtc) = nvrtc() else { return };
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/disco-candle/src/paged/attention.cu");
+    let source = kernels::MACHINE.to_owned() + &fs::read_to_string(file).unwrap();
+    for architecture in ARCHITECTURES {
+        let options = [format!("--gpu-architecture={architecture}"), "--std=c++17".into(), "--ptxas-options=-v".into()];
+        let compiled = nvrtc.compile(("attention.cu", &source), &[], &options).unwrap();
+        for (dtype, width) in
+            ["f32", "f16", "bf16"].into_iter().flat_map(|dtype| [64, 128, 256].map(|width| (dtype, width)))
+        {
+            let name = format!("disco_attention_{dtype}_{width}");
+            let report = PtxasReport::of(&compiled.log, &name, architecture);
+            assert_eq!((report.stack, report.stores, report.loads), (0, 0, 0), "{name} for {architecture}");
             eprintln!("{architecture} {name}: {} registers", report.registers);
         }
     }

@@ -13,6 +13,8 @@
 #define __forceinline__ inline
 #define __grid_constant__
 #define __launch_bounds__(threads)
+// One block of a process runs at a time if its kernel has shared memory.
+#define __shared__ static
 #define UNROLL
 #define DO_NOT_UNROLL
 
@@ -58,6 +60,37 @@ inline int __syncthreads_or(int value)
     if (threadIdx.x == 0)
         __atomic_store_n(any, 0, __ATOMIC_RELAXED);
     return result;
+}
+
+// The synchronisation of the lanes of a warp, and what they exchange.
+struct Warp {
+    pthread_barrier_t barrier;
+    // Double buffering: one is filled while the other may still be read.
+    float exchanged[2][32];
+};
+
+inline thread_local Warp *warp;
+inline thread_local unsigned exchange;
+
+inline void __syncwarp()
+{
+    pthread_barrier_wait(&warp->barrier);
+}
+
+extern "C" void AnnotateIgnoreSyncBegin(const char *file, int line);
+extern "C" void AnnotateIgnoreSyncEnd(const char *file, int line);
+
+// A shuffle orders no other memory access, so the sanitizer does not see its barrier.
+inline float __shfl_xor_sync(unsigned, float value, unsigned distance)
+{
+    float *exchanged = warp->exchanged[exchange++ & 1];
+    __atomic_store(exchanged + threadIdx.x % 32, &value, __ATOMIC_RELAXED);
+    AnnotateIgnoreSyncBegin(__FILE__, __LINE__);
+    pthread_barrier_wait(&warp->barrier);
+    AnnotateIgnoreSyncEnd(__FILE__, __LINE__);
+    float other;
+    __atomic_load(exchanged + (threadIdx.x % 32 ^ distance), &other, __ATOMIC_RELAXED);
+    return other;
 }
 
 #ifdef FAULT_STORE

@@ -33,8 +33,9 @@ impl Architecture {
 const MIN_ARCHITECTURE: Architecture = Architecture::new(7, 0);
 
 const KERNEL_SOURCE: Source<'_> = ("all_reduce.cu", include_str!("all_reduce.cu"));
-const HEADERS: [Source<'_>; 2] =
-    [("handshake.cuh", include_str!("handshake.cuh")), ("machine.cuh", include_str!("machine.cuh"))];
+const HEADERS: [Source<'_>; 2] = [("handshake.cuh", include_str!("handshake.cuh")), ("machine.cuh", MACHINE)];
+/// Instructions of the GPU, for the kernels of this crate and of others: `machine.cuh`.
+pub const MACHINE: &str = include_str!("machine.cuh");
 
 /// The variable with the path of NVRTC; it replaces the search.
 const LIBRARY_VARIABLE: &str = "DISCO_NVRTC_LIBRARY";

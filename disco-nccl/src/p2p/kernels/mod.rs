@@ -49,9 +49,9 @@ mod params;
 mod status;
 
 pub use choice::{Algorithm, Thresholds, choose};
-pub use compile::{Architecture, compile, cubin, nvrtc};
+pub use compile::{Architecture, MACHINE, compile, cubin, nvrtc};
 pub use grid::Grid;
 pub use name::{BARRIER, KERNELS, name};
-pub use nvrtc::{Compiled, Nvrtc};
+pub use nvrtc::{Compiled, Nvrtc, Source};
 pub use params::{FIELDS, MAX_BLOCKS, MAX_THREADS, MAX_WORLD, Params, STATE_BYTES, VECTOR};
 pub use status::{Cause, Failure, Phase};

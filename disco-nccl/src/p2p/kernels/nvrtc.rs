@@ -55,7 +55,7 @@ pub struct Compiled {
 }
 
 /// A source file: the name by which it is included, and its text.
-pub(super) type Source<'s> = (&'s str, &'s str);
+pub type Source<'s> = (&'s str, &'s str);
 
 impl Nvrtc {
     /// Loads the first usable library of the candidates.
@@ -100,7 +100,7 @@ impl Nvrtc {
     ///
     /// # Errors
     /// [`Error::Library`] with the compiler's log; [`Error::Invalid`] for a text that contains a NUL byte.
-    pub(super) fn compile(&self, main: Source<'_>, headers: &[Source<'_>], options: &[String]) -> Result<Compiled> {
+    pub fn compile(&self, main: Source<'_>, headers: &[Source<'_>], options: &[String]) -> Result<Compiled> {
         let names = terminated(headers.iter().map(|header| header.0))?;
         let texts = terminated(headers.iter().map(|header| header.1))?;
         let options = terminated(options.iter().map(String::as_str))?;

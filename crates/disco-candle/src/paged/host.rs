@@ -1,0 +1,161 @@
+//! Attention to keys and values in blocks, on the host.
+#![allow(unsafe_code)] // A function for instructions that the processor has, which `Level::detect` has found out.
+
+use std::ops::Range;
+
+use rayon::iter::{IntoParallelRefIterator as _, ParallelIterator as _};
+
+use super::vectors::{add, dots, softmax, widen};
+use super::{BLOCK, Plan, Scope, Sizes};
+use crate::products::{Element, Kind, Level};
+
+/// Tokens of a run that one task computes.
+const TILE: usize = 16;
+/// Products of elements that one thread computes sooner than it wakes another one.
+const MIN_WORK: usize = 1 << 18;
+
+/// The part of one thread: the queries of a kv head for some tokens of a run.
+struct Task {
+    run: usize,
+    kv: usize,
+    /// Tokens, from the first one of the run.
+    tokens: Range<usize>,
+    /// The place of the first one among all queries.
+    at: usize,
+}
+
+/// Keys and values of a layer, and queries.
+struct Elements<'a, T> {
+    query: &'a [T],
+    keys: &'a [T],
+    values: &'a [T],
+    /// All queries of a head.
+    tokens: usize,
+    kv_heads: usize,
+    width: usize,
+}
+
+/// The attention of all tokens, in the order of the queries.
+pub(super) fn compute<T: Element>(
+    scope: &Scope<'_>,
+    sizes: &Sizes,
+    level: Option<Level>,
+    elements: [&[T]; 3],
+    narrow: impl Fn(f32) -> T,
+) -> Vec<T> {
+    let slice = |index: usize| &elements[index][sizes.ranges[index].0..sizes.ranges[index].1];
+    let &Sizes { kv_heads, width, .. } = sizes;
+    let &Plan { runs, groups, tokens, heads, .. } = scope.plan;
+    let all = Elements { query: slice(0), keys: slice(1), values: slice(2), tokens, kv_heads, width };
+    let tasks = tasks(scope.plan);
+    let work: usize = runs.iter().map(|run| run.count * (run.first + run.count)).sum();
+    let one = |task: &Task| one(scope, level, &all, task);
+    let is_small = work * heads * width < MIN_WORK || rayon::current_num_threads() == 1;
+    let parts: Vec<_> = if is_small { tasks.iter().map(one).collect() } else { tasks.par_iter().map(one).collect() };
+    let mut y = vec![narrow(0.0); heads * tokens * width];
+    for (task, part) in tasks.iter().zip(parts) {
+        let rows = task.tokens.len() * width;
+        for (head, part) in groups[task.kv].clone().zip(part.chunks_exact(rows)) {
+            let start = (head * tokens + task.at) * width;
+            y[start..start + rows].iter_mut().zip(part).for_each(|(y, x)| *y = narrow(*x));
+        }
+    }
+    y
+}
+
+fn tasks(plan: &Plan<'_>) -> Vec<Task> {
+    let (mut tasks, mut from) = (Vec::new(), 0);
+    for (number, run) in plan.runs.iter().enumerate() {
+        for start in (0..run.count).step_by(TILE) {
+            let tokens = start..run.count.min(start + TILE);
+            let task = |kv| Task { run: number, kv, tokens: tokens.clone(), at: from + start };
+            tasks.extend((0..plan.groups.len()).map(task));
+        }
+        from += run.count;
+    }
+    tasks
+}
+
+#[cfg_attr(not(target_arch = "x86_64"), expect(unused_variables, reason = "there are no kernels"))]
+fn one<T: Element>(scope: &Scope<'_>, level: Option<Level>, all: &Elements<'_, T>, task: &Task) -> Vec<f32> {
+    #[cfg(target_arch = "x86_64")]
+    if level.is_some() {
+        // SAFETY: `Level::detect` has found AVX2, FMA and F16C, which all levels have.
+        return unsafe { one_avx2(scope, all, task) };
+    }
+    rows::<T, false>(scope, all, task)
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn one_avx2<T: Element>(scope: &Scope<'_>, all: &Elements<'_, T>, task: &Task) -> Vec<f32> {
+    rows::<T, true>(scope, all, task)
+}
+
+/// The attention of a task's queries, `[heads of the group, tokens, width]`.
+#[inline(always)]
+fn rows<T: Element, const FMA: bool>(scope: &Scope<'_>, all: &Elements<'_, T>, task: &Task) -> Vec<f32> {
+    let (run, group, width) = (&scope.plan.runs[task.run], scope.plan.groups[task.kv].clone(), all.width);
+    let tile = task.tokens.len();
+    let count = group.len() * tile;
+    // Row `head * tile + token`.
+    let mut query = vec![0.0; count * width];
+    for (head, rows) in group.zip(query.chunks_exact_mut(tile * width)) {
+        let start = (head * all.tokens + task.at) * width;
+        widen(&all.query[start..start + tile * width], rows);
+    }
+    let position = |row: usize| run.first + task.tokens.start + row % tile;
+    let lowest = |row: usize| scope.window.map_or(0, |window| (position(row) + 1).saturating_sub(window));
+    let (from, to) = (lowest(0) / BLOCK, position(tile - 1) / BLOCK);
+    let slots = (to + 1 - from) * BLOCK;
+    let mut buffer = vec![0.0; BLOCK * width];
+    let mut scores = vec![0.0; count * slots];
+    for block in from..=to {
+        let keys = block_of(all.keys, run.table[block], task.kv, all, &mut buffer);
+        for row in 0..count {
+            let query = &query[row * width..(row + 1) * width];
+            let scores = &mut scores[row * slots + (block - from) * BLOCK..][..BLOCK];
+            dots::<FMA>(query, keys, scores);
+        }
+    }
+    for row in 0..count {
+        let scores = &mut scores[row * slots..(row + 1) * slots];
+        let open = lowest(row) - from * BLOCK..position(row) + 1 - from * BLOCK;
+        softmax(scores, open, scope.cap.map(|cap| cap as f32));
+    }
+    let mut y = vec![0.0; count * width];
+    for block in from..=to {
+        let values = block_of(all.values, run.table[block], task.kv, all, &mut buffer);
+        for row in 0..count {
+            // Values of slots that are not written yet may be anything.
+            let start = lowest(row).max(block * BLOCK);
+            let end = (position(row) + 1).min((block + 1) * BLOCK);
+            if start < end {
+                let shares = &scores[row * slots..][start - from * BLOCK..end - from * BLOCK];
+                add::<FMA>(&mut y[row * width..(row + 1) * width], shares, &values[(start - block * BLOCK) * width..]);
+            }
+        }
+    }
+    y
+}
+
+/// The rows of a block and a kv head.
+#[inline(always)]
+fn block_of<'a, T: Element>(
+    memory: &'a [T],
+    block: u32,
+    kv: usize,
+    all: &Elements<'_, T>,
+    buffer: &'a mut [f32],
+) -> &'a [f32] {
+    let len = BLOCK * all.width;
+    let start = (block as usize * all.kv_heads + kv) * len;
+    let rows = &memory[start..start + len];
+    match T::KIND {
+        Kind::F32 => bytemuck::cast_slice(rows),
+        _ => {
+            widen(rows, buffer);
+            buffer
+        }
+    }
+}
