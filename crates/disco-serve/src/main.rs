@@ -172,6 +172,7 @@ fn options(args: &Args, settings: &Settings, path: std::path::PathBuf, memory: &
             builder: args.builder(settings),
             backend: settings.backend.clone(),
             devices: settings.devices.clone(),
+            step: engine::STEP,
             step_deadline: Duration::from_secs(args.step_deadline),
             serve: Serve::new(load, memory.blocks, args.max_num_seqs as usize),
         },

@@ -12,4 +12,4 @@ pub use request::{
     EVENTS_AHEAD, End, Event, Failure, Inbox, Refused, Request, Requests, Running, Submitted, Token, channel,
 };
 pub use run::{Options, run};
-pub use workers::Placement;
+pub use workers::{Placement, STEP};

@@ -284,10 +284,12 @@ impl Engine<'_> {
         self.health.step_ended(self.load());
         tracing::warn!(%error, resumed = voided.resumed.len(), abandoned = voided.abandoned.len(), "a step has failed");
         counter!("disco_serve_resumed_total").increment(voided.resumed.len() as u64);
+        // The lines after the first one are about the state of each worker.
+        let reason = error.to_string().lines().next().unwrap_or_default().to_owned();
         for abandoned in voided.abandoned {
             if let Some(sequence) = self.sequences.remove(&abandoned.id) {
                 tracing::warn!(request = sequence.id(), cause = %abandoned.cause, "a request is given up");
-                sequence.fail(Failure::Failed(abandoned.cause.to_string()));
+                sequence.fail(Failure::Failed(format!("{}: {reason}", abandoned.cause)));
             }
         }
         let (began, mut pause) = (Instant::now(), FIRST_PAUSE);

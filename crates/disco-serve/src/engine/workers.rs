@@ -19,8 +19,8 @@ use tokio::time::timeout;
 
 /// How long a model can be loaded.
 const LOADING: Duration = Duration::from_secs(3600);
-/// The function of the workers that computes a step.
-const STEP: &str = "serve.step";
+/// The worker function of `disco-models` that computes a step.
+pub const STEP: &str = "serve.step";
 
 /// Where the model runs.
 #[derive(Clone, Debug)]
@@ -31,6 +31,8 @@ pub struct Placement {
     pub backend: String,
     /// The device of each worker; empty for the session's choice.
     pub devices: Vec<i32>,
+    /// The worker function that computes a step: [`STEP`], or one that calls it.
+    pub step: &'static str,
     /// How long a step can take.
     pub step_deadline: Duration,
     /// The model and its memory.
@@ -79,7 +81,7 @@ impl Workers {
         // A new worker has no state.
         let states = state.clone();
         session.on_replaced(move |_| vec![(states.clone(), Value::None)]);
-        (self.state, self.step) = (Some(state), Some(session.function(STEP).await?));
+        (self.state, self.step) = (Some(state), Some(session.function(self.placement.step).await?));
         Ok(())
     }
 

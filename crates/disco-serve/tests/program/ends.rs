@@ -10,7 +10,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value as Json, json};
 
-use crate::server::{Server, completion, model, post};
+use crate::client::{completion, post};
+use crate::server::{Server, model};
 
 #[test]
 fn a_signal_lets_requests_end_and_refuses_new_ones() {

@@ -3,7 +3,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 #![cfg(target_os = "linux")]
 
+mod client;
 mod ends;
+mod poison;
 mod server;
 
 use std::io::{BufRead as _, BufReader};
@@ -11,11 +13,12 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
+use client::{completion, post, read};
 use disco_candle::weights::Weights;
 use disco_models::text::Text;
 use nix::sys::signal::{Signal, kill};
 use serde_json::{Value as Json, json};
-use server::{Server, completion, model, post, read};
+use server::{Server, model};
 
 /// The prompts of a model's reference, and the greedy texts that transformers has generated.
 fn reference(name: &str) -> Vec<(Vec<u32>, String, Vec<u32>)> {
@@ -168,7 +171,7 @@ fn disco_status_shows_requests_and_blocks() {
     let body = completion("The river was", 200, json!({"ignore_eos": true, "stream": true}));
     let mut stream = BufReader::new(server.begin(&post("/v1/completions", &body)));
     stream.read_line(&mut String::new()).unwrap();
-    let notes = || disco::programs::ask(server.id()).unwrap().notes;
+    let notes = || disco::programs::ask(server.process().as_raw() as u32).unwrap().notes;
     assert_eq!(notes()["address"], format!("http://{}/v1", server.address));
     assert!(notes()["blocks"].ends_with(" of 13 used"), "{:?}", notes());
     drop(stream);

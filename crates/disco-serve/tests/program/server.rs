@@ -1,8 +1,8 @@
-//! The program, and requests to it.
+//! The program.
 
 use std::fs;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::thread::{self, JoinHandle};
@@ -10,10 +10,8 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use serde_json::{Value as Json, json};
 
-/// How long anything may take.
-const LIMIT: Duration = Duration::from_secs(60);
+use crate::client::{Client, LIMIT};
 
 /// The folder of a small model.
 pub(crate) fn model(name: &str) -> PathBuf {
@@ -23,33 +21,8 @@ pub(crate) fn model(name: &str) -> PathBuf {
 /// A server, which ends with this value.
 pub(crate) struct Server {
     child: Child,
-    pub(crate) address: SocketAddr,
+    client: Client,
     log: Option<JoinHandle<String>>,
-}
-
-/// An answer: its status and its body.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Answer {
-    pub(crate) status: u16,
-    pub(crate) body: String,
-}
-
-impl Answer {
-    pub(crate) fn json(&self) -> Json {
-        serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {}", self.body))
-    }
-
-    /// The text of the first choice, whole or as a stream.
-    pub(crate) fn text(&self) -> String {
-        assert_eq!(self.status, 200, "{}", self.body);
-        let of = |body: &Json| body["choices"][0]["text"].as_str().unwrap_or_default().to_owned();
-        if self.body.starts_with('{') {
-            return of(&self.json());
-        }
-        assert!(self.body.ends_with("data: [DONE]\n\n"), "{}", self.body);
-        let data = self.body.lines().filter_map(|line| line.strip_prefix("data: {"));
-        data.map(|data| of(&serde_json::from_str(&format!("{{{data}")).unwrap())).collect()
-    }
 }
 
 impl Server {
@@ -78,40 +51,7 @@ impl Server {
             }
         };
         let log = thread::spawn(move || rest(log, said));
-        Self { child, address, log: Some(log) }
-    }
-
-    pub(crate) fn wait_until(&self, what: &str, mut is_so: impl FnMut() -> bool) {
-        let start = Instant::now();
-        while !is_so() {
-            assert!(start.elapsed() < LIMIT, "{what}: not after {LIMIT:?}");
-            thread::sleep(Duration::from_millis(5));
-        }
-    }
-
-    pub(crate) fn get(&self, path: &str) -> Answer {
-        self.exchange(&format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"))
-    }
-
-    pub(crate) fn post(&self, path: &str, body: &Json) -> Answer {
-        self.exchange(&post(path, body))
-    }
-
-    /// A greedy text of a prompt.
-    pub(crate) fn complete(&self, prompt: &str, tokens: usize, more: Json) -> Answer {
-        self.post("/v1/completions", &completion(prompt, tokens, more))
-    }
-
-    /// Sends a request without reading its answer.
-    pub(crate) fn begin(&self, request: &str) -> TcpStream {
-        let mut stream = TcpStream::connect(self.address).unwrap();
-        stream.set_read_timeout(Some(LIMIT)).unwrap();
-        stream.write_all(request.as_bytes()).unwrap();
-        stream
-    }
-
-    fn exchange(&self, request: &str) -> Answer {
-        read(self.begin(request))
+        Self { child, client: Client { address }, log: Some(log) }
     }
 
     /// The processes of the workers, in the order of their start.
@@ -125,12 +65,13 @@ impl Server {
         children.into_iter().map(Pid::from_raw).collect()
     }
 
-    pub(crate) fn id(&self) -> u32 {
-        self.child.id()
+    /// The process of the server.
+    pub(crate) fn process(&self) -> Pid {
+        Pid::from_raw(self.child.id() as i32)
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
-        kill(Pid::from_raw(self.child.id() as i32), signal).unwrap();
+        kill(self.process(), signal).unwrap();
     }
 
     /// Waits for the end of the program. Returns its status and what it has said.
@@ -147,6 +88,14 @@ impl Server {
     }
 }
 
+impl Deref for Server {
+    type Target = Client;
+
+    fn deref(&self) -> &Client {
+        &self.client
+    }
+}
+
 impl Drop for Server {
     fn drop(&mut self) {
         let _ = self.child.kill();
@@ -160,42 +109,4 @@ impl Drop for Server {
 fn rest(mut log: BufReader<ChildStderr>, mut said: String) -> String {
     let _ = log.read_to_string(&mut said);
     said
-}
-
-/// A request for a greedy text.
-pub(crate) fn completion(prompt: &str, tokens: usize, more: Json) -> Json {
-    let mut body = json!({ "prompt": prompt, "max_tokens": tokens, "temperature": 0 });
-    let more = more.as_object().unwrap().clone();
-    body.as_object_mut().unwrap().extend(more);
-    body
-}
-
-/// The bytes of a request.
-pub(crate) fn post(path: &str, body: &Json) -> String {
-    let body = body.to_string();
-    let length = body.len();
-    format!(
-        "POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
-    )
-}
-
-/// The rest of an answer.
-pub(crate) fn read(mut stream: TcpStream) -> Answer {
-    let mut bytes = Vec::new();
-    stream.read_to_end(&mut bytes).unwrap();
-    let text = String::from_utf8(bytes).unwrap();
-    let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no head: {text:?}"));
-    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-    let is_chunked = head.to_ascii_lowercase().contains("transfer-encoding: chunked");
-    Answer { status, body: if is_chunked { unchunked(body) } else { body.to_owned() } }
-}
-
-fn unchunked(mut body: &str) -> String {
-    let mut whole = String::new();
-    while let Some((size, rest)) = body.split_once("\r\n") {
-        let size = usize::from_str_radix(size, 16).unwrap();
-        whole += &rest[..size];
-        body = rest[size..].strip_prefix("\r\n").unwrap();
-    }
-    whole
 }

@@ -70,6 +70,7 @@ pub struct Scheduler {
     /// Oldest first.
     pub(super) flights: VecDeque<Flight>,
     pub(super) next_step: u64,
+    pub(super) next_failure: u64,
     pub(super) counters: Counters,
     next_id: u64,
 }
@@ -114,6 +115,7 @@ impl Scheduler {
             free_slots: (0..limits.max_sequences).rev().collect(),
             flights: VecDeque::new(),
             next_step: 0,
+            next_failure: 0,
             counters: Counters::default(),
             next_id: 0,
             limits,

@@ -58,8 +58,8 @@ pub(super) struct Sequence {
     pub(super) chain: Chain,
     pub(super) incarnation: u32,
     pub(super) is_paused: bool,
-    /// Failures that it took part in.
-    pub(super) resumes: u32,
+    /// The failures that it took part in, apart from those that another sequence has turned out to cause.
+    pub(super) failures: Vec<u64>,
     /// Where the rows of the last failure ended, until a later row has succeeded there.
     pub(super) failed_at: Option<usize>,
     /// It has failed again before it got past `failed_at`.
@@ -90,7 +90,7 @@ impl Sequence {
             work,
             incarnation: 0,
             is_paused: false,
-            resumes: 0,
+            failures: Vec::new(),
             failed_at: None,
             is_suspect: false,
             resident: None,

@@ -109,6 +109,26 @@ fn a_sequence_that_passes_its_position_between_failures_is_no_suspect_but_has_fe
 }
 
 #[test]
+fn failures_of_a_sequence_that_fails_alone_do_not_count_for_others() {
+    let mut scheduler = scheduler(64, 64);
+    let a = scheduler.submit(work(0, 20, 200)).unwrap();
+    for killer in 1..4 {
+        let killer = scheduler.submit(work(killer, 20, 10)).unwrap();
+        for _ in 0..2 {
+            scheduler.plan().unwrap();
+            assert_eq!(scheduler.void().resumed, [a, killer]);
+        }
+        // The older suspect runs first, and gets past the position.
+        while scheduler.sequences[&a].is_suspect {
+            run(&mut scheduler);
+        }
+        assert_eq!(only(&scheduler.plan().unwrap()).id, killer);
+        let abandoned = Abandoned { id: killer, cause: Cause::Alone { position: 20 } };
+        assert_eq!(scheduler.void(), Voided { resumed: vec![], abandoned: vec![abandoned] });
+    }
+}
+
+#[test]
 fn a_reply_without_a_token_changes_nothing() {
     let mut scheduler = scheduler(64, 64);
     let id = scheduler.submit(work(0, 4, 10)).unwrap();

@@ -1,0 +1,172 @@
+//! Prompts that their workers don't survive. The engine and the HTTP layer run in this process, and the worker function of
+//! a step is one of this file, which calls the product's.
+
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use disco::Builder;
+use disco_candle::weights::Weights;
+use disco_core::function::{self, Args, BoxError};
+use disco_core::{Object, Value, WorkerContext};
+use disco_models::serving::{Plan, Serve, Tokens};
+use disco_models::text::Text;
+use disco_models::worker::Load;
+use disco_models::{Config, Precision};
+use disco_serve::engine::{self, Options, Placement, STEP, schedule};
+use disco_serve::health::Health;
+use disco_serve::http::{App, Drain, Limits, Model, serve};
+use serde_json::{Value as Json, json};
+
+use crate::client::{Client, completion};
+use crate::server::model;
+
+/// A token that makes worker 1 abort.
+const ABORTS: u32 = 500;
+/// A token that makes worker 1 panic.
+const PANICS: u32 = 501;
+const BLOCKS: u32 = 64;
+const SEQUENCES: u32 = 4;
+const CONTEXT: usize = 256;
+
+disco::register_function!("tests.poisoned_step", poisoned_step);
+
+/// Computes a step as the product does, unless worker 1 gets a poisonous token of a prompt.
+fn poisoned_step(ctx: &mut WorkerContext, state: Object, bytes: Arc<[u8]>) -> Result<Object, BoxError> {
+    let plan = Plan::from_bytes(&bytes)?;
+    let mut given = plan.rows.iter().filter_map(|row| match &row.tokens {
+        Tokens::Given(tokens) => Some(tokens),
+        _ => None,
+    });
+    match given.find_map(|tokens| tokens.iter().find(|token| [ABORTS, PANICS].contains(token))) {
+        Some(&ABORTS) if ctx.worker().index() == 1 => std::process::abort(),
+        Some(&PANICS) if ctx.worker().index() == 1 => panic!("the token is poisonous"),
+        _ => function::find(STEP)?.call(ctx, &Args::of_objects(&[state, Object::Value(Value::Bytes(bytes))])),
+    }
+}
+
+/// A server in this process, whose workers are processes.
+struct Server {
+    client: Client,
+    drain: Drain,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Server {
+    fn start() -> Self {
+        let path = model("llama-3");
+        let weights = Weights::open(&path).unwrap();
+        let (config, text) = (Config::open(&weights).unwrap(), Arc::new(Text::open(&weights).unwrap()));
+        let load = Load::new(path, Precision::F32);
+        let options = Options {
+            placement: Placement {
+                builder: Builder::processes(2).apart(true),
+                backend: "local".into(),
+                devices: Vec::new(),
+                step: "tests.poisoned_step",
+                step_deadline: Duration::from_secs(60),
+                serve: Serve::new(load, BLOCKS as usize, SEQUENCES as usize),
+            },
+            limits: schedule::Limits {
+                blocks: BLOCKS,
+                max_sequences: SEQUENCES,
+                max_batched_tokens: 32,
+                context: CONTEXT,
+                max_resumes: 3,
+            },
+            slow_reader: Duration::from_secs(60),
+        };
+        let (requests, inbox) = engine::channel(64);
+        let (health, drain) = (Arc::new(Health::new()), Drain::new());
+        let app = App {
+            requests,
+            model: Model { name: "tiny".into(), text, ends: config.eos.to_vec(), vocabulary: config.vocabulary },
+            limits: Limits::new(CONTEXT, BLOCKS as usize * disco_models::BLOCK),
+            token: None,
+            health: health.clone(),
+            metrics: None,
+        };
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let client = Client { address: listener.local_addr().unwrap() };
+        let (ended, until) = (drain.clone(), drain.clone());
+        let engine = thread::spawn(move || engine::run(options, inbox, health, ended.ended()).unwrap());
+        let http = thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+            runtime.block_on(async {
+                serve(tokio::net::TcpListener::from_std(listener).unwrap(), app, until).await;
+            });
+        });
+        client.wait_until("the server is ready", || client.get("/ready").status == 200);
+        Self { client, drain, threads: vec![http, engine] }
+    }
+
+    /// Asks for a text, again while workers are replaced.
+    fn ask(&self, prompt: &Json, more: &Json) -> crate::client::Answer {
+        let mut body = completion("", 40, more.clone());
+        body["prompt"] = prompt.clone();
+        let mut answers = std::iter::repeat_with(|| self.client.post("/v1/completions", &body));
+        answers.find(|answer| answer.status != 503).unwrap()
+    }
+
+    fn end(self) {
+        self.drain.end();
+        for thread in self.threads {
+            thread.join().unwrap();
+        }
+    }
+}
+
+/// A request whose prompt has `poison` ends with an error that has `words`; those that run with it are answered as ever.
+fn ends_alone(poison: u32, words: &[&str]) {
+    let server = Server::start();
+    let good = |index: usize| {
+        let more = if index.is_multiple_of(2) { json!({}) } else { json!({"temperature": 0.9, "seed": index}) };
+        (json!(["The river was", "a", "Once upon a time there was"][index % 3]), more)
+    };
+    let ask = |index: usize| {
+        let (prompt, mut more) = good(index);
+        more["ignore_eos"] = json!(true);
+        server.ask(&prompt, &more).text()
+    };
+    let expected: Vec<_> = (0..6).map(ask).collect();
+    thread::scope(|scope| {
+        let others: Vec<_> = (0..3)
+            .map(|client| {
+                let (ask, expected) = (&ask, &expected);
+                scope.spawn(move || {
+                    for index in (client..).step_by(3).take(8) {
+                        assert_eq!(ask(index % 6), expected[index % 6]);
+                    }
+                })
+            })
+            .collect();
+        for _ in 0..2 {
+            let answer = server.ask(&json!([5, 6, poison, 7]), &json!({}));
+            assert_eq!(answer.status, 500, "{answer:?}");
+            let error = &answer.json()["error"];
+            let message = error["message"].as_str().unwrap();
+            assert!(words.iter().all(|words| message.contains(words)), "{message}");
+            assert_eq!(error["code"], "internal_error");
+        }
+        others.into_iter().for_each(|client| client.join().unwrap());
+    });
+    server.client.wait_until("all blocks are free", || {
+        let load = &server.client.get("/health").json()["load"];
+        load["free_blocks"] == load["blocks"] && load["running"] == 0
+    });
+    server.end();
+}
+
+#[test]
+fn a_prompt_that_kills_its_workers_ends_alone() {
+    disco::init_test!();
+    ends_alone(ABORTS, &["while no other request was running", "worker 1", "SIGABRT"]);
+}
+
+#[test]
+fn a_prompt_that_makes_a_worker_panic_ends_alone() {
+    disco::init_test!();
+    ends_alone(PANICS, &["while no other request was running", "worker 1", "the token is poisonous"]);
+}
