@@ -1,6 +1,7 @@
 //! Disco's developer commands. `cargo xtask check` is the gate; `cargo xtask test` runs the tests.
 
 mod built;
+mod clients;
 mod cuda;
 mod examples;
 mod fast;
@@ -40,9 +41,9 @@ enum Command {
     },
     /// Run the tests: clippy of each crate and feature alone, all test programs, documentation tests, examples
     Test {
-        /// Also run the loom models, tests under AddressSanitizer, ten minutes of random sessions, the GPU evidence kit
-        /// on the test double, a minute of each fuzz target and cargo-deny, compile `disco-models` for CUDA, and build
-        /// each package as it would be published
+        /// Also run the loom models, tests under AddressSanitizer, ten minutes of random sessions, half an hour of requests
+        /// to `disco-serve`, the GPU evidence kit on the test double, a minute of each fuzz target and cargo-deny, compile
+        /// `disco-models` for CUDA, and build each package as it would be published
         #[arg(long)]
         long: bool,
     },
@@ -65,6 +66,8 @@ enum Command {
         #[arg(required = true)]
         models: Vec<models::Model>,
     },
+    /// Fetch the Python clients of the long tests of `disco-serve` into the cache folder
+    FetchClients,
     /// Check the guide's links, chapters and variables, and build it as a book in `target/book`; warnings are errors
     Book,
     /// Check the licences and sources of all dependencies with cargo-deny
@@ -100,6 +103,7 @@ impl Command {
             Self::GpuBundle { folder, .. } => return gpu::bundle(&folder),
             Self::Cuda => return cuda::check(),
             Self::Fetch { models } => return models::fetch(&models),
+            Self::FetchClients => return clients::fetch(),
             Self::Book => return tools::book(),
             Self::Deny => return tools::deny(),
             Self::Modules => return modules::check(),

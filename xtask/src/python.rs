@@ -39,16 +39,16 @@ impl Python {
     /// # Errors
     /// The packages can't be fetched, the native part does not build, or a check fails.
     pub(crate) fn run(&self) -> Result<()> {
-        let Some(python) = interpreter()? else { return Ok(()) };
+        let Some(python) = interpreter("the tests of the Python package")? else { return Ok(()) };
         libraries::fetch(false);
         let folder = root().join("target/python");
         if self.wheel {
             return wheel(&python, &folder);
         }
         let venv = if self.long {
-            environment(&python, &folder.join("venv-long"), "long.txt")?
+            environment(&python, &folder.join("venv-long"), &requirements("long.txt"))?
         } else {
-            environment(&python, &folder.join("venv"), "requirements.txt")?
+            environment(&python, &folder.join("venv"), &requirements("requirements.txt"))?
         };
         let site = site(&folder)?;
         let torch = if self.long { torch(&folder)? } else { None };
@@ -121,18 +121,23 @@ fn package() -> PathBuf {
     root().join("crates/disco-python")
 }
 
-/// The interpreter, if it has the version of the requirements.
+/// A file of the package's tests.
+fn requirements(name: &str) -> PathBuf {
+    package().join("tests").join(name)
+}
+
+/// The interpreter, if it has the version of the requirements; `what` needs it.
 ///
 /// # Errors
 /// `DISCO_REQUIRE` asks for it, and it is not there.
-fn interpreter() -> Result<Option<PathBuf>> {
+pub(crate) fn interpreter(what: &str) -> Result<Option<PathBuf>> {
     let said = ["python3.11", "python3"].into_iter().map(|name| (name, version(name)));
     let found: Vec<_> = said.collect();
     if let Some((name, _)) = found.iter().find(|(_, version)| version.as_deref() == Some(VERSION)) {
         return Ok(Some(name.into()));
     }
     let is_required = env::var("DISCO_REQUIRE").is_ok_and(|names| names.split(',').any(|name| name == "ffi"));
-    let text = format!("the tests of the Python package need Python {VERSION}, and found {found:?}");
+    let text = format!("{what} need Python {VERSION}, and found {found:?}");
     ensure!(!is_required, "{text}");
     eprintln!("== skipped: {text}");
     Ok(None)
@@ -144,11 +149,13 @@ fn version(name: &str) -> Option<String> {
     Some(String::from_utf8(output.stdout).ok()?.trim().to_owned()).filter(|version| !version.is_empty())
 }
 
-/// A virtual environment with the packages of a file of `tests`, which is made anew after a change of the file.
-fn environment(python: &Path, venv: &Path, requirements: &str) -> Result<PathBuf> {
-    let requirements = package().join("tests").join(requirements);
+/// A virtual environment with the packages of a file, which is made anew after a change of the file.
+///
+/// # Errors
+/// The packages can't be fetched, or have other hashes than the file says.
+pub(crate) fn environment(python: &Path, venv: &Path, requirements: &Path) -> Result<PathBuf> {
     let stamp = venv.join("requirements.txt");
-    let wanted = fs::read(&requirements)?;
+    let wanted = fs::read(requirements)?;
     if fs::read(&stamp).is_ok_and(|found| found == wanted) {
         return Ok(venv.to_owned());
     }
@@ -165,7 +172,8 @@ fn environment(python: &Path, venv: &Path, requirements: &str) -> Result<PathBuf
         "--require-hashes",
         "-r",
     ]);
-    run(install.arg(requirements)).context("the packages for the tests of the Python package can't be fetched")?;
+    let fetched = run(install.arg(requirements));
+    fetched.with_context(|| format!("the packages of {} can't be fetched", requirements.display()))?;
     fs::write(stamp, wanted)?;
     Ok(venv)
 }
@@ -186,7 +194,7 @@ const PLATFORM: &str = "manylinux_2_28";
 
 /// Builds the wheel as it would be published, and tries it and the source in new environments.
 fn wheel(python: &Path, folder: &Path) -> Result<()> {
-    let tools = environment(python, &folder.join("wheel-tools"), "wheel.txt")?;
+    let tools = environment(python, &folder.join("wheel-tools"), &requirements("wheel.txt"))?;
     let wheels = folder.join("wheels");
     if wheels.exists() {
         fs::remove_dir_all(&wheels)?;

@@ -139,6 +139,11 @@ pub(crate) fn long_tests() -> Vec<Step> {
         long("models that TVM compiles", "test --quiet --package disco-ffi --test models"),
         step("models for tests", "run --quiet --package xtask -- fetch smollm2 minilm"),
         long("language model on several workers", "test --quiet --package disco-models --test transformer long::"),
+        step("clients of the server", "run --quiet --package xtask -- fetch-clients"),
+        long(
+            "server: clients, lost workers and a soak",
+            "test --quiet --package disco-serve --test program -- clients:: mix:: soak::",
+        ),
         long("tasks of torchrun", "test --quiet --package disco-tests --test launchers torchrun::"),
         long("ranks and tasks under Slurm", "test --quiet --package disco-runtime-cli --test mpi slurm::"),
         step(

@@ -4,6 +4,7 @@
 #![cfg(target_os = "linux")]
 
 mod client;
+mod clients;
 mod ends;
 mod poison;
 mod server;

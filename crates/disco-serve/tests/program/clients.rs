@@ -1,0 +1,67 @@
+//! Python clients, with `DISCO_LONG_TESTS`: `cargo xtask fetch-clients` fetches them. What they check is in `tests/clients`.
+
+use std::env;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use disco_conformance::Fetched;
+use tempfile::TempDir;
+
+use crate::server::{Server, model};
+
+/// An interpreter with the packages of `tests/clients/requirements.txt`.
+const PYTHON: Fetched = Fetched::long("serving-clients/bin/python").required_by("clients");
+const TEMPLATE: &str = "{% for m in messages %}<|begin|>{{ m.role }}: {{ m.content }}\n{% endfor %}<|begin|>assistant:";
+
+/// A script of `tests/clients`, with a folder for its files.
+fn script(name: &str, folder: &TempDir) -> Option<Command> {
+    if env::var_os("DISCO_LONG_TESTS").is_none() {
+        eprintln!("skipped: clients of the server run with DISCO_LONG_TESTS=1 only");
+        return None;
+    }
+    let mut command = Command::new(PYTHON.find()?);
+    command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients").join(name));
+    // Nothing is looked up on Hugging Face's hub.
+    command.envs(["HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "PYTHONDONTWRITEBYTECODE"].map(|name| (name, "1")));
+    command.env("HF_HOME", folder.path()).env("TMPDIR", folder.path()).current_dir(folder.path());
+    // Proxies of the environment are for other hosts.
+    for name in ["http_proxy", "https_proxy", "all_proxy"] {
+        command.env_remove(name).env_remove(name.to_uppercase());
+    }
+    Some(command)
+}
+
+fn succeed(mut command: Command) {
+    let output = command.output().unwrap();
+    let said = [output.stdout, output.stderr].map(|said| String::from_utf8_lossy(&said).into_owned()).concat();
+    assert!(output.status.success(), "{said}");
+}
+
+#[test]
+fn the_client_openai_gets_texts_errors_and_streams_that_outlive_a_worker() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(mut command) = script("openai_client.py", &folder) else { return };
+    let (of_model, token) = (folder.path().join("tiny"), folder.path().join("token"));
+    fs::create_dir(&of_model).unwrap();
+    for file in ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"] {
+        fs::copy(model("llama-old").join(file), of_model.join(file)).unwrap();
+    }
+    fs::write(of_model.join("chat_template.jinja"), TEMPLATE).unwrap();
+    fs::write(&token, "secret").unwrap();
+    let server = Server::start(&of_model, &["--token-file", token.to_str().unwrap()]);
+    command.arg(server.address.to_string()).arg("secret").arg(server.process().to_string());
+    command.args(server.workers().iter().map(ToString::to_string));
+    succeed(command);
+    let (status, said) = server.ended();
+    assert!(status.success(), "{status}: {said}");
+}
+
+#[test]
+fn the_client_lm_eval_measures_what_numpy_and_transformers_compute() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(mut command) = script("lm_eval_client.py", &folder) else { return };
+    let server = Server::start(&model("llama-old"), &["--served-model-name", "model"]);
+    command.arg(server.address.to_string()).arg(model("llama-old"));
+    succeed(command);
+}
