@@ -1,6 +1,7 @@
-# Part 4 of `gpu-evidence.sh`, which reads this file: language models with random weights on one GPU. The example `generate`
-# (built with CUDA) beside transformers: speeds, texts and logits, lost workers, wrong devices. Without PyTorch, and in a
-# rehearsal, the models are tiny and the references are the texts of one worker.
+# Part 4 of `gpu-evidence.sh`, which reads this file: language models with random weights on one GPU. The example `attention`
+# (built with CUDA, like `generate`) compares and measures a kernel beside the host. `generate` beside transformers: speeds, texts
+# and logits, lost workers, wrong devices. Without PyTorch, and in a rehearsal, the models are tiny and the references are the
+# texts of one worker.
 
 M=$W/models G=$B/generate
 mkdir -p "$M" "$W/cache"
@@ -62,6 +63,7 @@ in_python() {
 }
 
 machine "ldd '$G' | grep 'not found'; true"
+step attention 60 "$B/attention" $(short '' --quick)
 [ "$makes_tiny" = 1 ] && step models_tiny 30 "$python" "$here/gpu_models.py" tiny "$M"
 transformers transformers_large 120 large
 own_reference large
@@ -108,4 +110,4 @@ fi
 mps_start
 killed killed_mps 60 cuda_p2p "$(short 1000 400)"
 mps_end
-figures=(shares_2_nccl shares_2_cuda_p2p) # the lines of the other steps have theirs
+figures=(attention shares_2_nccl shares_2_cuda_p2p) # the lines of the other steps have theirs

@@ -58,7 +58,8 @@ enum Command {
         #[arg(long)]
         due: bool,
     },
-    /// Compile `disco-models` and its example `generate` for CUDA, with nvcc from wheels, in `target/cuda`
+    /// Compile `disco-candle`, `disco-models` and their examples `attention` and `generate` for CUDA, with nvcc from wheels,
+    /// in `target/cuda`
     Cuda,
     /// Fetch language models for examples and tests into the cache folder, and print the paths of their files
     Fetch {

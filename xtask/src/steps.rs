@@ -136,6 +136,10 @@ pub(crate) fn long_tests() -> Vec<Step> {
         long("traces of many commands", "test --quiet --package disco-tests --test kinds many_commands"),
         long("many nodes that are processes", "test --quiet --package disco-tests --test nodes many_nodes"),
         long("kernels on threads, for longer", "test --quiet --package disco-nccl --test kernels tsan::"),
+        long(
+            "attention kernels on threads, for longer",
+            "test --quiet --package disco-candle --lib paged::tests::kernels",
+        ),
         long("models that TVM compiles", "test --quiet --package disco-ffi --test models"),
         step("models for tests", "run --quiet --package xtask -- fetch smollm2 minilm"),
         long("language model on several workers", "test --quiet --package disco-models --test transformer long::"),

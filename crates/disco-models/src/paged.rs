@@ -6,7 +6,7 @@ use crate::{ModelError, Transformer};
 use candle_core::{Device, Result, Tensor};
 
 pub use disco_candle::paged::{BLOCK, Run};
-use disco_candle::paged::{Plan, Scope, attention};
+use disco_candle::paged::{Plan, Scope, attention, prepare};
 
 /// Keys and values of the kv heads of one rank, in blocks of 16 tokens. A sequence has a table of its blocks, in the order of its
 /// tokens; who makes the tables is the program's part, and a block may be in several of them.
@@ -71,9 +71,10 @@ impl Transformer {
     /// Memory for `blocks` blocks of 16 tokens, which is the same number on all ranks.
     ///
     /// # Errors
-    /// The device has too little memory.
+    /// The device has too little memory; the kernels of a CUDA device can't be compiled.
     pub fn pool(&self, blocks: usize) -> std::result::Result<Pool, ModelError> {
         let [kv_heads, head_dim] = self.kv_shape();
+        prepare(self.device())?;
         let zeros = || Tensor::zeros((blocks, kv_heads, BLOCK, head_dim), self.dtype(), self.device());
         let layer = || Ok([zeros()?, zeros()?]);
         let layers = (0..self.config().layers).map(|_| layer()).collect::<Result<Vec<_>>>()?;

@@ -43,6 +43,7 @@ pub(crate) const PARTS: [Part; 5] = [
         limit: 540,
         depends: &[
             "crates/disco-candle/src",
+            "crates/disco-candle/examples/attention.rs",
             "crates/disco-models/src",
             "crates/disco-models/examples/generate",
             "crates/disco-python",

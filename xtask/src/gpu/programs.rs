@@ -15,12 +15,13 @@ pub(crate) struct Program {
 }
 
 /// Names in the kit, with the kind and name of each cargo target.
-const PROGRAMS: [(&str, &str, &str); 6] = [
+const PROGRAMS: [(&str, &str, &str); 7] = [
     ("disco", "bin", "disco"),
     ("digits", "example", "digits"),
     ("gpu_evidence", "example", "gpu_evidence"),
     ("nccl_tests", "test", "nccl"),
     ("nccl_bench", "bench", "nccl"),
+    ("attention", "example", "attention"),
     ("generate", "example", "generate"),
 ];
 
@@ -51,10 +52,11 @@ pub(crate) fn copy_python(bin: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The example `generate` for the CPU.
-const GENERATE: &str = "build --package disco-models --example generate";
+/// The examples that a kit has for CUDA, for the CPU.
+const ON_CPU: [&str; 2] =
+    ["build --package disco-candle --example attention", "build --package disco-models --example generate"];
 
-/// Builds the programs: optimized and with `generate` for CUDA, or for a rehearsal on the CPU.
+/// Builds the programs: optimized and with `attention` and `generate` for CUDA, or for a rehearsal on the CPU.
 ///
 /// # Errors
 /// The build fails, or a program is missing.
@@ -66,9 +68,11 @@ pub(crate) fn build(is_release: bool) -> Result<Vec<Program>> {
         built.extend(built::build(&format!("{build}{release}"))?);
     }
     if is_release {
-        built.push(cuda::generate()?)
+        built.extend(cuda::examples()?);
     } else {
-        built.extend(built::build(GENERATE)?)
+        for build in ON_CPU {
+            built.extend(built::build(build)?);
+        }
     }
     let find = |(name, kind, target): (&'static str, &str, &str)| {
         let found = built.iter().find(|built| built.name == target && built.kind == kind);

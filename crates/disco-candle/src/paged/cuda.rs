@@ -10,14 +10,14 @@ use candle_core::backend::BackendStorage as _;
 use candle_core::cuda_backend::cudarc::driver::{DeviceRepr, LaunchConfig, PushKernelArg as _};
 use candle_core::cuda_backend::cudarc::nvrtc::{CompileOptions, compile_ptx_with_opts};
 use candle_core::cuda_backend::{CudaDType, CudaStorage, WrapErr as _};
-use candle_core::{DType, Error, Result, Storage};
+use candle_core::{CudaDevice, DType, Error, Result, Storage};
 use disco_nccl::p2p::kernels::MACHINE;
 use half::{bf16, f16};
 
-use super::launch::{Launch, THREADS};
+use super::launch::{KERNELS, Launch, THREADS};
 use super::{Scope, Sizes, other_types};
 
-/// The name by which candle keeps the module of a device.
+/// The name by which candle keeps the module with a device.
 const MODULE: &str = "disco-attention";
 
 /// The attention of all tokens, in the order of the queries.
@@ -66,6 +66,12 @@ fn launch<T: CudaDType + DeviceRepr>(
     // and its blocks are among those of keys and values.
     unsafe { builder.launch(config) }.w()?;
     Ok(T::wrap_cuda_slice(output, device.clone()))
+}
+
+/// As [`prepare`](super::prepare()).
+pub(super) fn prepare(device: &CudaDevice) -> Result<()> {
+    let [(_, _, kernel), ..] = KERNELS;
+    device.get_or_load_custom_func(kernel, MODULE, ptx()?).map(drop)
 }
 
 /// The kernels as PTX of NVRTC's oldest architecture, which the driver compiles for the device. They are compiled once in a

@@ -5,7 +5,7 @@
 //! host            the computation on the host
 //!   vectors       sums over the elements of heads
 //! launch          the kernel of a launch on a CUDA device, its grid and its numbers
-//! cuda            the launch
+//! cuda            the launch; the kernels are compiled once in a process
 //!   attention.cu  the kernels
 //! ```
 
@@ -21,7 +21,7 @@ mod vectors;
 
 #[cfg(feature = "cuda")]
 use candle_core::CudaStorage;
-use candle_core::{CpuStorage, CustomOp3, Error, Layout, Result, Shape, Tensor};
+use candle_core::{CpuStorage, CustomOp3, Device, Error, Layout, Result, Shape, Tensor};
 use half::{bf16, f16};
 
 pub use plan::{BLOCK, Plan, Run};
@@ -56,6 +56,18 @@ impl<'a> Scope<'a> {
 /// odd number of 16-bit elements; the kernels can't be compiled or launched.
 pub fn attention(query: &Tensor, keys: &Tensor, values: &Tensor, scope: Scope<'_>) -> Result<Tensor> {
     query.apply_op3_no_bwd(keys, values, &scope)
+}
+
+/// Compiles the kernels for a CUDA device and loads them, so that no step waits for it. On the host, it does nothing.
+///
+/// # Errors
+/// The log of NVRTC; errors of the driver.
+pub fn prepare(device: &Device) -> Result<()> {
+    match device {
+        #[cfg(feature = "cuda")]
+        Device::Cuda(device) => cuda::prepare(device),
+        _ => Ok(()),
+    }
 }
 
 impl CustomOp3 for Scope<'_> {
