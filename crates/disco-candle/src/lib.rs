@@ -42,6 +42,7 @@
 //! | collectives on tensors of candle, in place or with gradients | the methods of [`Comm`] |
 //! | split layers | [`ColumnParallelLinear`], [`RowParallelLinear`], [`VocabParallelEmbedding`], [`VocabParallelLogits`] |
 //! | split attention heads that do not divide by the ranks | [`HeadPlan`] |
+//! | attention of many sequences to keys and values in blocks | [`paged`] |
 //! | weights from files | [`weights`] |
 //! | errors of Disco inside errors of candle | [`to_candle`], [`find_disco_error`] |
 //! | the device of a worker's tensors | [`device`](device()) |

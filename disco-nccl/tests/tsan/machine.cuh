@@ -1,4 +1,5 @@
-// The functions of the kernels' `machine.cuh` for the host. A thread of the process stands for one GPU thread.
+// The functions of the kernels' `machine.cuh` for the host. A thread of the process stands for one GPU thread. The tests of
+// disco-candle include it, too.
 
 #pragma once
 

@@ -5,6 +5,8 @@
 // that share one kv head. Its warps take the blocks of keys in turn. Each warp keeps a softmax over the blocks that it has
 // seen: the highest score, the sum of the exponentials, and the sum of the values times their exponentials. At the end these
 // are merged. A lane of a warp has each 32nd word of a row, so that a warp reads words that follow each other.
+//
+// The keys of a row are split over the warps of one thread block, and not over thread blocks.
 
 constexpr unsigned LANES = 32;
 constexpr unsigned SLOTS = 16;

@@ -6,7 +6,7 @@ use candle_core::{Device, Error, Result, Tensor};
 
 /// Number of tokens of a block.
 pub const BLOCK: usize = 16;
-/// Tokens of a run that blocks of threads of a device compute, which share the rows of a tile.
+/// The largest number of tokens of a tile, whose rows a few blocks of threads of a device compute.
 const TILE: usize = 4;
 
 /// Consecutive tokens of a sequence, whose keys and values are in blocks.
