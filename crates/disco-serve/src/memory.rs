@@ -6,8 +6,8 @@ use anyhow::{Context as _, Result, ensure};
 use candle_core::Device;
 use disco::Settings;
 use disco_candle::HeadPlan;
-use disco_candle::weights::{Shards, Weights};
-use disco_models::{BLOCK, Config, Precision, plan};
+use disco_candle::weights::{Plan, Shards, Weights};
+use disco_models::{BLOCK, Config, Precision};
 use sysinfo::{Process, ProcessesToUpdate, System};
 
 use crate::args::Args;
@@ -25,24 +25,24 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// Blocks in the bytes of each worker that the user gives, or as many as `sequences` of `context` tokens can need, if
-    /// the free memory has room.
+    /// Blocks in the bytes of each worker that the user gives, or as many as all texts of `context` tokens can need, if the
+    /// free memory has room.
     ///
     /// # Errors
-    /// The model can't be split over the workers, there is no room for one block, or it can't be known.
+    /// There is no room for one block, or it can't be known.
     pub(crate) fn new(
         args: &Args,
         settings: &Settings,
         config: &Config,
-        weights: &Arc<Weights>,
-        (sequences, context): (usize, usize),
+        (weights, plan): (&Arc<Weights>, &Plan),
+        context: usize,
     ) -> Result<Self> {
         let (workers, precision) = (settings.workers, args.precision());
         let heads = HeadPlan::new(config.heads, config.kv_heads, workers)?;
         let most = (0..workers).map(|rank| heads.kv(rank).len()).max().unwrap_or(0);
         let elements = config.layers * 2 * most * BLOCK * config.head_dim;
         let block_bytes = (elements * precision.dtype().size_in_bytes()).max(1);
-        let needed = sequences.saturating_mul(context.div_ceil(BLOCK));
+        let needed = (args.max_num_seqs as usize).saturating_mul(context.div_ceil(BLOCK));
         let blocks = match args.kv_cache_bytes {
             Some(bytes) => bytes as usize / block_bytes,
             None => {
@@ -51,7 +51,7 @@ impl Memory {
                     "the backend {} uses devices, whose free memory is not known: set --kv-cache-bytes",
                     settings.backend
                 );
-                let read = weights_bytes(config, weights, precision, workers)?;
+                let read = weights_bytes(weights, plan, precision, workers);
                 let free = free_bytes().context("the free memory is not known: set --kv-cache-bytes")?;
                 needed.min((free.saturating_sub(read) / 4) as usize / workers / block_bytes)
             }
@@ -69,14 +69,13 @@ impl Memory {
     }
 }
 
-/// The weights of all workers in memory.
-fn weights_bytes(config: &Config, weights: &Arc<Weights>, precision: Precision, workers: usize) -> Result<u64> {
-    let plan = plan(config, weights, workers)?;
+/// Bytes of the weights of all workers in memory.
+fn weights_bytes(weights: &Arc<Weights>, plan: &Plan, precision: Precision, workers: usize) -> u64 {
     let of = |rank| {
         let shards = Shards::new(weights.clone(), plan.clone(), rank, workers, precision.dtype(), Device::Cpu);
         shards.memory_bytes(precision == Precision::File)
     };
-    Ok((0..workers).map(of).sum())
+    (0..workers).map(of).sum()
 }
 
 /// The free memory of this machine, or of the control groups that this process is in.

