@@ -5,11 +5,15 @@ in one run.
     python3 -m venv peers && peers/bin/pip install xllamacpp==2026.10.11549
     peers/bin/python testing/scripts/serving_speed.py MODEL.gguf
 
-Two workers with one thread each beside two threads; prompts of about 50 tokens, texts of 64, as many requests at once as a line says.
+Two workers with one thread each beside two threads; prompts of about 50 tokens, texts of 64, as many requests at once as a line says, until
+fewer are left. Then the share of the control plane: the time of worker 0 between two steps that follow each other.
 """
+import contextlib
+import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 
@@ -36,6 +40,41 @@ def load(at_once):
     return output(f"{RELEASE}/examples/load", "--at", f"127.0.0.1:{PORT}", "--at-once", str(at_once), "--requests", requests)
 
 
+@contextlib.contextmanager
+def serving(command, **environment):
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ, **environment})
+    try:
+        ready(f"http://127.0.0.1:{PORT}/ready" if "disco" in command[0] else f"http://127.0.0.1:{PORT}/health")
+        time.sleep(3)
+        yield
+    finally:
+        server.terminate()
+        try:
+            server.wait(20)
+        except subprocess.TimeoutExpired:
+            server.kill()
+
+
+def control_plane(command, at_once):
+    """The share of the time between two steps of worker 0, while there are requests."""
+    with tempfile.TemporaryDirectory() as folder:
+        trace = os.path.join(folder, "trace.json")
+        with serving(command, DISCO_TRACE=trace):
+            load(at_once)
+        with open(trace) as file:
+            events = json.load(file)["traceEvents"]
+    of_lane = {}
+    for event in events:
+        if event.get("ph") == "X" and event["name"] == "serve.step" and event["dur"] > 1:
+            of_lane.setdefault(event["tid"], []).append((event["ts"], event["ts"] + event["dur"]))
+    # The lane of worker 0 is the first one.
+    steps = sorted(of_lane[min(of_lane)])
+    gaps = [after[0] - before[1] for before, after in zip(steps, steps[1:])]
+    gaps = [gap for gap in gaps if gap < 50_000]
+    busy = sum(end - start for start, end in steps)
+    return sum(gaps) / (sum(gaps) + busy)
+
+
 def llama_cpp(model):
     import xllamacpp
 
@@ -56,20 +95,14 @@ def main(model):
     ours = [f"{RELEASE}/disco-serve", "--model", model, "--workers", "2", "--threads", "1", "--port", str(PORT)]
     theirs = [sys.executable, os.path.abspath(__file__), "llama.cpp", model]
     for name, command in (("disco-serve", ours), ("llama.cpp", theirs)):
-        server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        try:
-            ready(f"http://127.0.0.1:{PORT}/health")
-            time.sleep(3)
+        with serving(command):
             print(name)
             load(1)
             for at_once in AT_ONCE:
                 print(f"{at_once}: {load(at_once)}", flush=True)
-        finally:
-            server.terminate()
-            try:
-                server.wait(20)
-            except subprocess.TimeoutExpired:
-                server.kill()
+    print("control plane")
+    for at_once in AT_ONCE[:3]:
+        print(f"{at_once}: {control_plane(ours, at_once):.1%}", flush=True)
 
 
 if __name__ == "__main__":
