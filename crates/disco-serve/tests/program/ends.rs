@@ -11,7 +11,7 @@ use nix::unistd::Pid;
 use serde_json::{Value as Json, json};
 
 use crate::client::{completion, post};
-use crate::server::{Server, model};
+use crate::server::{Server, model, program};
 
 #[test]
 fn a_signal_lets_requests_end_and_refuses_new_ones() {
@@ -50,7 +50,7 @@ fn a_signal_lets_requests_end_and_refuses_new_ones() {
 
 #[test]
 fn a_signal_ends_the_program_while_it_loads_its_model() {
-    let server = Server::listening(&model("llama-3"), &[]);
+    let server = Server::listening(program(), &model("llama-3"), &[]);
     // A worker that is stopped never has the model.
     server.wait_until("a worker", || !server.workers().is_empty());
     let worker = server.workers()[0];

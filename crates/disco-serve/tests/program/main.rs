@@ -6,8 +6,13 @@
 mod client;
 mod clients;
 mod ends;
+mod load;
+mod mix;
 mod poison;
+#[path = "../../../../testing/suite/soak/random.rs"]
+mod random;
 mod server;
+mod soak;
 
 use std::io::{BufRead as _, BufReader};
 use std::process::Command;

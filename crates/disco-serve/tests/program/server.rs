@@ -25,17 +25,26 @@ pub(crate) struct Server {
     log: Option<JoinHandle<String>>,
 }
 
+/// The program without arguments.
+pub(crate) fn program() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_disco-serve"))
+}
+
 impl Server {
     /// Starts a server of 2 workers, and waits until it is ready.
     pub(crate) fn start(model: &Path, options: &[&str]) -> Self {
-        let server = Self::listening(model, options);
+        Self::start_as(program(), model, options)
+    }
+
+    /// The same for a command whose environment is set.
+    pub(crate) fn start_as(command: Command, model: &Path, options: &[&str]) -> Self {
+        let server = Self::listening(command, model, options);
         server.wait_until("the server is ready", || server.get("/ready").status == 200);
         server
     }
 
     /// Starts a server of 2 workers, and waits until it listens.
-    pub(crate) fn listening(model: &Path, options: &[&str]) -> Self {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_disco-serve"));
+    pub(crate) fn listening(mut command: Command, model: &Path, options: &[&str]) -> Self {
         command.args(["--port", "0", "--workers", "2", "--threads", "1", "--dtype", "f32", "--model"]).arg(model);
         command.args(options).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         // A variable that the tests' own environment may have.
