@@ -15,7 +15,7 @@ mod server;
 mod soak;
 
 use std::io::{BufRead as _, BufReader};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
@@ -24,7 +24,7 @@ use disco_candle::weights::Weights;
 use disco_models::text::Text;
 use nix::sys::signal::{Signal, kill};
 use serde_json::{Value as Json, json};
-use server::{Server, model};
+use server::{Server, model, program};
 
 /// The prompts of a model's reference, and the greedy texts that transformers has generated.
 fn reference(name: &str) -> Vec<(Vec<u32>, String, Vec<u32>)> {
@@ -157,6 +157,36 @@ fn requests_outlive_killed_nodes() {
 }
 
 #[test]
+fn requests_outlive_a_node_of_another_machine() {
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let address = format!("127.0.0.1:{port}");
+    let with_token = || {
+        let mut command = program();
+        command.env("DISCO_TOKEN", "0123456789abcdef0123456789abcdef");
+        command
+    };
+    // As `disco worker` starts it.
+    let join = || with_token().env("DISCO_CONNECT", &address).stderr(Stdio::null()).spawn().unwrap();
+    let mut nodes = vec![join()];
+    let mut controller = with_token();
+    controller.env("DISCO_NODES", "2").env("DISCO_LISTEN", &address);
+    let server = Server::start_as(controller, &model("llama-3"), &[]);
+    under_load(&server, |wait_for| {
+        for _ in 0..2 {
+            nodes.push(join());
+            let mut node = nodes.remove(0);
+            node.kill().unwrap();
+            node.wait().unwrap();
+            wait_for(10);
+        }
+    });
+    drop(server);
+    for mut node in nodes {
+        node.wait().unwrap();
+    }
+}
+
+#[test]
 fn a_small_cache_preempts_and_texts_stay_the_same() {
     // 13 blocks are 208 tokens, for 6 texts of up to 90.
     let server = Server::start(&model("llama-3"), &["--kv-cache-bytes", "26K", "--max-num-batched-tokens", "8"]);
@@ -250,12 +280,12 @@ fn an_idle_worker_that_is_stopped_is_replaced() {
 
 #[test]
 fn other_addresses_need_a_token_and_the_token_is_asked_for() {
-    let program = || {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_disco-serve"));
+    let open = || {
+        let mut command = program();
         command.args(["--host", "0.0.0.0", "--model"]).arg(model("llama-3")).env_remove("DISCO_SERVE_TOKEN");
         command
     };
-    let output = program().output().unwrap();
+    let output = open().output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(!output.status.success() && said.contains("clients need a token"), "{said}");
     let file = tempfile::NamedTempFile::new().unwrap();
