@@ -1,5 +1,6 @@
 //! The command line.
 
+use std::env;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::thread;
@@ -10,6 +11,9 @@ use disco::{Builder, SessionKind, Settings};
 use disco_models::Precision;
 
 use crate::log;
+
+/// The most seconds of an option.
+const YEAR: u64 = 366 * 24 * 60 * 60;
 
 /// Serve a language model that is split over workers, for clients of OpenAI's HTTP interface
 ///
@@ -42,7 +46,7 @@ pub(crate) struct Args {
     /// Device of each worker, separated by commas [default: DISCO_DEVICES, else worker i of a machine takes device i]
     #[arg(long, value_delimiter = ',')]
     devices: Vec<i32>,
-    /// Threads of each worker [default: the cores of the machine, shared equally]
+    /// Threads of each worker [default: the cores of this machine, shared equally by the workers of a machine]
     #[arg(long)]
     pub(crate) threads: Option<usize>,
     /// Type of the weights in memory
@@ -61,8 +65,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     pub(crate) token_file: Option<PathBuf>,
     /// The most tokens of a prompt and its text [default: the context of the model]
-    #[arg(long, value_name = "TOKENS")]
-    pub(crate) max_model_len: Option<usize>,
+    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) max_model_len: Option<u32>,
     /// The most texts that are generated at the same time
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub(crate) max_num_seqs: u32,
@@ -74,13 +78,13 @@ pub(crate) struct Args {
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     pub(crate) kv_cache_bytes: Option<u64>,
     /// Seconds that a step can take, before workers that hang in it are replaced
-    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=YEAR))]
     pub(crate) step_deadline: u64,
     /// Seconds that a request can take, before it ends with an error
-    #[arg(long, default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..=YEAR))]
     pub(crate) request_timeout: u64,
     /// Seconds that requests have to end after SIGTERM or Ctrl-C; a second signal ends at once
-    #[arg(long, default_value_t = 30)]
+    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(..=YEAR))]
     pub(crate) drain: u64,
     /// Format of the log and the messages on standard error
     #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
@@ -118,7 +122,7 @@ impl Args {
         }
         ensure!(
             settings.session != SessionKind::Nodes || settings.nodes > 1,
-            "a session of nodes needs their number: use --nodes, or `disco run --nodes`"
+            "a session of nodes needs two nodes or more: use --nodes, or `disco run --nodes`"
         );
         ensure!(
             settings.groups == 1,
@@ -146,7 +150,10 @@ impl Args {
     /// Threads of each worker.
     pub(crate) fn threads(&self) -> usize {
         let cores = thread::available_parallelism().map_or(1, usize::from);
-        self.threads.unwrap_or(cores / usize::from(self.workers.unwrap_or(2))).max(1)
+        // Each node that joins is another machine.
+        let machines = env::var("DISCO_NODES").ok().and_then(|nodes| nodes.parse().ok()).unwrap_or(1);
+        let workers = usize::from(self.workers.unwrap_or(2)).div_ceil(std::cmp::max(1, machines));
+        self.threads.unwrap_or(cores / workers).max(1)
     }
 
     /// Whether several workers are threads of this process.

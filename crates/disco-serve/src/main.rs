@@ -63,7 +63,8 @@ fn main() -> ExitCode {
 fn execute_again_with_limits(args: &Args) -> std::io::Result<()> {
     const RAYON: &str = "RAYON_NUM_THREADS";
     const CANDLE: &str = "CANDLE_NUM_THREADS";
-    if env::var_os(RAYON).is_some() || env::var_os(CANDLE).is_some() {
+    // A node that joins has the number of threads from the controller.
+    if [RAYON, CANDLE, "DISCO_CONNECT"].iter().any(|name| env::var_os(name).is_some()) {
         return Ok(());
     }
     // candle has one pool of threads in a process, which serves one caller at a time.
@@ -121,7 +122,8 @@ fn run(args: &Args, signals: Signals) -> Result<()> {
         serve(listener, app, drain).await;
         Ok::<_, anyhow::Error>(())
     })?;
-    drop(runtime);
+    // What is left is the tokenizer's.
+    runtime.shutdown_background();
     match engine.join() {
         Ok(served) => served.context("the engine has failed"),
         Err(_) => bail!("the engine has panicked"),

@@ -43,17 +43,27 @@ impl Memory {
         let elements = config.layers * 2 * most * BLOCK * config.head_dim;
         let block_bytes = (elements * precision.dtype().size_in_bytes()).max(1);
         let needed = (args.max_num_seqs as usize).saturating_mul(context.div_ceil(BLOCK));
+        let is_on_the_host = ON_THE_HOST.contains(&settings.backend.as_str());
+        let free = || {
+            let free = free_bytes().context("the free memory is not known: set --kv-cache-bytes")?;
+            Ok::<_, anyhow::Error>(free.saturating_sub(weights_bytes(weights, plan, precision, workers)))
+        };
         let blocks = match args.kv_cache_bytes {
-            Some(bytes) => bytes as usize / block_bytes,
+            Some(bytes) => {
+                let all = bytes.saturating_mul(workers as u64);
+                ensure!(
+                    !is_on_the_host || settings.nodes > 1 || free().map_or(true, |free| all <= free),
+                    "--kv-cache-bytes {bytes}: {workers} workers have no room for {all} bytes beside the weights"
+                );
+                bytes as usize / block_bytes
+            }
             None => {
                 ensure!(
-                    ON_THE_HOST.contains(&settings.backend.as_str()),
+                    is_on_the_host,
                     "the backend {} uses devices, whose free memory is not known: set --kv-cache-bytes",
                     settings.backend
                 );
-                let read = weights_bytes(weights, plan, precision, workers);
-                let free = free_bytes().context("the free memory is not known: set --kv-cache-bytes")?;
-                needed.min((free.saturating_sub(read) / 4) as usize / workers / block_bytes)
+                needed.min((free()? / 4) as usize / workers / block_bytes)
             }
         };
         ensure!(

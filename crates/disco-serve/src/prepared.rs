@@ -41,7 +41,7 @@ impl Prepared {
         let plan = plan(&config, &weights, settings.workers)?;
         let text = Arc::new(Text::open(&weights)?);
         let most = config.first_context().map_or(config.context, |first| config.context.min(first));
-        let context = args.max_model_len.unwrap_or(most);
+        let context = args.max_model_len.map_or(most, |length| length as usize);
         ensure!(context <= most, "--max-model-len {context}: the model can be served with at most {most} tokens");
         let memory = Memory::new(args, settings, &config, (&weights, &plan), context)?;
         let ends = if config.eos.is_empty() { text.ends().to_vec() } else { config.eos.to_vec() };

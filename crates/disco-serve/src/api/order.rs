@@ -109,7 +109,7 @@ impl Order {
 
     /// An upper bound of the tokens of all prompts, as often as they have texts. It is exact enough for admission: a
     /// template that writes long texts of its own is found when the chat is tokenised.
-    pub(crate) fn prompt_bound(&self) -> usize {
+    pub(crate) fn prompt_bound(&self, longest: usize) -> usize {
         let bound = |prompt: &Prompt| match prompt {
             Prompt::Chat(chat) => {
                 chat.messages.iter().map(|message| message.to_string().len() + 16).sum::<usize>() + 64
@@ -118,6 +118,8 @@ impl Order {
             Prompt::Text(text) => text.len() + 2,
             Prompt::Tokens(tokens) => tokens.len(),
         };
+        // What is longer is refused, once it is tokenised.
+        let bound = |prompt| bound(prompt).min(longest + 1);
         self.prompts.iter().map(bound).sum::<usize>().saturating_mul(self.choices as usize)
     }
 }

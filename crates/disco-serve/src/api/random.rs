@@ -96,7 +96,7 @@ proptest! {
                 prop_assert!(params.ends.iter().all(|end| *end < 512));
                 prop_assert!(params.bias.iter().all(|(token, bias)| *token < 512 && bias.is_finite()));
                 prop_assert!(order.stops.iter().all(|stop| !stop.is_empty()));
-                prop_assert!(order.prompt_bound() >= order.texts());
+                prop_assert!(order.prompt_bound(1000) >= order.texts());
             }
             Err(error) => {
                 prop_assert!(matches!(error.status(), 400 | 404), "{error}");

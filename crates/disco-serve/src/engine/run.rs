@@ -17,7 +17,7 @@ use super::sequence::Sequence;
 use super::workers::{Computing, Placement, Workers};
 use crate::health::{Health, Load, State};
 
-/// How often the loop looks at clients that do not read.
+/// How often the loop looks at clients that do not read, and at workers without a step.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Attempts to make the workers usable again, and the pause after the first one, which doubles.
 const REPAIRS: u32 = 8;
@@ -68,6 +68,9 @@ pub fn run(options: Options, inbox: Inbox, health: Arc<Health>, ended: impl Futu
             Err(error) => Failure::Failed(format!("the model can't be computed any more: {error}")),
         };
         engine.sequences.drain().for_each(|(_, sequence)| sequence.fail(why.clone()));
+        if served.is_err() {
+            health.set_state(State::Failed);
+        }
         engine.workers.shutdown().await;
         served
     });
@@ -127,7 +130,9 @@ impl Engine<'_> {
                     None => is_open = false,
                 },
                 () = inbox.wake.notified() => (),
-                () = sleep(LOOK_EVERY), if !self.sequences.is_empty() => (),
+                () = sleep(LOOK_EVERY) => if let Some(why) = self.workers.failure().filter(|_| self.flights.is_empty()) {
+                    self.repair(Error::State(why)).await?;
+                },
             }
         }
     }
@@ -216,11 +221,12 @@ impl Engine<'_> {
         let mut sampled = Vec::new();
         let mut of_slot: HashMap<u32, (Option<Chosen>, Vec<Chosen>)> = HashMap::new();
         for (row, replied) in flight.step.rows.iter().zip(reply.rows) {
+            let is_finite = replied.prompt.iter().all(|chosen| !chosen.logprob.is_nan());
             let chosen = match replied.sampled {
-                Some(serving::Sampled::Token(chosen)) => Some(chosen),
+                Some(serving::Sampled::Token(chosen)) if is_finite => Some(chosen),
                 _ => None,
             };
-            if row.samples {
+            if row.samples || !is_finite {
                 sampled.push(Sampled { slot: row.slot, token: chosen.as_ref().map(|chosen| chosen.id) });
             }
             of_slot.insert(row.slot, (chosen, replied.prompt));
@@ -244,10 +250,7 @@ impl Engine<'_> {
 
     fn tell(&mut self, outcome: &Outcome, chosen: Option<Chosen>, prompt: Vec<Chosen>) {
         let Some(sequence) = self.sequences.get_mut(&outcome.id) else { return };
-        let is_finite = prompt.iter().all(|chosen| !chosen.logprob.is_nan());
-        if !is_finite || matches!(outcome.end, Some(Ended::NotFinite)) {
-            // The sequence has ended already if the row has chosen no token.
-            self.scheduler.cancel(outcome.id);
+        if let Some(Ended::NotFinite) = outcome.end {
             if let Some(sequence) = self.sequences.remove(&outcome.id) {
                 sequence.fail(Failure::Failed(NOT_FINITE.to_owned()));
             }

@@ -122,6 +122,11 @@ impl Workers {
         }
     }
 
+    /// Why the workers can't compute a step, if the session knows it already.
+    pub(super) fn failure(&self) -> Option<String> {
+        self.session.status().failure
+    }
+
     /// Kills the processes of workers that do not finish their commands. In a collective they wait for another one.
     async fn end_stuck(&self) {
         let status = self.session.status();

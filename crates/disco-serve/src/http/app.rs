@@ -51,7 +51,7 @@ pub struct Limits {
     pub waiting_tokens: usize,
     /// The most bytes of a body.
     pub body_bytes: usize,
-    /// The most bytes of all bodies that are being read or parsed; a body without a length counts as the largest.
+    /// The most bytes of all bodies that have come and were not tokenised yet.
     pub bodies_bytes: usize,
     /// The most bytes of a head. hyper demands at least 8192.
     pub head_bytes: usize,
@@ -91,6 +91,7 @@ impl Limits {
             step_time: Duration::from_secs(60),
         }
     }
+
     /// The most tokens of a prompt and its text.
     pub(super) fn longest(&self) -> usize {
         self.context.min(self.cache_tokens)

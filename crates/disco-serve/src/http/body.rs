@@ -3,7 +3,7 @@
 use axum::body::Bytes;
 use axum::extract::Request;
 use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
-use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use http_body_util::BodyExt as _;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::timeout;
 
@@ -16,15 +16,24 @@ const PERMIT: usize = 1024;
 /// The memory of all bodies that are read or parsed.
 pub(super) struct Bodies(Semaphore);
 
+/// The room of a body, until it is dropped.
+pub(super) type Room<'a> = SemaphorePermit<'a>;
+
 impl Bodies {
     pub(super) fn new(limits: &Limits) -> Self {
         Self(Semaphore::new(limits.bodies_bytes.div_ceil(PERMIT).min(Semaphore::MAX_PERMITS)))
     }
 
-    /// Room for a body, until the permit is dropped.
-    fn reserve(&self, bytes: usize, limits: &Limits) -> Result<SemaphorePermit<'_>, ApiError> {
-        let permits = u32::try_from(bytes.div_ceil(PERMIT)).unwrap_or(u32::MAX);
-        self.0.try_acquire_many(permits).map_err(|_| ApiError::Bodies { limit: limits.bodies_bytes })
+    /// More room for a body, which has `bytes` by now.
+    fn extend<'a>(&'a self, room: &mut Option<Room<'a>>, bytes: usize, limits: &Limits) -> Result<(), ApiError> {
+        let had = room.as_ref().map_or(0, Room::num_permits);
+        let more = u32::try_from(bytes.div_ceil(PERMIT).saturating_sub(had)).unwrap_or(u32::MAX);
+        let more = self.0.try_acquire_many(more).map_err(|_| ApiError::Bodies { limit: limits.bodies_bytes })?;
+        match room {
+            Some(room) => room.merge(more),
+            None => *room = Some(more),
+        }
+        Ok(())
     }
 }
 
@@ -36,24 +45,30 @@ pub(super) async fn read<'a>(
     request: Request,
     bodies: &'a Bodies,
     limits: &Limits,
-) -> Result<(Bytes, SemaphorePermit<'a>), ApiError> {
+) -> Result<(Bytes, Option<Room<'a>>), ApiError> {
     if !is_json(&request) {
         return Err(ApiError::MediaType);
     }
-    let too_large = ApiError::TooLarge { limit: limits.body_bytes };
-    let length = request.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
-    let length = length.unwrap_or(limits.body_bytes);
-    if length > limits.body_bytes {
-        return Err(too_large);
+    let too_large = || ApiError::TooLarge { limit: limits.body_bytes };
+    let length = request.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+    if length.is_some_and(|length| length > limits.body_bytes as u64) {
+        return Err(too_large());
     }
-    let permit = bodies.reserve(length, limits)?;
-    let body = Limited::new(request.into_body(), limits.body_bytes).collect();
-    match timeout(limits.body_time, body).await {
-        Ok(Ok(body)) => Ok((body.to_bytes(), permit)),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large),
-        Ok(Err(error)) => Err(ApiError::Body(error.to_string())),
-        Err(_) => Err(ApiError::BodyTimeout(limits.body_time)),
-    }
+    let mut body = request.into_body();
+    let read = async {
+        let (mut bytes, mut room) = (Vec::new(), None);
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|error| ApiError::Body(error.to_string()))?;
+            let Ok(data) = frame.into_data() else { continue };
+            if bytes.len() + data.len() > limits.body_bytes {
+                return Err(too_large());
+            }
+            bodies.extend(&mut room, bytes.len() + data.len(), limits)?;
+            bytes.extend_from_slice(&data);
+        }
+        Ok((bytes.into(), room))
+    };
+    timeout(limits.body_time, read).await.unwrap_or(Err(ApiError::BodyTimeout(limits.body_time)))
 }
 
 fn is_json(request: &Request) -> bool {

@@ -16,7 +16,8 @@ use super::stall::Stalling;
 
 /// Answers the requests of a connection until the client or the server closes it.
 ///
-/// hyper drops the answer to a request, and with it the request's texts, once the client has closed the connection.
+/// hyper drops the answer to a request, and with it the request's texts, once the client has closed the connection, unless
+/// the client has sent bytes of another request.
 pub(super) async fn connection(stream: TcpStream, router: Router, shared: Arc<Shared>) {
     // A token is not to wait for the acknowledgement of the one before. Without it, streams are slower, and correct.
     let _ = stream.set_nodelay(true);

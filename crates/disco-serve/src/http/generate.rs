@@ -45,7 +45,7 @@ async fn generate(kind: Kind, shared: &Arc<Shared>, id: RequestId, request: Requ
     let active = shared.begin()?;
     let checks = shared.clone();
     let order = move |fields| Order::parse(kind, fields, checks.known(), checks.random());
-    let order = shared.parse(request, order).await?;
+    let (order, room) = shared.parse(request, order).await?;
     let format = Format {
         kind,
         id: format!("{}-{:016x}", if kind == Kind::Chat { "chatcmpl" } else { "cmpl" }, shared.random()),
@@ -57,6 +57,7 @@ async fn generate(kind: Kind, shared: &Arc<Shared>, id: RequestId, request: Requ
     };
     let streams = order.streams;
     let generation = submitted(order, shared, active, id, arrived).await?;
+    drop(room);
     if streams { Ok(stream::response(generation, format)) } else { whole(generation, &format).await }
 }
 
@@ -73,7 +74,7 @@ async fn submitted(
         let why = format!("and `n` ask for {texts} texts, and the server has seats for {limit}");
         return Err(ApiError::param("prompt", why));
     }
-    let mut seats = shared.admission.reserve(texts, order.prompt_bound())?;
+    let mut seats = shared.admission.reserve(texts, order.prompt_bound(shared.limits.longest()))?;
     let Order { prompts, choices: count, max_tokens, params, stops, echoes, salt, .. } = order;
     let prompts = shared.tokenise(move |text| tokenised(prompts, echoes, text)).await?;
     let rooms = prompts.iter().map(|prompt| room(prompt.tokens.len(), max_tokens, &shared.limits));

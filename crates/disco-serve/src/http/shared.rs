@@ -13,7 +13,7 @@ use disco_models::text::Text;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::sync::{Semaphore, watch};
 
-use super::body::{self, Bodies};
+use super::body::{self, Bodies, Room};
 use super::drain::{Drain, Phase};
 use super::{App, BearerToken, Limits};
 use crate::admission::Admission;
@@ -121,8 +121,8 @@ impl Shared {
         }
     }
 
-    /// Reads the fields of a request's body. Parsed JSON takes about ten times the bytes of its text, so at most one large body per
-    /// core is parsed at once, on the threads of the tokenizer.
+    /// Reads the fields of a request's body. Parsed JSON takes many times the bytes of its text, so at most one large body per
+    /// core is parsed at once, on the threads of the tokenizer. What is read has the room of the body until it is dropped.
     ///
     /// # Errors
     /// The body can't be read, or is no JSON object; and those of `read`.
@@ -130,13 +130,14 @@ impl Shared {
         &self,
         request: Request,
         read: impl FnOnce(Fields) -> Result<T, ApiError> + Send + 'static,
-    ) -> Result<T, ApiError> {
-        let (body, _permit) = body::read(request, &self.bodies, &self.limits).await?;
-        if body.len() <= MAX_SMALL_BODY {
-            read(Fields::parse(&body)?)
+    ) -> Result<(T, Option<Room<'_>>), ApiError> {
+        let (body, room) = body::read(request, &self.bodies, &self.limits).await?;
+        let parsed = if body.len() <= MAX_SMALL_BODY {
+            read(Fields::parse(&body)?)?
         } else {
-            self.tokenise(move |_| read(Fields::parse(&body)?)).await
-        }
+            self.tokenise(move |_| read(Fields::parse(&body)?)).await?
+        };
+        Ok((parsed, room))
     }
 
     /// Runs work that blocks, such as that of the tokenizer, on another thread.

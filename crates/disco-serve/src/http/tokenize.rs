@@ -5,26 +5,35 @@ use std::sync::Arc;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::response::Response;
+use disco_models::text::{Chat, Text};
 use serde_json::json;
 
 use super::respond;
 use super::shared::Shared;
 use crate::api::{ApiError, chat_of, check_model, tokens_of};
 
+/// What is to be tokenised.
+enum Prompt {
+    Text { prompt: String, adds_specials: bool },
+    Chat(Chat),
+}
+
 /// The tokens of a text or a chat.
 pub(super) async fn tokenize(State(shared): State<Arc<Shared>>, request: Request) -> Result<Response, ApiError> {
-    let mut fields = shared.parse(request, Ok).await?;
-    check_model(&mut fields, &shared.name)?;
-    let tokens = match fields.text("prompt")? {
-        Some(prompt) => {
-            let adds_specials = fields.bool("add_special_tokens")?.unwrap_or(true);
-            shared.tokenise(move |text| Ok(text.encode(&prompt, adds_specials)?)).await?
-        }
-        None => {
-            let chat = chat_of(&mut fields)?;
-            shared.tokenise(move |text| Ok(text.chat(&chat)?)).await?
-        }
+    let known = shared.clone();
+    let read = move |mut fields| {
+        check_model(&mut fields, &known.name)?;
+        Ok(match fields.text("prompt")? {
+            Some(prompt) => Prompt::Text { prompt, adds_specials: fields.bool("add_special_tokens")?.unwrap_or(true) },
+            None => Prompt::Chat(chat_of(&mut fields)?),
+        })
     };
+    let (prompt, _room) = shared.parse(request, read).await?;
+    let tokenised = move |text: &Text| match prompt {
+        Prompt::Text { prompt, adds_specials } => Ok(text.encode(&prompt, adds_specials)?),
+        Prompt::Chat(chat) => Ok(text.chat(&chat)?),
+    };
+    let tokens = shared.tokenise(tokenised).await?;
     let length = shared.limits.longest();
     let object = json!({"count": tokens.len(), "max_model_len": length, "tokens": tokens});
     Ok(respond::json(StatusCode::OK, &object))
@@ -32,9 +41,12 @@ pub(super) async fn tokenize(State(shared): State<Arc<Shared>>, request: Request
 
 /// The text of tokens.
 pub(super) async fn detokenize(State(shared): State<Arc<Shared>>, request: Request) -> Result<Response, ApiError> {
-    let mut fields = shared.parse(request, Ok).await?;
-    check_model(&mut fields, &shared.name)?;
-    let tokens = tokens_of(&mut fields, shared.known().vocabulary)?;
+    let known = shared.clone();
+    let read = move |mut fields| {
+        check_model(&mut fields, &known.name)?;
+        tokens_of(&mut fields, known.known().vocabulary)
+    };
+    let (tokens, _room) = shared.parse(request, read).await?;
     let prompt = shared.tokenise(move |text| Ok(text.decode(&tokens)?)).await?;
     Ok(respond::json(StatusCode::OK, &json!({"prompt": prompt})))
 }

@@ -80,8 +80,8 @@ async fn bodies_have_a_bound_together() {
     // The first body never ends, and keeps its room.
     let mut first = Stream::connect(server.address).await;
     let head =
-        "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 4000\r\n\r\n";
-    first.write(head.as_bytes()).await;
+        "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 4001\r\n\r\n";
+    first.write(format!("{head}{}", " ".repeat(4000)).as_bytes()).await;
     let refused = || async {
         let answer = server.post("/tokenize", json!({"prompt": "x"})).await;
         (answer.status == 429).then_some(answer)
@@ -98,6 +98,21 @@ async fn bodies_have_a_bound_together() {
         tokio::task::yield_now().await;
     }
     assert!(double.is_idle());
+}
+
+#[tokio::test]
+async fn announced_bodies_take_no_room() {
+    let (server, _double) = Server::start_with(|app| app.limits.bodies_bytes = 4096).await;
+    let head = "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n";
+    let mut waiting = Vec::new();
+    for length in ["content-length: 100000", "transfer-encoding: chunked"] {
+        let mut stream = Stream::connect(server.address).await;
+        stream.write(format!("{head}{length}\r\n\r\n").as_bytes()).await;
+        waiting.push(stream);
+    }
+    for _ in 0..20 {
+        assert_eq!(server.post("/tokenize", json!({"prompt": "x"})).await.status, 200);
+    }
 }
 
 #[tokio::test]

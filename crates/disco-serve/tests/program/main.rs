@@ -271,6 +271,17 @@ fn a_prompt_of_one_token_is_echoed() {
 }
 
 #[test]
+fn a_worker_that_dies_without_a_step_is_replaced_before_the_next_request() {
+    let server = Server::start(&model("llama-3"), &[]);
+    let lost = server.workers()[1];
+    kill(lost, Signal::SIGKILL).unwrap();
+    server.wait_until("another worker", || server.get("/metrics").body.contains("disco_serve_repairs_total 1"));
+    let workers = server.workers();
+    assert!(workers.len() == 2 && !workers.contains(&lost), "{workers:?}");
+    assert!(!server.get("/metrics").body.contains("disco_serve_resumed_total 1"));
+}
+
+#[test]
 fn an_idle_worker_that_is_stopped_is_replaced() {
     let server = Server::start(&model("llama-3"), &["--step-deadline", "2"]);
     let expected = server.complete("The river was", 20, json!({})).text();
@@ -305,6 +316,9 @@ fn wrong_models_and_options_are_errors_of_the_program() {
         (&["--model", model("llama-3").to_str().unwrap(), "--max-model-len", "999"], "at most 256 tokens"),
         (&["--model", model("llama-3").to_str().unwrap(), "--kv-cache-bytes", "1K"], "no room for keys and values"),
         (&["--model", model("llama-3").to_str().unwrap(), "--backend", "unknown"], "unknown"),
+        (&["--model", model("llama-3").to_str().unwrap(), "--kv-cache-bytes", "99999G"], "have no room for"),
+        (&["--model", model("llama-3").to_str().unwrap(), "--session", "nodes", "--nodes", "1"], "two nodes or more"),
+        (&["--drain", "18446744073709551615"], "18446744073709551615 is not in"),
     ] {
         let output =
             Command::new(env!("CARGO_BIN_EXE_disco-serve")).args(["--port", "0"]).args(options).output().unwrap();

@@ -83,20 +83,21 @@ impl Scheduler {
         let rows = self.flights.pop_front().map(|flight| flight.rows).unwrap_or_default();
         let live: Vec<&FlightRow> = rows.iter().filter(|row| self.is_live(row)).collect();
         let outcomes = live.into_iter().map(|row| {
-            let chosen = token(row).and_then(|sampled| sampled.token);
-            if chosen.is_some() || !row.samples {
+            let said = token(row);
+            let is_finite = said.is_none_or(|said| said.token.is_some());
+            if is_finite {
                 // Others must not find blocks whose output is not finite.
                 self.register(row);
             }
-            let end = match (row.samples, chosen) {
-                (true, Some(token)) => self.append(row.id, token),
-                (true, None) => Some(Ended::NotFinite),
-                (false, _) => self.is_evaluated(row).then_some(Ended::Complete(End::Length)),
+            let token = said.and_then(|said| said.token).filter(|_| row.samples);
+            let end = match token {
+                _ if !is_finite => Some(Ended::NotFinite),
+                Some(token) => self.append(row.id, token),
+                None => self.is_evaluated(row).then_some(Ended::Complete(End::Length)),
             };
             if end.is_some() {
                 self.cancel(row.id);
             }
-            let token = token(row).and_then(|sampled| sampled.token).filter(|_| row.samples);
             Outcome { id: row.id, slot: row.slot, positions: row.start..row.end, token, end }
         });
         Ok(outcomes.collect())
