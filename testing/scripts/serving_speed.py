@@ -62,7 +62,7 @@ def control_plane(command, at_once):
         with serving(command, DISCO_TRACE=trace):
             load(at_once)
         with open(trace) as file:
-            events = json.load(file)["traceEvents"]
+            events = json.load(file)
     of_lane = {}
     for event in events:
         if event.get("ph") == "X" and event["name"] == "serve.step" and event["dur"] > 1:
@@ -90,7 +90,7 @@ def llama_cpp(model):
 def main(model):
     print("floor")
     for at_once in AT_ONCE:
-        steps = [f"{RELEASE}/examples/steps", model, "--workers", "2", "--prompt", "52", "--sequences", str(at_once)]
+        steps = [f"{RELEASE}/examples/steps", model, "--workers", "2", "--prompt", "57", "--sequences", str(at_once)]
         print(output(*steps, RAYON_NUM_THREADS="1", CANDLE_NUM_THREADS="1"), flush=True)
     ours = [f"{RELEASE}/disco-serve", "--model", model, "--workers", "2", "--threads", "1", "--port", str(PORT)]
     theirs = [sys.executable, os.path.abspath(__file__), "llama.cpp", model]
