@@ -258,7 +258,8 @@ mod tests {
     use crate::features::ALL_FEATURES;
 
     /// Features whose build needs the CUDA toolkit.
-    const WITH_TOOLKIT: [&str; 3] = ["disco-candle/cuda", "disco-models/cuda", "disco-runtime/candle-cuda"];
+    const WITH_TOOLKIT: [&str; 4] =
+        ["disco-candle/cuda", "disco-models/cuda", "disco-runtime/candle-cuda", "disco-serve/cuda"];
 
     const MANIFEST: &str = include_str!("../../Cargo.toml");
 
