@@ -122,7 +122,7 @@ fn run(args: &Args, signals: Signals) -> Result<()> {
         serve(listener, app, drain).await;
         Ok::<_, anyhow::Error>(())
     })?;
-    // What is left is the tokenizer's.
+    // Only calls of the tokenizer are left.
     runtime.shutdown_background();
     match engine.join() {
         Ok(served) => served.context("the engine has failed"),

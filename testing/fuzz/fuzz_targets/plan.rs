@@ -1,4 +1,4 @@
-//! The plan of a step of a server: refused, or equal to what it is written as.
+//! The plan of a step of a server: bytes are refused, or the plan is the same after it was written and read again.
 
 #![no_main]
 

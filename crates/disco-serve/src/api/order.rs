@@ -118,7 +118,7 @@ impl Order {
             Prompt::Text(text) => text.len() + 2,
             Prompt::Tokens(tokens) => tokens.len(),
         };
-        // What is longer is refused, once it is tokenised.
+        // Longer prompts are refused once they are tokenised.
         let bound = |prompt| bound(prompt).min(longest + 1);
         self.prompts.iter().map(bound).sum::<usize>().saturating_mul(self.choices as usize)
     }

@@ -12,7 +12,7 @@ use super::respond;
 use super::shared::Shared;
 use crate::api::{ApiError, chat_of, check_model, tokens_of};
 
-/// What is to be tokenised.
+/// A text or a chat to tokenise.
 enum Prompt {
     Text { prompt: String, adds_specials: bool },
     Chat(Chat),

@@ -1,4 +1,4 @@
-//! Python clients, with `DISCO_LONG_TESTS`: `cargo xtask fetch-clients` fetches them. What they check is in `tests/clients`.
+//! Python clients, with `DISCO_LONG_TESTS`: `cargo xtask fetch-clients` fetches them. Their checks are in `tests/clients`.
 
 use std::env;
 use std::fs;

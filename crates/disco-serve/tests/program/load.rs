@@ -98,7 +98,7 @@ impl Load {
         Self { client, asked, answers: 0.into(), complete: 0.into(), given_up: 0.into() }
     }
 
-    /// Sends one random request, and looks at what comes back.
+    /// Sends one random request, and checks its answer.
     pub(crate) fn request(&self, random: &mut Random) {
         match random.below(20) {
             0..=11 => self.complete(random),

@@ -118,7 +118,7 @@ impl Server {
     }
 }
 
-/// A request whose prompt has `poison` ends with an error that has `words`; those that run with it are answered as ever.
+/// A request whose prompt has `poison` ends with an error that has `words`; other requests of the same steps get their usual texts.
 fn ends_alone(poison: u32, words: &[&str]) {
     let server = Server::start();
     let good = |index: usize| {

@@ -116,7 +116,7 @@ fn constants_and_names_match_the_source() {
     }
 }
 
-/// A fault: what it replaces in the source, once, and whether the sanitizer finds it or the comparison.
+/// A fault: a text that is in the source once, its replacement, and whether the sanitizer or the comparison finds it.
 struct Fault {
     from: &'static str,
     to: &'static str,

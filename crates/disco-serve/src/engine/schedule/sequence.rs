@@ -58,7 +58,7 @@ pub(super) struct Sequence {
     pub(super) chain: Chain,
     pub(super) incarnation: u32,
     pub(super) is_paused: bool,
-    /// The failures that it took part in, apart from those that another sequence has turned out to cause.
+    /// Numbers of the failures that it took part in, without failures that another sequence has caused.
     pub(super) failures: Vec<u64>,
     /// Where the rows of the last failure ended, until a later row has succeeded there.
     pub(super) failed_at: Option<usize>,
