@@ -122,7 +122,7 @@ impl Shared {
     }
 
     /// Reads the fields of a request's body. Parsed JSON takes many times the bytes of its text, so at most one large body per
-    /// core is parsed at once, on the threads of the tokenizer. The second value is the room of the body; the caller drops it with the first one.
+    /// core is parsed at once, on the threads of the tokenizer. The caller keeps the body's room as long as the parsed value.
     ///
     /// # Errors
     /// The body can't be read, or is no JSON object; and those of `read`.
