@@ -112,7 +112,7 @@ pub use disco_core::session::{
 pub use disco_core::{
     Abort, Backend, Capabilities, Communicator, CommunicatorExt, DRef, DType, DataPlane, Device, DeviceApi, DeviceKind,
     Element, Error, GroupId, Object, Op, OpKind, Opaque, Placement, Probe, Queue, Rank, Reduction, RegisterId, Result,
-    Scope, Session, SessionExt, Shape, Store, Tensor, Unavailable, Value, WireObject, WorkerContext, WorkerId,
+    Scope, Session, SessionExt, Shape, Store, Tensor, Unavailable, Value, WireObject, Work, WorkerContext, WorkerId,
     WorkerRange, World,
 };
 pub use disco_core::{Diagnosis, activity, error, launcher, status, tensor};

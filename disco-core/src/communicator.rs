@@ -10,6 +10,7 @@ use crate::error::{Error, Result};
 use crate::id::Rank;
 use crate::op::{Op, OpKind, Reduction};
 use crate::tensor::Tensor;
+use crate::work::Work;
 
 /// Collectives and point-to-point operations between the ranks of one group.
 ///
@@ -47,6 +48,33 @@ pub trait Communicator: Debug {
     /// [`Error::Deadline`] and [`Error::Aborted`]; the communicator is then broken and outputs are unspecified.
     fn enqueue(&mut self, group: &[Op]) -> Result<()>;
 
+    /// Starts a group as [`Communicator::enqueue`] does, and returns without waiting for other ranks. The operations run
+    /// while the caller computes, in the order of the calls, and before later ones of [`Communicator::enqueue`] and
+    /// [`Communicator::split`], which wait for them. Until they end, their tensors are claimed: views that would
+    /// disturb them fail with [`Error::Busy`].
+    ///
+    /// On device tensors this is `enqueue`, since the worker's stream runs beside the host. So it is on host tensors
+    /// unless the backend says otherwise.
+    ///
+    /// ```
+    /// use disco_core::{Communicator, Op, Reduction, Result, Tensor};
+    ///
+    /// /// Sums a layer's gradients over the ranks while `compute_next` makes those of the next layer.
+    /// fn overlap(comm: &mut dyn Communicator, done: &Tensor, compute_next: impl FnOnce() -> Tensor) -> Result<Tensor> {
+    ///     let sum = comm.start(&[Op::AllReduce { src: None, dst: done.clone(), reduction: Reduction::Sum }])?;
+    ///     let next = compute_next();
+    ///     sum.wait()?;
+    ///     Ok(next)
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// Errors of [`Op::check`], [`Error::Unsupported`] and [`Error::Busy`]; no operation was started. [`Work::wait`]
+    /// returns the errors of the operations.
+    fn start(&mut self, group: &[Op]) -> Result<Work> {
+        self.enqueue(group).map(|()| Work::done())
+    }
+
     /// A child communicator of the ranks that pass the same color, ordered by `key`, then by rank; none for a rank
     /// without a color. Collective over all ranks. The child inherits deadline and aborter, and may outlive its parent.
     ///
@@ -55,7 +83,7 @@ pub trait Communicator: Debug {
     /// takes part as one without a color, gets [`Error::Invalid`], and can go on to use this communicator.
     fn split(&mut self, color: Option<u32>, key: i32) -> Result<Option<Box<dyn Communicator>>>;
 
-    /// Waits until all enqueued operations are complete.
+    /// Waits until all enqueued and started operations are complete.
     ///
     /// # Errors
     /// As [`Communicator::enqueue`].

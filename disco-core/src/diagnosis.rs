@@ -188,6 +188,7 @@ fn state(recording: &Recording, comm: &Arc<str>, number: u64) -> String {
             let since = |time: u64| rounded(recording.time.saturating_sub(time));
             match (record.state, record.end) {
                 (OpState::Running, _) => format!("inside {place}, {call}, for {:?}", since(record.start)),
+                (OpState::Started, _) => format!("has started {place}, {call}, {:?} ago", since(record.start)),
                 (OpState::Failed, Some(end)) => {
                     format!("left {place}, {call}, with an error after {:?}", rounded(end.saturating_sub(record.start)))
                 }

@@ -71,7 +71,9 @@
 //!  wire              link   attendance                       encoding; a worker's store, descriptors and aborts; ranks that have arrived
 //! status  diagnosis  config                                  the state of a session, for operators; why a collective hangs;
 //!                                                            the configuration that all workers get at the start
-//! activity  signal  store  communicator  device_api          contents of lanes; contracts of the store, of ranks and of devices
+//! signal  store  communicator  device_api                    contents of lanes; contracts of the store, of ranks and of devices
+//! work                                                       operations that run beside their caller
+//! activity                                                   the records of a worker
 //! metrics                                                    counters and histograms
 //! command                                                    commands
 //! members                                                    the workers of a session, and their places
@@ -137,6 +139,7 @@ mod unavailable;
 pub mod user_error;
 mod value;
 pub mod wire;
+pub mod work;
 pub mod worker;
 mod worker_range;
 mod worker_set;
@@ -168,6 +171,7 @@ pub use store::Store;
 pub use tensor::Tensor;
 pub use value::{Value, WireObject};
 pub use wire::Frame;
+pub use work::Work;
 pub use worker_range::WorkerRange;
 pub use worker_set::WorkerSet;
 pub use world::World;

@@ -3,11 +3,17 @@
 //! A panic in a worker function is caught and reported as the worker's error, so it must not make later uses of a lock
 //! fail. The holder of a lock keeps the data valid wherever it may panic, and poison is ignored.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// Locks `mutex`, also after a thread panicked while it held the lock.
 pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Waits for a notification of `condvar`, also after a thread panicked while it held the lock. Wakes up without a cause
+/// at times.
+pub fn wait<'a, T>(condvar: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+    condvar.wait(guard).unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

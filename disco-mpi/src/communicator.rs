@@ -1,20 +1,18 @@
-//! One rank of an MPI communicator: waiting, splitting and failing.
+//! One rank of an MPI communicator: waits, splits and failures.
 
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
-use std::fmt;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use disco_core::activity::{DataPath, take_path};
 use disco_core::env::Variable;
-use disco_core::op::{self, Claims};
-use disco_core::{Abort, Attendance, Capabilities, Error, Op, Rank, Result};
+use disco_core::tensor::Access;
+use disco_core::{Attendance, Error, Op, Rank, Result};
 
-use crate::NAME;
 use crate::abi::{Abi, UNDEFINED};
 use crate::flag::{self, AbortFlag};
 use crate::launcher;
@@ -51,6 +49,8 @@ pub(crate) struct Communicator<A: Abi> {
     /// Memory that the current operation uses in addition to its tensors.
     pub(crate) scratch: Vec<Box<[u64]>>,
     check_mask: u32,
+    /// Whether the current operations run beside the worker, which needs the processor more.
+    is_beside: bool,
     is_blocking: bool,
     pub(crate) faulty: FaultyReductions,
 }
@@ -102,6 +102,7 @@ impl<A: Abi> Communicator<A> {
             broken,
             scratch,
             check_mask,
+            is_beside: false,
             is_blocking,
             faulty,
         })
@@ -121,8 +122,16 @@ impl<A: Abi> Communicator<A> {
         Ok(self)
     }
 
+    pub(crate) fn rank(&self) -> Rank {
+        self.rank
+    }
+
     pub(crate) fn me(&self) -> usize {
         self.rank.index()
+    }
+
+    pub(crate) fn flag(&self) -> &Arc<AbortFlag> {
+        &self.flag
     }
 
     pub(crate) fn ranks(&self) -> usize {
@@ -178,13 +187,14 @@ impl<A: Abi> Communicator<A> {
     #[inline]
     fn wait(&self, op: &Op, function: &'static str, mut test: impl FnMut(&mut c_int) -> c_int) -> Result<()> {
         let (mut polls, mut done) = (0u32, 0);
+        let check_mask = if self.is_beside { 0 } else { self.check_mask };
         loop {
             self.mpi.about.check(function, test(&mut done))?;
             if done != 0 {
                 return Ok(());
             }
             polls = polls.wrapping_add(1);
-            if polls & self.check_mask == 0 {
+            if polls & check_mask == 0 {
                 thread::yield_now();
                 self.check_wait(op)?;
             }
@@ -210,11 +220,18 @@ impl<A: Abi> Communicator<A> {
         }
     }
 
-    fn check_unbroken(&self, operation: impl FnOnce() -> String) -> Result<()> {
-        match self.broken.clone().or_else(|| self.flag.cause()) {
-            Some(cause) => Err(Error::Broken { operation: operation(), cause }),
-            None => Ok(()),
-        }
+    /// Refuses an operation of a communicator that is broken.
+    pub(crate) fn check_unbroken(&self, op: &Op) -> Result<()> {
+        self.cause().map_or(Ok(()), |cause| Err(Error::Broken { operation: op.signature(self.size), cause }))
+    }
+
+    /// [`Communicator::check_unbroken`] for what is no operation.
+    pub(crate) fn check(&self, method: &str) -> Result<()> {
+        self.cause().map_or(Ok(()), |cause| Err(Error::Broken { operation: method.to_owned(), cause }))
+    }
+
+    fn cause(&self) -> Option<Arc<str>> {
+        self.broken.clone().or_else(|| self.flag.cause())
     }
 
     /// Breaks the communicator. Leaks the scratch memory, because MPI may still access it.
@@ -224,10 +241,25 @@ impl<A: Abi> Communicator<A> {
         std::mem::forget(std::mem::take(&mut self.scratch));
     }
 
-    fn run_group(&mut self, group: &[Op], first: &Op) -> Result<()> {
-        self.check_unbroken(|| first.signature(self.size))?;
-        let mut claims = Claims::default();
-        claims.claim(group)?;
+    /// Runs a group of operations, which are checked and whose tensors are claimed. After a failure, the claims that
+    /// `keep` returns last for ever, because MPI can't cancel operations.
+    pub(crate) fn run_group(&mut self, group: &[Op], keep: impl FnOnce() -> Vec<Access>) -> Result<()> {
+        let Some(first) = group.first() else { return Ok(()) };
+        self.inside(|this| {
+            this.check_unbroken(first)?;
+            this.run_claimed(group, first).inspect_err(|_| std::mem::forget(keep()))
+        })
+    }
+
+    /// [`Communicator::run_group`] while the worker computes, on another thread.
+    pub(crate) fn run_beside(&mut self, group: &[Op], keep: impl FnOnce() -> Vec<Access>) -> Result<()> {
+        self.is_beside = true;
+        let result = self.run_group(group, keep);
+        self.is_beside = false;
+        result
+    }
+
+    fn run_claimed(&mut self, group: &[Op], first: &Op) -> Result<()> {
         take_path(DataPath::Mpi);
         self.calls += 1;
         self.wait_start.set(None);
@@ -238,12 +270,25 @@ impl<A: Abi> Communicator<A> {
         };
         match &result {
             Ok(()) => self.scratch.clear(),
-            Err(error) => {
-                self.break_off(error);
-                std::mem::forget(claims.keep());
-            }
+            Err(error) => self.break_off(error),
         }
         result
+    }
+
+    /// Runs `calls`, which call MPI.
+    fn inside<T>(&mut self, calls: impl FnOnce(&mut Self) -> T) -> T {
+        self.flag.enter();
+        let result = calls(self);
+        self.flag.leave();
+        result
+    }
+
+    /// The child communicator of the ranks with this color, which is at most the largest `c_int`.
+    pub(crate) fn split(&mut self, color: Option<u32>, key: i32) -> Result<Option<Self>> {
+        self.inside(|this| {
+            this.check("split")?;
+            this.split_off(color, key).inspect_err(|error| this.break_off(error))
+        })
     }
 
     fn split_off(&mut self, color: Option<u32>, key: i32) -> Result<Option<Self>> {
@@ -270,52 +315,6 @@ impl<A: Abi> Communicator<A> {
     }
 }
 
-impl<A: Abi> disco_core::Communicator for Communicator<A> {
-    fn rank(&self) -> Rank {
-        self.rank
-    }
-
-    fn size(&self) -> usize {
-        self.size
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        Capabilities::all()
-    }
-
-    fn enqueue(&mut self, group: &[Op]) -> Result<()> {
-        op::check_group(group, self.rank, self.size)?;
-        op::check_host(group, NAME)?;
-        let Some(first) = group.first() else { return Ok(()) };
-        self.flag.enter();
-        let result = self.run_group(group, first);
-        self.flag.leave();
-        result
-    }
-
-    fn split(&mut self, color: Option<u32>, key: i32) -> Result<Option<Box<dyn disco_core::Communicator>>> {
-        self.flag.enter();
-        let child = self
-            .check_unbroken(|| "split".into())
-            .and_then(|()| self.split_off(color, key).inspect_err(|error| self.break_off(error)));
-        self.flag.leave();
-        match color {
-            Some(color) if c_int::try_from(color).is_err() => {
-                child.and(Err(Error::invalid("split: the color exceeds 2^31 - 1, the largest color of MPI")))
-            }
-            _ => Ok(child?.map(|child| Box::new(child) as _)),
-        }
-    }
-
-    fn synchronize(&mut self) -> Result<()> {
-        self.check_unbroken(|| "synchronize".into())
-    }
-
-    fn aborter(&self) -> Arc<dyn Abort> {
-        self.flag.clone()
-    }
-}
-
 impl<A: Abi> Drop for Communicator<A> {
     fn drop(&mut self) {
         self.flag.enter();
@@ -329,11 +328,5 @@ impl<A: Abi> Drop for Communicator<A> {
             }
         }
         self.flag.leave();
-    }
-}
-
-impl<A: Abi> fmt::Debug for Communicator<A> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "<mpi {} of {}>", self.rank, self.size)
     }
 }

@@ -25,6 +25,7 @@ use crate::flag::AbortFlag;
 use crate::launcher;
 use crate::library::{self, Installed, Mpi, Threads};
 use crate::machine::{self, Machine};
+use crate::member::Member;
 use crate::pmi;
 
 /// The rendezvous that used this process last, and its rank. A process has one rank of MPI.
@@ -89,7 +90,8 @@ pub(crate) fn connect<A: Abi>(
     }
     let comm = mpi.communicator_of(first..first + meeting.size, tag(at))?;
     let attendance = Attendance::new(meeting.store, meeting.key, params.rank.index(), meeting.size);
-    Ok(Box::new(Communicator::new(mpi, comm, params.deadline, flag, Some(attendance))?.exchange_faulty_reductions()?))
+    let comm = Communicator::new(mpi, comm, params.deadline, flag, Some(attendance))?.exchange_faulty_reductions()?;
+    Ok(Box::new(Member::new(comm)?))
 }
 
 /// Makes a communicator, without a session, from an `MPI_Comm` of the program. `handle` is the `MPI_Comm`: with rsmpi
@@ -123,7 +125,8 @@ fn duplicate<A: Abi>(
     // SAFETY: the caller guarantees that the communicator is valid.
     let code = unsafe { (mpi.table.comm_dup)(A::Handle::from_bits(handle), &mut comm) };
     mpi.about.check("MPI_Comm_dup", code)?;
-    Ok(Box::new(Communicator::new(mpi, comm, deadline, Arc::default(), None)?.exchange_faulty_reductions()?))
+    let comm = Communicator::new(mpi, comm, deadline, Arc::default(), None)?.exchange_faulty_reductions()?;
+    Ok(Box::new(Member::new(comm)?))
 }
 
 /// The store of the session for which this process initialised MPI without a launcher.

@@ -11,6 +11,7 @@
 //! connect        ranks initialise MPI, meet, and make a communicator; `pmi`: process manager of ranks without a launcher
 //! launcher       the command that starts ranks, and its variables in the environment of a rank
 //! host           ranks that a launcher has started, which serve sessions: `invitation`, `machine`
+//! member         the communicator of a worker: operations on its thread, or beside it
 //! communicator   one rank: waits with deadline and abort (`flag`), splits
 //! collective     operations as calls of MPI, on byte ranges (`span`); `raw`: the same calls for the benchmark
 //! reduction      reductions of dtypes that the library supports, and of others in wider numbers (`numbers`)
@@ -70,6 +71,7 @@ mod invitation;
 mod launcher;
 mod library;
 mod machine;
+mod member;
 mod numbers;
 mod pmi;
 #[doc(hidden)]

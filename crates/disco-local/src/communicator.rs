@@ -1,20 +1,20 @@
 //! The communicator that a rank holds.
 
+use std::cell::Cell;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use disco_core::activity::Activity;
 use disco_core::op::{self, Claims};
-use disco_core::{Abort, Capabilities, ConnectParams, Error, Op, Rank, Rendezvous, Result};
+use disco_core::work::Background;
+use disco_core::{Abort, Capabilities, ConnectParams, Error, Op, Rank, Rendezvous, Result, Work};
 
 use crate::NAME;
-use crate::active_call::{ActiveCall, Counters};
-use crate::agree::Call;
-use crate::board::Presence;
 use crate::group::Group;
 use crate::meeting::Token;
-use crate::{collective, machine, meeting, point_to_point, processes, split};
+use crate::seat::Seat;
+use crate::{machine, meeting, processes};
 
 /// One rank of a group of threads or processes. It may be sent to another thread.
 ///
@@ -23,9 +23,7 @@ pub struct Communicator {
     group: Arc<Group>,
     rank: Rank,
     deadline: Duration,
-    counters: Counters,
-    /// The data that all ranks post in an eager collective.
-    buffer: Box<[u8]>,
+    seat: Background<Seat>,
     /// Records this rank's waits for other ranks; `None` without a timeline.
     timeline: Option<Arc<Activity>>,
 }
@@ -75,8 +73,13 @@ impl Communicator {
     }
 
     fn new(group: Arc<Group>, rank: Rank, deadline: Duration, timeline: Option<Arc<Activity>>) -> Self {
-        let buffer = vec![0; collective::buffer_bytes(group.size())].into();
-        Self { group, rank, deadline, counters: Counters::default(), buffer, timeline }
+        let seat = Background::new(Seat::new(group.clone(), rank, deadline));
+        Self { group, rank, deadline, seat, timeline }
+    }
+
+    fn check(&self, group: &[Op]) -> Result<()> {
+        op::check_group(group, self.rank, self.group.size())?;
+        op::check_host(group, NAME)
     }
 }
 
@@ -94,46 +97,46 @@ impl disco_core::Communicator for Communicator {
     }
 
     fn enqueue(&mut self, group: &[Op]) -> Result<()> {
-        op::check_group(group, self.rank, self.group.size())?;
-        op::check_host(group, NAME)?;
-        let Some(first) = group.first() else { return Ok(()) };
+        self.check(group)?;
+        let (shared, timeline) = (&self.group, self.timeline.as_deref());
+        self.seat.with(|seat| {
+            let Some(first) = group.first() else { return Ok(()) };
+            shared.check_unbroken(|| first.signature(shared.size()))?;
+            let mut claims = Claims::default();
+            claims.claim(group)?;
+            seat.run(group, &|| claims.keep(), timeline)
+        })?
+    }
+
+    fn start(&mut self, group: &[Op]) -> Result<Work> {
+        self.check(group)?;
+        let Some(first) = group.first() else { return Ok(Work::done()) };
         self.group.check_unbroken(|| first.signature(self.group.size()))?;
         let mut claims = Claims::default();
         claims.claim(group)?;
-        let keep = || claims.keep();
-        let child = (&self.group, self.rank.index(), &mut self.counters);
-        let mut call = ActiveCall::enter(child, self.deadline, Call::Op(first), Some(&keep));
-        call.record_in(self.timeline.as_deref());
-        let result = if first.kind().is_point_to_point() {
-            point_to_point::run(&mut call, group)
-        } else {
-            group.iter().try_for_each(|op| collective::run(&mut call, &mut self.buffer, op))
-        };
-        call.leave(group.len(), result)
+        let (group, claimed, shared) = (group.to_vec(), Cell::new(claims.keep()), self.group.clone());
+        self.seat.start(move |seat| {
+            if let Some(first) = group.first() {
+                shared.check_unbroken(|| first.signature(shared.size()))?;
+            }
+            // The timeline has the waits of one operation at a time: that of the worker's thread.
+            seat.run(&group, &|| claimed.take(), None)
+        })
     }
 
     fn split(&mut self, color: Option<u32>, key: i32) -> Result<Option<Box<dyn disco_core::Communicator>>> {
-        self.group.check_unbroken(|| Call::Split.name().to_owned())?;
-        let member = (&self.group, self.rank.index(), &mut self.counters);
-        let mut call = ActiveCall::enter(member, self.deadline, Call::Split, None);
-        let child = split::run(&mut call, color, key);
-        call.leave(1, child.as_ref().map(drop).map_err(Error::clone))?;
+        let child = self.seat.with(|seat| seat.split(color, key))??;
         let timeline = self.timeline.clone();
-        Ok(child?.map(|child| Box::new(Self::new(child.group, child.rank, self.deadline, timeline)) as _))
+        Ok(child.map(|child| Box::new(Self::new(child.group, child.rank, self.deadline, timeline)) as _))
     }
 
     fn synchronize(&mut self) -> Result<()> {
+        self.seat.with(|_| ())?;
         self.group.check_unbroken(|| "synchronize".into())
     }
 
     fn aborter(&self) -> Arc<dyn Abort> {
         self.group.clone()
-    }
-}
-
-impl Drop for Communicator {
-    fn drop(&mut self) {
-        self.group.board.set_presence(self.rank.index(), Presence::Left);
     }
 }
 

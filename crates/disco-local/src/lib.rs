@@ -7,7 +7,8 @@
 //!
 //! ```text
 //! Communicator ── Arc ─▶ Group            shared by all ranks: presence, failure, and the Board in shared memory
-//!   └ enqueue ─▶ ActiveCall ─▶ Memory     one rank inside one call; the permission to access published memory
+//!   └ Seat                                 one rank, which its operations use in turn: on the worker's thread, or beside it
+//!      └ run ─▶ ActiveCall ─▶ Memory       one rank inside one call; the permission to access published memory
 //!        ├ collective                     the schedules: the copies and reductions of each rank (`parts`: its tensors)
 //!        │    ├ kernel                    vector code, chosen at run time
 //!        │    └ staged                    schedules for tensors in the private memory of a process
@@ -71,6 +72,8 @@ mod point_to_point;
 mod processes;
 #[cfg(not(loom))]
 mod report;
+#[cfg(not(loom))]
+mod seat;
 #[cfg(not(loom))]
 mod spin_policy;
 #[cfg(not(loom))]

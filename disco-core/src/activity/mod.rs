@@ -10,6 +10,7 @@
 //! current     the activity of the worker that a thread runs
 //! counters    samples of numbers that change
 //! device      times of operations on a device
+//! started     the records of operations that go on beside the worker
 //! progress    the state of a worker at a moment
 //! memory      the words of an activity: progress, names, a ring of records
 //! recording   a copy of them, as bytes for another process, and decoded
@@ -25,6 +26,7 @@ mod memory;
 mod progress;
 mod record;
 mod recording;
+mod started;
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -49,6 +51,7 @@ pub use self::record::{DataPath, OpDetails, OpPlace, Record, RecordKind, UNNAMED
 pub(crate) use self::record::{GROUP_MARK, RANK_MARK, SPLIT_MARK};
 pub(crate) use self::recording::RECOVERY;
 pub use self::recording::{Recording, align, recoveries};
+pub(crate) use self::started::StartedOps;
 
 /// Number of the latest operations in a [`Progress`].
 const OPS: usize = 16;

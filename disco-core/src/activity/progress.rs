@@ -51,17 +51,19 @@ pub struct OpRecord {
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpState {
-    /// `enqueue` has not returned.
+    /// The worker is inside it: `enqueue` has not returned, or it waits for an operation that it has started.
     Running,
-    /// `enqueue` returned.
+    /// It has ended: `enqueue` returned.
     Done,
-    /// `enqueue` returned an error.
+    /// It has ended with an error.
     Failed,
+    /// `start` has returned, and the operation goes on beside the worker.
+    Started,
 }
 
 impl OpState {
     /// All states, in the order of their numbers.
-    pub const ALL: [Self; 3] = [OpState::Running, OpState::Done, OpState::Failed];
+    pub const ALL: [Self; 4] = [OpState::Running, OpState::Done, OpState::Failed, OpState::Started];
 
     /// The name in texts.
     pub const fn name(self) -> &'static str {
@@ -69,6 +71,7 @@ impl OpState {
             Self::Running => "running",
             Self::Done => "done",
             Self::Failed => "failed",
+            Self::Started => "started",
         }
     }
 
@@ -89,7 +92,8 @@ impl Progress {
     /// The collective or point-to-point operation that the worker is inside. Of a group of operations, this is the first
     /// one in `ops`.
     pub fn collective(&self) -> Option<&OpRecord> {
-        self.ops.iter().rev().take_while(|op| op.state == OpState::Running).last()
+        let others = self.ops.iter().rev().filter(|op| op.state != OpState::Started);
+        others.take_while(|op| op.state == OpState::Running).last()
     }
 }
 

@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::abort::Abort;
-use crate::activity::{GROUP_MARK, OpPlace, RANK_MARK, SPLIT_MARK};
+use crate::activity::{GROUP_MARK, OpPlace, RANK_MARK, Running, SPLIT_MARK};
 use crate::communicator::{Capabilities, Communicator};
 use crate::error::{Error, Result};
 use crate::id::Rank;
 use crate::link::Link;
 use crate::metrics;
 use crate::op::Op;
+use crate::work::{Notes, Work};
 
 /// Records each operation in the worker's [`Activity`](crate::activity::Activity). If `check` is set, it exchanges
 /// signatures through the store before each collective, so that a mismatch is an error on every rank with any backend.
@@ -62,10 +63,24 @@ impl Watched {
         inner.map(|inner| Self::new(inner, name, self.link.clone(), self.deadline, self.check))
     }
 
-    /// Runs `run`, which starts the operations of `group`, and records them.
+    /// Runs `run`, which runs the operations of `group`, and records them.
     #[inline]
     fn watch(&mut self, group: &[Op], run: impl FnOnce(&mut dyn Communicator) -> Result<()>) -> Result<()> {
-        let Some((first, more)) = group.split_first() else { return Ok(()) };
+        self.record(group, run, |(), running, measured| {
+            running.end(true);
+            measured.end(true);
+        })
+    }
+
+    /// Records the operations of `group`, which `run` starts, until the end that `go_on` notes.
+    #[inline]
+    fn record<T: Default>(
+        &mut self,
+        group: &[Op],
+        run: impl FnOnce(&mut dyn Communicator) -> Result<T>,
+        go_on: impl FnOnce(&T, Running<'_>, metrics::Running),
+    ) -> Result<T> {
+        let Some((first, more)) = group.split_first() else { return Ok(T::default()) };
         let size = self.size();
         let number = if first.kind().is_point_to_point() { &mut self.transfers } else { &mut self.at.number };
         *number += 1;
@@ -78,10 +93,15 @@ impl Watched {
         } else {
             Ok(())
         };
-        let result = checked.and_then(|()| run(&mut *self.inner));
-        running.end(result.is_ok());
-        measured.end(result.is_ok());
-        result
+        let started = checked.and_then(|()| run(&mut *self.inner));
+        match &started {
+            Ok(work) => go_on(work, running, measured),
+            Err(_) => {
+                running.end(false);
+                measured.end(false);
+            }
+        }
+        started
     }
 
     /// Compares the signature of a collective with those of all ranks.
@@ -134,6 +154,17 @@ impl Communicator for Watched {
 
     fn enqueue(&mut self, group: &[Op]) -> Result<()> {
         self.watch(group, |inner| inner.enqueue(group))
+    }
+
+    fn start(&mut self, group: &[Op]) -> Result<Work> {
+        let activity = self.link.activity().clone();
+        self.record(
+            group,
+            |inner| inner.start(group),
+            |work, running, measured| {
+                work.note(Notes::new(running.go_on(&activity), measured));
+            },
+        )
     }
 
     fn split(&mut self, color: Option<u32>, key: i32) -> Result<Option<Box<dyn Communicator>>> {

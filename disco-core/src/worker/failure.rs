@@ -1,9 +1,9 @@
 //! Errors and panics of worker functions as [`Failure`]s.
 
-use std::any::Any;
 use std::error::Error as StdError;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use crate::causes::text_of_panic;
 use crate::error::{Error, ErrorKind, Failure, UserError, causes, chain};
 use crate::function::BoxError;
 use crate::id::{RegisterId, WorkerId};
@@ -17,7 +17,7 @@ struct Panicked(String);
 #[inline]
 pub(super) fn catch<T>(work: impl FnOnce() -> Result<T, BoxError>) -> Result<T, BoxError> {
     // A panic can only corrupt the state of this worker, which is poisoned afterwards.
-    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|payload| Err(Panicked(text(&*payload)).into()))
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|payload| Err(Panicked(text_of_panic(&*payload)).into()))
 }
 
 /// The failure with its operation, position and cause.
@@ -40,9 +40,4 @@ pub(super) fn describe(
         // If the program's serde code panics, only the value of the error is lost.
         user: catch_unwind(AssertUnwindSafe(|| chain(error).find_map(UserError::of))).unwrap_or(None),
     }
-}
-
-fn text(payload: &(dyn Any + Send)) -> String {
-    let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_else(|| "without a message".to_owned())
 }

@@ -16,6 +16,7 @@ mod records;
 mod recovery;
 mod resize;
 mod shutdown;
+mod started;
 mod trace_files;
 #[path = "../trials/mod.rs"]
 mod trials;
@@ -47,6 +48,7 @@ fn main() -> ExitCode {
         recovery::tests(),
         resize::tests(),
         shutdown::tests(),
+        started::tests(),
         trace_files::tests(),
         user_types::tests(),
         values::tests(),

@@ -1,6 +1,6 @@
 //! Behaviour of communicators other than results of single operations: barriers, groups, splits, refusals.
 
-use disco_core::{Communicator, CommunicatorExt, DType, Error, Op, OpKind, Rank, Reduction, Result, Tensor};
+use disco_core::{Communicator, CommunicatorExt, DType, Error, Op, OpKind, Rank, Reduction, Result, Tensor, Work};
 
 use super::fixture::{Fixture, rank};
 use super::scenario::sum_of;
@@ -15,7 +15,7 @@ pub(crate) struct Behaviour {
 }
 
 /// All of them.
-pub(crate) static ALL: [Behaviour; 12] = [
+pub(crate) static ALL: [Behaviour; 13] = [
     Behaviour {
         name: "barrier::no_rank_passes_before_all_have_arrived",
         needs: &[OpKind::Barrier],
@@ -32,6 +32,11 @@ pub(crate) static ALL: [Behaviour; 12] = [
         run: collectives_that_depend_on_each_other_at_the_root_run_in_order,
     },
     Behaviour { name: "group::an_empty_group_does_nothing", needs: &[], run: an_empty_group_does_nothing },
+    Behaviour {
+        name: "start::operations_run_in_the_order_of_the_calls",
+        needs: &[OpKind::AllReduce],
+        run: started_operations_run_in_the_order_of_the_calls,
+    },
     Behaviour {
         name: "split::ranks_are_ordered_by_key_then_by_rank",
         needs: &[OpKind::AllGather],
@@ -139,6 +144,30 @@ fn collectives_that_depend_on_each_other_at_the_root_run_in_order(
 fn an_empty_group_does_nothing(fixture: &mut Fixture<'_>) -> Result<Vec<Option<String>>> {
     fixture.enqueue(&[])?;
     Ok(vec![None])
+}
+
+/// Each rank starts some of the operations and enqueues the others.
+fn started_operations_run_in_the_order_of_the_calls(fixture: &mut Fixture<'_>) -> Result<Vec<Option<String>>> {
+    let (me, size) = fixture.rank_and_size()?;
+    let x = ints(fixture, &[1])?;
+    let sum = [Op::AllReduce { src: None, dst: x.clone(), reduction: Reduction::Sum }];
+    let mut wrong = Vec::new();
+    for round in 1..=4_u32 {
+        let comm = fixture.comm()?;
+        // The tensor is claimed until the end, so that the next round begins behind it.
+        let work = if (me + round as usize).is_multiple_of(2) {
+            comm.start(&sum)?
+        } else {
+            comm.enqueue(&sum).map(|()| Work::done())?
+        };
+        comm.start(&[])?.wait()?;
+        work.wait()?;
+        wrong.push(
+            (!work.has_ended()).then(|| format!("rank {me}: the work of round {round} has not ended after its wait")),
+        );
+        wrong.push(same(fixture, "sums of sums", &x, &[(size as i32).wrapping_pow(round)])?);
+    }
+    Ok(wrong)
 }
 
 fn ranks_are_ordered_by_key_then_by_rank(fixture: &mut Fixture<'_>) -> Result<Vec<Option<String>>> {

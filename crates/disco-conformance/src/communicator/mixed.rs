@@ -1,13 +1,13 @@
 //! Every ordered pair of operations, the second right after the first: it must not disturb the first one's result.
 //!
 //! The other checks compare each result before the next operation starts. Here no result is compared before the last
-//! operation has ended, ranks pause at random, and operations differ in kind, dtype, size, root, layout, communicator
-//! and placement of their tensors. At the end, a rank drops a communicator that its peers use.
+//! operation has ended, ranks pause at random and start operations instead of enqueuing them, and operations differ in
+//! kind, dtype, size, root, layout, communicator and placement of their tensors. At the end, a rank drops a communicator that its peers use.
 
 use std::time::Duration;
 use std::{fmt, mem, thread};
 
-use disco_core::{Communicator, DType, Error, Op, OpKind, Reduction, Result};
+use disco_core::{Communicator, DType, Error, Op, OpKind, Reduction, Result, Work};
 
 use super::collective::case::{Case, Layout};
 use super::collective::maker;
@@ -88,6 +88,8 @@ struct Walk<'w, 's> {
     steps: u64,
     /// Operations of the group that is enqueued next, and whether they run on the child.
     group: (Vec<Op>, bool),
+    /// Operations that this rank has started.
+    started: Vec<Work>,
     /// Operations whose results are not compared yet: description, dtype and tensors.
     open: Vec<(String, DType, Part)>,
     tally: Tally,
@@ -106,6 +108,7 @@ impl<'w, 's> Walk<'w, 's> {
             own: Box::new(bits((seed << 32) + me as u64 + 1)),
             steps: 0,
             group: (Vec::new(), false),
+            started: Vec::new(),
             open: Vec::new(),
             tally: Tally::default(),
         })
@@ -135,7 +138,15 @@ impl<'w, 's> Walk<'w, 's> {
 
     fn enqueue(&mut self) -> Result<()> {
         let group = mem::take(&mut self.group.0);
-        if self.group.1 { self.child.enqueue(&group) } else { self.fixture.comm()?.enqueue(&group) }
+        let comm: &mut dyn Communicator = if self.group.1 { &mut *self.child } else { self.fixture.comm()? };
+        // The other ranks may do otherwise.
+        match below(&mut self.own, 6) {
+            0 => self.started.push(comm.start(&group)?),
+            1 => comm.start(&group)?.wait()?,
+            2 => drop(comm.start(&group)?),
+            _ => comm.enqueue(&group)?,
+        }
+        Ok(())
     }
 
     /// Compares the results of all operations.
@@ -143,6 +154,7 @@ impl<'w, 's> Walk<'w, 's> {
         self.enqueue()?;
         self.fixture.comm()?.synchronize()?;
         self.child.synchronize()?;
+        self.started.drain(..).try_for_each(|work| work.wait())?;
         for (what, dtype, part) in mem::take(&mut self.open) {
             let wrong = part.inspect(self.fixture.ctx, dtype)?.wrong;
             self.tally.count(wrong.map(|wrong| format!("{what}: {wrong}")), &[]);

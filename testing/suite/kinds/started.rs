@@ -1,0 +1,147 @@
+//! Operations that a worker function starts, and that run while it computes.
+
+use std::time::Duration;
+
+use disco::{
+    Builder, CommunicatorExt as _, DataPlane as _, Error, LaneSession, Op, Reduction, Result, Session as _,
+    SessionExt as _, Tensor, Work, WorkerContext, block_on,
+};
+use disco_conformance::waiting::{wait_for, wait_until_in_collective};
+
+use crate::marker::Marker;
+use crate::{Kind, builder};
+
+crate::tests![
+    a_started_operation_runs_beside_its_rank_and_claims_its_tensors,
+    a_failure_ends_started_operations_whether_a_rank_waits_or_not,
+    a_started_operation_ends_at_the_deadline_with_the_absent_ranks,
+    a_worker_counts_as_inside_a_collective_only_while_it_waits,
+];
+
+disco::register_function!("tests.beside", beside);
+disco::register_function!("tests.start_and_leave", start_and_leave);
+disco::register_function!("tests.start_late", start_late);
+
+/// Elements of a tensor that `local` neither posts nor stages in one piece.
+const MANY: usize = 300_000;
+
+fn sum_of(x: &Tensor) -> [Op; 1] {
+    [Op::AllReduce { src: None, dst: x.clone(), reduction: Reduction::Sum }]
+}
+
+/// Worker 0 starts its operation once all others have seen that theirs runs. Then the tensor of all ranks is changed.
+fn beside(ctx: &mut WorkerContext, elements: usize) -> Result<(Vec<i64>, i64)> {
+    let (store, me, size) = (ctx.store(), ctx.worker().index(), ctx.world().size());
+    let key = format!("started {elements}");
+    let x = Tensor::from_vec(vec![1 + me as i64; elements], elements)?;
+    if me == 0 {
+        wait_for("the other ranks", || (store.add(&key, 0).unwrap() == size as i64 - 1).then_some(()));
+    }
+    let works = [ctx.comm()?.start(&sum_of(&x))?];
+    if me != 0 {
+        assert!(!works[0].has_ended() && matches!(x.view::<i64>(), Err(Error::Busy(_))));
+        assert!(matches!(ctx.comm()?.start(&sum_of(&x)), Err(Error::Busy(_))), "the tensor is claimed");
+        store.add(&key, 1)?;
+    }
+    works.iter().try_for_each(Work::wait)?;
+    assert!(works[0].has_ended() && works[0].wait().is_ok());
+    x.view_mut::<i64>()?[0] += 1;
+    // A work that is dropped goes on, and `enqueue` runs after it.
+    drop(ctx.comm()?.start(&sum_of(&x))?);
+    let y = Tensor::from_slice(&[1i64], [1])?;
+    ctx.comm()?.all_reduce_in_place(&y, Reduction::Sum)?;
+    let x = x.to_vec::<i64>()?;
+    assert!(x[1..].iter().all(|element| *element == x[1]));
+    Ok((x[..2].to_vec(), y.view::<i64>()?[0]))
+}
+
+fn a_started_operation_runs_beside_its_rank_and_claims_its_tensors(kind: Kind) {
+    let session = plane(builder(kind));
+    block_on(async {
+        for elements in [2, MANY] {
+            let result = session.call_named("tests.beside", (elements,)).await.unwrap();
+            let results = session.get_all_as::<(Vec<i64>, i64)>(&result).await.unwrap();
+            assert_eq!(results, vec![(vec![44, 40], 4); 4]);
+        }
+        session.shutdown().await.unwrap();
+    });
+}
+
+fn plane(builder: Builder) -> LaneSession {
+    let session = builder.start().unwrap();
+    block_on(session.init_ccl("local", &[])).unwrap();
+    session
+}
+
+/// All workers but one start an operation; some wait for it, and the others leave the function. The other worker fails
+/// once they have started, if it does at all.
+fn start_and_leave(ctx: &mut WorkerContext, absent: usize, fails: bool) -> Result<()> {
+    let (store, me, size) = (ctx.store(), ctx.worker().index(), ctx.world().size());
+    if me == absent {
+        wait_for("the other ranks", || (store.add("started", 0).unwrap() == size as i64 - 1).then_some(()));
+        return if fails { Err(Error::invalid("out of luck")) } else { Ok(()) };
+    }
+    let x = Tensor::from_vec(vec![1i64; MANY], MANY)?;
+    let work = ctx.comm()?.start(&sum_of(&x))?;
+    store.add("started", 1)?;
+    if me.is_multiple_of(2) { work.wait() } else { Ok(()) }
+}
+
+fn a_failure_ends_started_operations_whether_a_rank_waits_or_not(kind: Kind) {
+    let session = plane(builder(kind));
+    block_on(async {
+        for absent in 0..2 {
+            session.call_named("tests.start_and_leave", (absent, true)).await.unwrap();
+            let error = session.sync_all().await.unwrap_err().to_string();
+            let start = format!("worker {absent}: tests.start_and_leave (command ");
+            assert!(error.starts_with(&start) && error.contains("): out of luck"), "{error}");
+            session.init_ccl("local", &[]).await.unwrap();
+        }
+        let result = session.call_named("tests.beside", (MANY,)).await.unwrap();
+        session.get_all(&result).await.unwrap();
+        session.shutdown().await.unwrap();
+    });
+}
+
+fn a_started_operation_ends_at_the_deadline_with_the_absent_ranks(kind: Kind) {
+    let session = plane(builder(kind).collective_deadline(Duration::from_millis(500)));
+    block_on(async {
+        session.call_named("tests.start_and_leave", (3, false)).await.unwrap();
+        // Workers 1 and 3 are not inside the operation: the sync waits for it.
+        let error = session.sync_all().await.unwrap_err().to_string();
+        assert!(error.contains("all_reduce sum i64 x 300000: no end after 500ms: rank 3 has not arrived"), "{error}");
+        assert!(error.contains("Missing: worker 3 has not called it."), "{error}");
+        session.init_ccl("local", &[]).await.unwrap();
+        session.shutdown().await.unwrap();
+    });
+}
+
+/// Worker 0 starts its operation once `first` exists. The others wait for `second` between their start and their wait.
+fn start_late(ctx: &mut WorkerContext, first: String, second: String) -> Result<()> {
+    let exists = |file: &str| wait_for("a file", || std::fs::exists(file).unwrap().then_some(()));
+    let is_late = ctx.worker().index() == 0;
+    if is_late {
+        exists(&first);
+    }
+    let work = ctx.comm()?.start(&[Op::Barrier])?;
+    if !is_late {
+        ctx.store().add("inside", 1)?;
+        exists(&second);
+    }
+    work.wait()
+}
+
+fn a_worker_counts_as_inside_a_collective_only_while_it_waits(kind: Kind) {
+    let session = plane(builder(kind));
+    let [first, second] = [Marker::new(), Marker::new()];
+    block_on(async {
+        session.call_named("tests.start_late", (first.path(), second.path())).await.unwrap();
+        disco_conformance::waiting::wait_until_inside(&session, "tests.start_late", 0..4);
+        assert!(session.status().workers.iter().all(|worker| worker.operation.is_none()));
+        std::fs::write(second.path(), "").unwrap();
+        wait_until_in_collective(&session, 1..4);
+        std::fs::write(first.path(), "").unwrap();
+        session.sync_all().await.unwrap();
+        session.shutdown().await.unwrap();
+    });
+}
