@@ -73,6 +73,12 @@ pub enum Error {
         /// The first failure, as text.
         cause: Arc<str>,
     },
+    /// The controller has cancelled the call.
+    #[error("cancelled: {cause}")]
+    Cancelled {
+        /// Why, as text.
+        cause: Arc<str>,
+    },
     /// A wait passed its deadline.
     #[error("{operation}: no end after {after:?}: {state}")]
     Deadline {
@@ -301,6 +307,7 @@ impl Error {
         match self {
             Error::Worker(failure) | Error::Earlier { failure, .. } => failure.kind.clone(),
             Error::Aborted { .. } => ErrorKind::Aborted,
+            Error::Cancelled { .. } => ErrorKind::Cancelled,
             Error::Deadline { after, .. } => ErrorKind::Deadline { after: *after },
             Error::Stalled { after, .. } => ErrorKind::Stalled { after: *after },
             Error::Lost(loss) => ErrorKind::Lost { workers: loss.workers() },

@@ -16,6 +16,8 @@ pub enum ErrorKind {
     Panicked,
     /// The operation ended because something else failed.
     Aborted,
+    /// The controller has cancelled the call.
+    Cancelled,
     /// The communicator failed in an earlier operation.
     Broken,
     /// A wait passed its deadline.

@@ -21,6 +21,14 @@ pub enum Signal {
         /// The first failure, as text.
         cause: Arc<str>,
     },
+    /// End a call: [`WorkerContext::cancelled`](crate::WorkerContext::cancelled) is true in it, its operations of
+    /// communicators fail, and a worker that has not begun it leaves it out.
+    Cancel {
+        /// The number of the command that calls.
+        command: u64,
+        /// The cause, as text.
+        cause: Arc<str>,
+    },
     /// Leave the loop after the current command; queued commands are dropped.
     Shutdown,
     /// The lane passes a copy of each worker's recording to its inbox, also of workers that hang.

@@ -157,6 +157,7 @@ impl Channel for ThreadLane {
         let worker_set = self.worker_set()?;
         match signal {
             Signal::Abort { epoch, cause } => worker_set.links.iter().for_each(|link| link.abort(epoch, &cause)),
+            Signal::Cancel { command, cause } => worker_set.links.iter().for_each(|link| link.cancel(command, &cause)),
             Signal::Shutdown => worker_set.shut_down(),
             Signal::Collect { last } => worker_set.collect(self.workers, last),
             other => return Err(self.error(&format!("a thread lane does not know the signal {other:?}"))),

@@ -38,6 +38,12 @@ impl AbortRegistry {
         listeners.iter().for_each(|listener| listener.abort(cause));
     }
 
+    /// Aborts all present listeners. Later ones are not concerned.
+    pub fn end_operations(&self, cause: &Arc<str>) {
+        let listeners: Vec<_> = self.state().get().iter().filter_map(Weak::upgrade).collect();
+        listeners.iter().for_each(|listener| listener.abort(cause));
+    }
+
     /// Number of registered listeners.
     pub fn listeners(&self) -> usize {
         self.state().get_mut().iter().filter(|weak| weak.strong_count() > 0).count()
@@ -47,6 +53,11 @@ impl AbortRegistry {
     /// arrived early.
     pub fn reset(&self, epoch: u64) {
         self.state().begin(epoch);
+    }
+
+    /// Whether the epoch is aborted.
+    pub fn is_aborted(&self) -> bool {
+        self.state().cause().is_some()
     }
 
     /// The epoch that this worker is in.

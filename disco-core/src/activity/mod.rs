@@ -178,6 +178,11 @@ impl Activity {
         self.memory.set_received(number);
     }
 
+    /// Number of the last command received, 0 before the first.
+    pub fn received(&self) -> u64 {
+        self.memory.received()
+    }
+
     /// Number of the last command finished, 0 before the first.
     pub fn finished(&self) -> u64 {
         self.memory.finished()

@@ -10,7 +10,7 @@ use crate::activity::{GROUP_MARK, OpPlace, RANK_MARK, Running, SPLIT_MARK};
 use crate::communicator::{Capabilities, Communicator};
 use crate::error::{Error, Result};
 use crate::id::Rank;
-use crate::link::Link;
+use crate::link::{Link, Operation};
 use crate::metrics;
 use crate::op::Op;
 use crate::work::{Notes, Work};
@@ -66,7 +66,7 @@ impl Watched {
     /// Runs `run`, which runs the operations of `group`, and records them.
     #[inline]
     fn watch(&mut self, group: &[Op], run: impl FnOnce(&mut dyn Communicator) -> Result<()>) -> Result<()> {
-        self.record(group, run, |(), running, measured| {
+        self.record(group, run, |(), running, measured, _operation| {
             running.end(true);
             measured.end(true);
         })
@@ -78,9 +78,10 @@ impl Watched {
         &mut self,
         group: &[Op],
         run: impl FnOnce(&mut dyn Communicator) -> Result<T>,
-        go_on: impl FnOnce(&T, Running<'_>, metrics::Running),
+        go_on: impl FnOnce(&T, Running<'_>, metrics::Running, Operation),
     ) -> Result<T> {
         let Some((first, more)) = group.split_first() else { return Ok(T::default()) };
+        let operation = self.link.begin_operation()?;
         let size = self.size();
         let number = if first.kind().is_point_to_point() { &mut self.transfers } else { &mut self.at.number };
         *number += 1;
@@ -95,13 +96,16 @@ impl Watched {
         };
         let started = checked.and_then(|()| run(&mut *self.inner));
         match &started {
-            Ok(work) => go_on(work, running, measured),
+            Ok(work) => go_on(work, running, measured, operation),
             Err(_) => {
                 running.end(false);
                 measured.end(false);
             }
         }
-        started
+        started.map_err(|error| match (error, self.link.cancelled_now()) {
+            (Error::Aborted { .. } | Error::Broken { .. }, Some(cause)) => Error::Cancelled { cause },
+            (error, _) => error,
+        })
     }
 
     /// Compares the signature of a collective with those of all ranks.
@@ -116,7 +120,7 @@ impl Watched {
         store.set(&key(number, rank.index()), mine.as_bytes())?;
         for peer in (0..size).filter(|peer| *peer != rank.index()) {
             let left = self.deadline.saturating_sub(start.elapsed());
-            let theirs = store.wait(&key(number, peer), left).map_err(|error| match error {
+            let theirs = self.link.await_key(&*store, &key(number, peer), left).map_err(|error| match error {
                 Error::Deadline { .. } => Error::Deadline {
                     operation: mine.clone(),
                     after: self.deadline,
@@ -161,13 +165,14 @@ impl Communicator for Watched {
         self.record(
             group,
             |inner| inner.start(group),
-            |work, running, measured| {
-                work.note(Notes::new(running.go_on(&activity), measured));
+            |work, running, measured, operation| {
+                work.note(Notes::new(running.go_on(&activity), measured, operation));
             },
         )
     }
 
     fn split(&mut self, color: Option<u32>, key: i32) -> Result<Option<Box<dyn Communicator>>> {
+        let _operation = self.link.begin_operation()?;
         let inner = self.inner.split(color, key)?;
         self.splits += 1;
         let part = self.part(inner, format!("{SPLIT_MARK}{} color {color:?}", self.splits));

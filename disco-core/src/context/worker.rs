@@ -15,7 +15,7 @@ use crate::device_api::{self, Queue};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::id::{GroupId, Rank, WorkerId};
-use crate::link::Link;
+use crate::link::{Link, is_cancellation};
 use crate::shape::Shape;
 use crate::store::Store;
 use crate::tensor::Tensor;
@@ -123,6 +123,31 @@ impl WorkerContext {
     /// The worker's link to peers and the controller, outside the command stream.
     pub fn link(&self) -> &Arc<Link> {
         &self.link
+    }
+
+    /// Whether the controller has [cancelled](crate::Session::cancel) the call that the worker runs, or the session has
+    /// failed or ends. A function that computes for long asks between its steps, and returns early: what it returns
+    /// is the result of the call.
+    ///
+    /// ```
+    /// use disco_core::{Result, WorkerContext};
+    ///
+    /// /// Searches for a divisor, until one is found or nobody waits for it any more.
+    /// fn divisor(ctx: &mut WorkerContext, number: u64) -> Result<Option<u64>> {
+    ///     for candidate in 2..number {
+    ///         if candidate % 4096 == 0 && ctx.cancelled() {
+    ///             return Ok(None);
+    ///         }
+    ///         if number % candidate == 0 {
+    ///             return Ok(Some(candidate));
+    ///         }
+    ///     }
+    ///     Ok(None)
+    /// }
+    /// # disco_core::register_function!("docs.divisor", divisor);
+    /// ```
+    pub fn cancelled(&self) -> bool {
+        self.link.cancelled_now().is_some() || self.link.is_aborted()
     }
 
     /// Limit for one collective. Worker functions can use it for their own waits.
@@ -252,7 +277,11 @@ impl WorkerContext {
     /// Waits for all operations enqueued on communicators and stream.
     pub(crate) fn synchronize(&mut self) -> Result<()> {
         for comm in [&mut self.world_comm, &mut self.group_comm].into_iter().flatten() {
-            comm.synchronize()?;
+            match comm.synchronize() {
+                // No operation is left to wait for. The next one fails.
+                Err(Error::Aborted { cause } | Error::Broken { cause, .. }) if is_cancellation(&cause) => {}
+                synchronized => synchronized?,
+            }
         }
         let deadline = self.deadline();
         self.queue.synchronize(deadline)

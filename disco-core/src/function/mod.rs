@@ -17,6 +17,7 @@ mod convert;
 mod json;
 mod object;
 mod registers;
+mod selected;
 
 use std::any::Any;
 use std::cell::OnceCell;
@@ -30,6 +31,7 @@ pub use convert::{FromArg, IntoObject};
 pub use json::Json;
 pub use object::{Object, Opaque};
 pub use registers::Registers;
+pub(crate) use selected::{CALL_SELECTED, part, selection};
 
 use crate::activity::Activity;
 use crate::context::WorkerContext;

@@ -6,6 +6,7 @@
 //! SharedStore    the session's store, with a view for each epoch              crate::store
 //! Descriptors    file descriptors for peers on this machine                   descriptors
 //! AbortRegistry  the listeners of aborts, and the worker's epoch              crate::abort
+//! cancel         the calls that the controller has cancelled
 //! Activity       the state of the worker, for reports                         crate::activity
 //! Arena          allocator of host tensors that other processes map           crate::shared_memory
 //! ```
@@ -13,11 +14,13 @@
 //! A lane provides the store, the descriptors and a function that sends notices to the controller. [`Shared`] is the
 //! store and the descriptors of workers that are threads of one process.
 
+mod cancel;
 mod descriptors;
 mod proc_descriptors;
 mod shared;
 mod worker;
 
+pub(crate) use cancel::{Operation, is_cancellation};
 pub use descriptors::{Descriptors, SharedFd};
 pub use proc_descriptors::ProcDescriptors;
 pub use shared::Shared;

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 
+use super::cancel::Cancelled;
 use super::descriptors::Descriptors;
 use super::shared::Shared;
 use crate::abort::{Abort, AbortRegistry};
@@ -17,8 +18,9 @@ use crate::store::{SharedStore, Store, View};
 pub struct Link {
     store: Arc<dyn SharedStore>,
     descriptors: Arc<dyn Descriptors>,
-    aborts: Arc<AbortRegistry>,
-    activity: Arc<Activity>,
+    pub(super) aborts: Arc<AbortRegistry>,
+    pub(super) cancelled: Arc<Cancelled>,
+    pub(super) activity: Arc<Activity>,
     arena: Option<Arc<Arena>>,
     /// Ordinal of the worker's device. A worker of a subset shares that of the worker it runs beside.
     ordinal: Arc<AtomicI32>,
@@ -33,9 +35,9 @@ impl Link {
         descriptors: Arc<dyn Descriptors>,
         notify: impl Fn(Notice) + Send + Sync + 'static,
     ) -> Self {
-        let (aborts, activity, ordinal) = (Arc::default(), Arc::default(), Arc::default());
+        let (aborts, cancelled, activity, ordinal) = Default::default();
         let (arena, is_in_subset, notify) = (None, false, Arc::new(notify));
-        Self { store, descriptors, aborts, activity, arena, ordinal, is_in_subset, notify }
+        Self { store, descriptors, aborts, cancelled, activity, arena, ordinal, is_in_subset, notify }
     }
 
     /// The link of a worker that is a thread of the controller's process. `notify` gets its notices.
@@ -125,6 +127,11 @@ impl Link {
     pub fn abort(&self, epoch: u64, cause: &Arc<str>) {
         self.aborts.abort(epoch, cause);
         self.store.abort(epoch, cause);
+    }
+
+    /// Whether this worker's epoch is aborted.
+    pub(crate) fn is_aborted(&self) -> bool {
+        self.aborts.is_aborted()
     }
 
     /// Starts an epoch and clears aborts of earlier epochs.

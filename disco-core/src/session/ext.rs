@@ -4,8 +4,9 @@ use std::future::Future;
 
 use super::{Arguments, DRef, IntoArg, IntoArgs, Session};
 use crate::error::{Error, Result};
-use crate::function::{Arg, FromArg};
+use crate::function::{Arg, CALL_SELECTED, FromArg};
 use crate::id::WorkerId;
+use crate::stream::Selected;
 use crate::value::Value;
 
 /// Typed calls, for every [`Session`]. Errors and cancel safety are those of the session's methods.
@@ -41,6 +42,59 @@ pub trait SessionExt: Session {
             let function = self.function(function).await?;
             self.call(&function, args).await
         }
+    }
+
+    /// [`SessionExt::call`] of some workers. The others leave the call out, and go on with the next command: the handle
+    /// stands for [`Value::None`] there. A function that uses a communicator is to be called on all its ranks.
+    ///
+    /// ```
+    /// # use disco_core::{DRef, Result, Session, SessionExt, WorkerId};
+    /// # async fn example(session: &impl Session, evaluate: &DRef, weights: &DRef) -> Result<f64> {
+    /// // Worker 3 evaluates while the others train.
+    /// let score = session.call_on([3], evaluate, (weights,)).await?;
+    /// session.get_as(&score, WorkerId::new(3)).await
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`SessionExt::call`]; [`Error::NoSuchWorker`]; a worker is named twice. A resize between this call and its
+    /// execution makes it fail on all workers.
+    fn call_on<W: IntoIterator<Item = u32>>(
+        &self,
+        workers: W,
+        function: &DRef,
+        args: impl IntoArgs,
+    ) -> impl Future<Output = Result<DRef>> + Send {
+        let world = self.world();
+        let mut selected = Selected::none(world);
+        let workers: Vec<_> = workers.into_iter().map(WorkerId::new).collect();
+        let added = selected.add_all(&workers, world, args.into_args());
+        let args = added.map(|()| selected.into_args(function));
+        async move { self.call_named(CALL_SELECTED, args?).await }
+    }
+
+    /// [`SessionExt::call`] with the arguments that `make` returns for each worker. All arguments go to all workers in one
+    /// command, and each takes its own: give large tensors with [`SessionExt::set_each`], which sends each worker only its
+    /// own, and pass the handle.
+    ///
+    /// ```
+    /// # use disco_core::{DRef, Result, Session, SessionExt};
+    /// # async fn example(session: &impl Session, load: &DRef) -> Result<DRef> {
+    /// session.call_each(load, |worker| (format!("part-{:03}", worker.index()), 64)).await
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`SessionExt::call_on`].
+    fn call_each<A: IntoArgs>(
+        &self,
+        function: &DRef,
+        mut make: impl FnMut(WorkerId) -> A,
+    ) -> impl Future<Output = Result<DRef>> + Send {
+        let mut selected = Selected::none(self.world());
+        self.world().workers().for_each(|worker| selected.add(worker, make(worker).into_args()));
+        let args = selected.into_args(function);
+        async move { self.call_named(CALL_SELECTED, args).await }
     }
 
     /// [`Session::sync_worker`] of worker 0.

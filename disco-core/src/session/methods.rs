@@ -57,6 +57,10 @@ impl Session for LaneSession {
         Some(submitted.inspect_err(|error| self.note_told(error)))
     }
 
+    fn cancel(&self, call: &DRef, why: &str) -> Result<()> {
+        self.stream.cancel(call, why)
+    }
+
     async fn sync_worker(&self, worker: WorkerId) -> Result<()> {
         let question = Question::new("sync_worker", Some(worker), Command::SyncWorker { worker });
         match self.ask(question, |stream, replies| stream.check_replies(&replies)) {

@@ -99,6 +99,32 @@ pub trait Session: Debug + Send + Sync {
     /// or if workers are in other processes and the arguments have more than 64 KiB. Use [`Session::submit`] then.
     fn try_submit(&self, function: &DRef, args: &mut Arguments) -> Option<Result<DRef>>;
 
+    /// Cancels a call on all workers, for the reason `why`; does nothing where it has ended. Never waits.
+    ///
+    /// - A worker that has not begun the call leaves it out.
+    /// - A worker that is inside goes on until the function returns: [`WorkerContext::cancelled`](crate::WorkerContext::cancelled)
+    ///   is true there. An operation of a communicator that it is inside, or that it has started, is aborted, which breaks
+    ///   the worker's communicators; later ones of the call fail at once and break nothing. All fail with
+    ///   [`Error::Cancelled`](crate::Error::Cancelled).
+    ///
+    /// A call that was cancelled does not fail its session. What the function returns is the result, also after a
+    /// cancellation. If it returns an error, or was left out, [`Session::get`] of the call gives a failure of the kind
+    /// [`ErrorKind::Cancelled`](crate::error::ErrorKind::Cancelled). [`DataPlane::init_ccl`](crate::DataPlane::init_ccl)
+    /// replaces broken communicators.
+    ///
+    /// ```
+    /// # use disco_core::{Result, Session, SessionExt};
+    /// # async fn example(session: &impl Session) -> Result<()> {
+    /// let search = session.call_named("example.search", (1_000_000,)).await?;
+    /// session.cancel(&search, "the user has left")?;
+    /// session.sync_all().await // waits until the workers have returned
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::State`](crate::Error::State) if workers of TVM's Disco, which know no cancellation, are in the session.
+    fn cancel(&self, call: &DRef, why: &str) -> Result<()>;
+
     /// Waits until a worker and its device have executed all earlier commands.
     async fn sync_worker(&self, worker: WorkerId) -> Result<()>;
 

@@ -30,6 +30,13 @@ impl Arguments {
         arg.push_to(self);
     }
 
+    /// Appends the arguments of another list.
+    pub(super) fn append(&mut self, other: Self) {
+        self.values.extend(other.values);
+        self.handles.extend(other.handles);
+        self.refused = self.refused.take().or(other.refused);
+    }
+
     /// Makes the call fail with this error, unless an earlier error was set. For an argument that can't become a
     /// [`Value`].
     pub fn refuse(&mut self, error: Error) {

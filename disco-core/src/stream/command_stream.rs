@@ -17,7 +17,7 @@ use super::sleepers::Sleepers;
 use super::ticker::Ticker;
 use super::timeline::Recorder;
 use super::{Arguments, DRef, Deadlines};
-use crate::channel::{FrameSize, SMALL_FRAME};
+use crate::channel::{Channel, FrameSize, SMALL_FRAME, Signal};
 use crate::command::Command;
 use crate::error::{Error, LossCause, LostPeer, Result};
 use crate::function;
@@ -189,11 +189,11 @@ impl CommandStream {
 
     /// Submits a command that sets a register.
     fn define(&self, order: &mut Order, values: Values, make: impl FnOnce(RegisterId) -> Command) -> Result<DRef> {
-        let mut handle = None;
+        let (mut handle, command) = (None, order.next_seq());
         self.send(order, values, |registers| {
             let register = registers.take()?;
             // Dropped, and thereby freed, if the command is not sent.
-            handle = Some(DRef::new(register, &self.freed_ids));
+            handle = Some(DRef::new(register, command, &self.freed_ids));
             Ok(make(register))
         })?;
         handle.ok_or_else(|| Error::state("no register was taken"))
@@ -257,6 +257,20 @@ impl CommandStream {
             return (!goes_on).then_some(Err(error));
         }
         order.is_open(FrameSize::Small).then(|| self.call(&mut order, Values::SMALL, function, args))
+    }
+
+    /// Implements [`Session::cancel`](crate::session::Session::cancel).
+    pub(crate) fn cancel(&self, call: &DRef, why: &str) -> Result<()> {
+        self.freed_ids.check(call)?;
+        self.check("cancel", ReplyTable::check_lost)?;
+        self.cancel_command(call.command(), &why.into())
+    }
+
+    /// Tells all workers that a call is cancelled. Those that have ended it ignore that.
+    pub(super) fn cancel_command(&self, command: u64, cause: &Arc<str>) -> Result<()> {
+        let lanes = self.lanes();
+        let tell = |lane: &Arc<dyn Channel>| lane.signal(Signal::Cancel { command, cause: cause.clone() });
+        lanes.iter().map(tell).fold(Ok(()), Result::and)
     }
 
     /// Implements [`Session::recover`](crate::session::Session::recover).

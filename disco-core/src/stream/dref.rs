@@ -29,6 +29,8 @@ pub struct DRef(Arc<Slot>);
 
 struct Slot {
     register: RegisterId,
+    /// Number of the command that sets the register.
+    command: u64,
     freed_ids: Arc<FreedIds>,
 }
 
@@ -37,13 +39,18 @@ struct Slot {
 pub(crate) struct FreedIds(Mutex<Freed>);
 
 impl DRef {
-    pub(super) fn new(register: RegisterId, freed_ids: &Arc<FreedIds>) -> Self {
-        Self(Arc::new(Slot { register, freed_ids: freed_ids.clone() }))
+    pub(super) fn new(register: RegisterId, command: u64, freed_ids: &Arc<FreedIds>) -> Self {
+        Self(Arc::new(Slot { register, command, freed_ids: freed_ids.clone() }))
     }
 
     /// The register.
     pub fn register(&self) -> RegisterId {
         self.0.register
+    }
+
+    /// Number of the command that sets the register.
+    pub(super) fn command(&self) -> u64 {
+        self.0.command
     }
 
     /// Whether there are other clones.

@@ -54,7 +54,7 @@ mod tests {
     #[test]
     fn functions_of_earlier_epochs_are_kept_while_the_program_has_handles() {
         let freed_ids = Arc::new(FreedIds::default());
-        let handle = |register: u32| DRef::new(register.into(), &freed_ids);
+        let handle = |register: u32| DRef::new(register.into(), 1, &freed_ids);
         let mut functions = Functions::default();
         let kept = handle(1);
         functions.insert("kept", kept.clone());

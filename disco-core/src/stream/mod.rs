@@ -10,7 +10,7 @@
 //! lane_set         the lanes, and who owns which worker           reply_table   replies, failures and losses that lanes report
 //! fleet            whether workers take commands, who changes them
 //! timeline, collecting, explaining                                records, and errors with a table of them
-//! args, dref, deadlines                                           what programs pass
+//! args, selected, dref, deadlines                                 what programs pass
 //! ```
 //!
 //! # Invariants
@@ -30,7 +30,7 @@
 //!   before any later wait ends.
 //! - If a command's values can't be encoded, in a session that needs bytes, the command is refused. Its number and
 //!   its freed ids are sent in an empty frame.
-//! - Abort and shutdown never pass through the ring (`Channel::signal`).
+//! - Abort, cancellation and shutdown never pass through the ring (`Channel::signal`).
 //! - A name of a worker function is registered once: otherwise `LaneSession::start` fails with both source locations.
 //!
 //! # Failure
@@ -64,6 +64,7 @@ pub(crate) mod large;
 pub(crate) mod order;
 mod preparing;
 pub(crate) mod reply_table;
+mod selected;
 mod sleepers;
 mod ticker;
 pub(crate) mod timeline;
@@ -74,4 +75,5 @@ pub use args::{Arguments, IntoArg, IntoArgs};
 pub use collecting::Recordings;
 pub use deadlines::Deadlines;
 pub use dref::DRef;
+pub(crate) use selected::Selected;
 pub use timeline::Timeline;

@@ -46,6 +46,7 @@ mod kind {
     pub(super) const NO_COMMUNICATOR: i64 = 24;
     /// The first number is the epoch.
     pub(super) const REPLACED: i64 = 25;
+    pub(super) const CANCELLED: i64 = 26;
 }
 
 pub(super) fn args(of: &ErrorKind) -> [Value; 5] {
@@ -55,6 +56,7 @@ pub(super) fn args(of: &ErrorKind) -> [Value; 5] {
         ErrorKind::User => plain(kind::USER),
         ErrorKind::Panicked => plain(kind::PANICKED),
         ErrorKind::Aborted => plain(kind::ABORTED),
+        ErrorKind::Cancelled => plain(kind::CANCELLED),
         ErrorKind::Broken => plain(kind::BROKEN),
         ErrorKind::Deadline { after } => (kind::DEADLINE, nanos(after), 0, "", ""),
         ErrorKind::Stalled { after } => (kind::STALLED, nanos(after), 0, "", ""),
@@ -125,6 +127,7 @@ pub(super) fn decode(packet: &mut Packet<'_>) -> Result<ErrorKind, WireError> {
         kind::NO_SUCH_WORKER => ErrorKind::NoSuchWorker,
         kind::NO_COMMUNICATOR => ErrorKind::NoCommunicator,
         kind::REPLACED => ErrorKind::NotRestored { epoch: large("epoch")? },
+        kind::CANCELLED => ErrorKind::Cancelled,
         number => return Err(WireError::Unknown { what: "kind of error", number }),
     })
 }

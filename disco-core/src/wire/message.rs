@@ -8,7 +8,7 @@
 //!                                    ◀── FRAME    number, frame (where commands go over the connection)
 //!                                                 or number, frame, transfer with its large tensors
 //! NOTICE  notice ──▶                     ◀── ABORT    epoch, cause
-//! PROGRESS  state of the worker ──▶      ◀── SHUTDOWN
+//! PROGRESS  state of the worker ──▶      ◀── SHUTDOWN, CANCEL command, cause
 //! RECORDING what it has recorded ──▶     ◀── COLLECT  (where they share no memory)
 //! STORE_REQUEST  number, epoch, call ──▶  ◀── ANSWER   number, value or error
 //! SHARE   number, name  (with a descriptor) ──▶          ◀── ANSWER   none
@@ -26,7 +26,7 @@
 //! LISTENS addresses for its children ──▶
 //!                                    ◀── ASSIGN   node, workers, nodes behind it, configuration │ LATE
 //!                                                 or REDIRECT node, time, addresses of its parent; then it is closed
-//! READY ──▶                              ◀── FRAME, AHEAD, WITHDRAW, ABORT, SHUTDOWN, COLLECT, ANSWER
+//! READY ──▶                              ◀── FRAME, AHEAD, WITHDRAW, ABORT, CANCEL, SHUTDOWN, COLLECT, ANSWER
 //! FROM    workers, REPLY without a value │ PROGRESS │ LOST why │ SHUTDOWN: they have left ──▶
 //! FROM    worker, REPLY │ NOTICE │ RECORDING │ OUTPUT of its process ──▶
 //! STORE_REQUEST, CREDIT as a worker ──▶
@@ -108,6 +108,13 @@ pub enum Message {
         /// The epoch to abort.
         epoch: u64,
         /// The cause of the abort.
+        cause: Arc<str>,
+    },
+    /// [`Signal::Cancel`](crate::channel::Signal::Cancel).
+    Cancel {
+        /// The number of the command that calls.
+        command: u64,
+        /// The cause.
         cause: Arc<str>,
     },
     /// [`Signal::Shutdown`](crate::channel::Signal::Shutdown).
@@ -292,6 +299,7 @@ impl Message {
             Message::Ahead { transfer, left, bytes } => (action::AHEAD, vec![int(*transfer), int(*left), copy(bytes)]),
             Message::Withdraw(transfer) => (action::WITHDRAW, vec![int(*transfer)]),
             Message::Abort { epoch, cause } => (action::ABORT, vec![int(*epoch), Value::Str(cause.clone())]),
+            Message::Cancel { command, cause } => (action::CANCEL, vec![int(*command), Value::Str(cause.clone())]),
             Message::Credit { frames, bytes } => (action::CREDIT, vec![int(*frames), int(*bytes)]),
             // Encoded like the command.
             Message::Shutdown => (action::SHUTDOWN, vec![int(0)]),
@@ -369,6 +377,7 @@ impl Message {
             }
             action::WITHDRAW => Message::Withdraw(packet.number()?),
             action::ABORT => Message::Abort { epoch: packet.int()? as u64, cause: packet.string()? },
+            action::CANCEL => Message::Cancel { command: packet.number()?, cause: packet.string()? },
             action::CREDIT => Message::Credit { frames: packet.number()?, bytes: packet.number()? },
             action::SHUTDOWN => {
                 packet.int()?;

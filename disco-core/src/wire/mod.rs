@@ -135,4 +135,5 @@ mod action {
     // Of both.
     pub(super) const COLLECT: i64 = 103;
     pub(super) const RECORDING: i64 = 104;
+    pub(super) const CANCEL: i64 = 106;
 }

@@ -2,6 +2,7 @@
 
 mod background;
 
+use std::any::Any;
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex};
 
@@ -33,10 +34,11 @@ struct State {
     notes: Option<Notes>,
 }
 
-/// How operations are recorded and measured.
+/// How operations are recorded and measured, and the mark that they run.
 pub(crate) struct Notes {
     ops: StartedOps,
     measured: metrics::Running,
+    mark: Box<dyn Any + Send>,
 }
 
 /// The other end of a [`Work`]: ends it. Dropping the value ends it with an error.
@@ -106,13 +108,15 @@ impl Ending {
 }
 
 impl Notes {
-    pub(crate) const fn new(ops: StartedOps, measured: metrics::Running) -> Self {
-        Self { ops, measured }
+    /// `mark` is dropped at the end of the operations.
+    pub(crate) fn new(ops: StartedOps, measured: metrics::Running, mark: impl Send + 'static) -> Self {
+        Self { ops, measured, mark: Box::new(mark) }
     }
 
     fn end(self, ok: bool) {
         self.ops.end(ok);
         self.measured.end(ok);
+        drop(self.mark);
     }
 }
 

@@ -9,7 +9,7 @@ use crate::channel::{Endpoint, Notice, Reply};
 use crate::command::{Command, Local};
 pub use crate::config::WorkerConfig;
 pub use crate::context::WorkerContext;
-use crate::error::{Error, Failure, Result};
+use crate::error::{Error, ErrorKind, Failure, Result};
 pub use crate::function::Registers;
 use crate::function::{self, Args, BoxError, Object};
 use crate::id::{RegisterId, WorkerId};
@@ -97,6 +97,7 @@ impl Worker {
         self.link.activity().start_command(frame.command());
         let step = self.execute(frame.seq(), frame.command());
         self.link.activity().finish(frame.seq(), self.failure.is_none());
+        self.link.end_call(frame.seq());
         if self.link.activity().has_timeline() {
             self.sample();
         }
@@ -183,6 +184,16 @@ impl Worker {
                 return self.set(seq, "call", register, |_| Err(error.into()));
             }
         };
+        if function.name() == function::CALL_SELECTED {
+            return match function::part(args, self.worker, self.context.world()) {
+                Ok(Some((function, args))) => self.call(seq, register, function, args),
+                Ok(None) => self.set(seq, "call", register, |_| Ok(Object::Value(Value::None))),
+                Err(error) => self.set(seq, "call", register, |_| Err(error.into())),
+            };
+        }
+        if let Some(cause) = self.link.cancelled(seq) {
+            return self.set(seq, function.name(), register, |_| Err(Error::Cancelled { cause }.into()));
+        }
         let activity = self.link.activity();
         activity.enter(function.tag(activity));
         self.set(seq, function.name(), register, |this| {
@@ -331,7 +342,8 @@ impl Worker {
         }
     }
 
-    /// Runs `work`. Its first error or panic becomes the worker's failure and is reported to the controller at once.
+    /// Runs `work`. Its first error or panic becomes the worker's failure and is reported to the controller at once,
+    /// unless the controller has cancelled it.
     #[inline]
     fn run<T>(
         &mut self,
@@ -341,7 +353,12 @@ impl Worker {
         work: impl FnOnce(&mut Self) -> Result<T, BoxError>,
     ) -> Result<T, Arc<Failure>> {
         failure::catch(|| work(self)).map_err(|error| {
-            let failure = Arc::new(failure::describe(self.worker, seq, operation, register, &*error));
+            let is_cancelled = self.link.cancelled_with(seq, &*error).is_some();
+            let failure = failure::describe(self.worker, seq, operation, register, &*error);
+            if is_cancelled && failure.kind != ErrorKind::Panicked {
+                return Arc::new(Failure { kind: ErrorKind::Cancelled, aborted: false, ..failure });
+            }
+            let failure = Arc::new(failure);
             metrics::failure(operation);
             if self.failure.is_none() {
                 self.failure = Some(failure.clone());

@@ -71,6 +71,7 @@ fn messages_of_workers() -> Vec<Message> {
         Message::Ahead { transfer: 7, left: 8, bytes: bytes() },
         Message::Withdraw(7),
         Message::Abort { epoch: 1, cause: "another worker failed".into() },
+        Message::Cancel { command: 8, cause: "no longer needed".into() },
         Message::Shutdown,
         Message::Credit { frames: 6, bytes: 700 },
         Message::Descriptor { id: 7 },

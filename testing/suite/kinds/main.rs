@@ -8,6 +8,7 @@
 #![cfg(target_os = "linux")]
 
 mod all_workers;
+mod cancelled;
 mod functions;
 mod limits;
 mod marker;
@@ -15,6 +16,7 @@ mod plane;
 mod records;
 mod recovery;
 mod resize;
+mod selected;
 mod shutdown;
 mod started;
 mod trace_files;
@@ -42,11 +44,13 @@ fn main() -> ExitCode {
     disco::init();
     let tests = [
         all_workers::tests(),
+        cancelled::tests(),
         limits::tests(),
         plane::tests(),
         records::tests(),
         recovery::tests(),
         resize::tests(),
+        selected::tests(),
         shutdown::tests(),
         started::tests(),
         trace_files::tests(),

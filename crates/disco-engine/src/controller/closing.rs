@@ -76,6 +76,7 @@ impl Controller {
     pub(super) fn signal(&mut self, signal: Signal) {
         match signal {
             Signal::Abort { epoch, cause } => self.tell_all(&Message::Abort { epoch, cause }),
+            Signal::Cancel { command, cause } => self.tell_all(&Message::Cancel { command, cause }),
             Signal::Shutdown => self.signal_shutdown(),
             Signal::Collect { last } => self.tell_all(&Message::Collect { last }),
             other => tracing::error!(?other, "unknown signal"),

@@ -149,6 +149,8 @@ pub enum Action {
     Pass(Frame),
     /// Aborts operations that wait for peers, and pending requests, unless `epoch` is over.
     Abort { epoch: u64, cause: Arc<str> },
+    /// Cancels a call of the workers.
+    Cancel { command: u64, cause: Arc<str> },
     /// Tells the workers to end when they next receive.
     Shutdown,
     /// Waits for the node's workers in the background, then brings [`Event::Left`].
@@ -342,6 +344,7 @@ impl Member {
                 }
                 Action::Abort { epoch, cause }
             }
+            (Message::Cancel { command, cause }, _) => Action::Cancel { command, cause },
             (Message::Collect { last }, _) => Action::Collect { last },
             (Message::Shutdown, Kind::Worker { .. }) => Action::Shutdown,
             (Message::Shutdown, Kind::Node(node)) => {

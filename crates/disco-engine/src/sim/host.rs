@@ -231,7 +231,10 @@ impl World {
                     self.answer(index, worker, question, result);
                 }
             }
-            serving::Action::DeliverDescriptor { .. } | serving::Action::Rest | serving::Action::Collect { .. } => {}
+            serving::Action::DeliverDescriptor { .. }
+            | serving::Action::Cancel { .. }
+            | serving::Action::Rest
+            | serving::Action::Collect { .. } => {}
             serving::Action::ReadProgress => {
                 let flushed = self.hosts[index].replies.flush();
                 flushed.iter().for_each(|message| self.host_sends(index, message, Priority::Urgent));

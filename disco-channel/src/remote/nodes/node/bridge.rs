@@ -110,6 +110,7 @@ impl Host for Bridge {
                 lane.send(&Arc::new(frame))?;
             }
             Action::Abort { epoch, cause } => upstream.abort(Signal::Abort { epoch, cause }),
+            Action::Cancel { command, cause } => lane.signal(Signal::Cancel { command, cause })?,
             Action::Shutdown => lane.signal(Signal::Shutdown)?,
             // The lane's inbox, `upstream`, sends the recordings.
             Action::Collect { last } => collect(&**lane, last),

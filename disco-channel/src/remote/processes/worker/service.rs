@@ -64,6 +64,7 @@ impl Host for Service {
                 letterbox.put(Large { seq, bytes, beside: incoming.take_beside(), received });
             }
             Action::Abort { epoch, cause } => link.abort(epoch, &cause),
+            Action::Cancel { command, cause } => link.cancel(command, &cause),
             Action::Shutdown => letterbox.close(),
             Action::Answer { id, result } => store.answer(id, result.map(|value| (value, None))),
             Action::DeliverDescriptor { id } => store.answer(id, Ok((Value::None, Some(incoming.take_fd()?)))),

@@ -1,0 +1,172 @@
+//! Calls that the controller cancels: before they begin, between their steps, inside collectives, at deadlines.
+
+use std::path::Path;
+use std::time::Duration;
+
+use disco::error::ErrorKind;
+use disco::{
+    CommunicatorExt as _, DRef, DataPlane as _, Deadlines, Error, LaneSession, Op, Reduction, Result, Session as _,
+    SessionExt as _, Tensor, Value, WorkerContext, WorkerId,
+};
+use disco_conformance::waiting::{wait_for, wait_until_in_collective, wait_until_inside};
+
+use crate::marker::{Marker, stay};
+use crate::with_session::with_session;
+use crate::{Kind, builder};
+
+crate::tests![
+    a_call_that_has_not_begun_is_left_out,
+    a_function_that_asks_returns_its_result_and_breaks_nothing,
+    a_collective_under_way_ends_and_the_session_goes_on,
+    a_started_operation_ends_too,
+    a_cancellation_after_the_end_has_no_effect,
+    a_deadline_cancels_the_late_call,
+];
+
+disco::register_function!("tests.until_cancelled", until_cancelled);
+disco::register_function!("tests.sum_without_0", sum_without_0);
+disco::register_function!("tests.total", total);
+
+/// Returns once the call is cancelled.
+fn until_cancelled(ctx: &mut WorkerContext, entered: String) -> Result<i64> {
+    std::fs::write(entered, "").unwrap();
+    wait_for("the cancellation", || ctx.cancelled().then_some(()));
+    Ok(ctx.worker().wire())
+}
+
+/// A sum over all workers, which worker 0 joins only after a cancellation. `how`: 0 waits inside of it, 1 computes beside it.
+fn sum_without_0(ctx: &mut WorkerContext, how: u32) -> Result<()> {
+    let x = Tensor::from_slice(&[1i64], [1])?;
+    if ctx.worker().index() == 0 {
+        wait_for("the cancellation", || ctx.cancelled().then_some(()));
+        return ctx.comm()?.all_reduce_in_place(&x, Reduction::Sum);
+    }
+    if how == 0 {
+        return ctx.comm()?.all_reduce_in_place(&x, Reduction::Sum);
+    }
+    let work = ctx.comm()?.start(&[Op::AllReduce { src: None, dst: x, reduction: Reduction::Sum }])?;
+    ctx.store().add("started", 1)?;
+    wait_for("the cancellation", || ctx.cancelled().then_some(()));
+    work.wait()
+}
+
+fn total(ctx: &mut WorkerContext) -> Result<i64> {
+    let x = Tensor::from_slice(&[1 + ctx.worker().wire()], [1])?;
+    ctx.comm()?.all_reduce_in_place(&x, Reduction::Sum)?;
+    Ok(x.view::<i64>()?[0])
+}
+
+async fn totals(session: &LaneSession) -> Vec<i64> {
+    let total = session.call_named("tests.total", ()).await.unwrap();
+    session.get_all_as(&total).await.unwrap()
+}
+
+/// Checks that the call has failed as cancelled on a worker, with this reason.
+async fn expect_cancelled(session: &LaneSession, call: &DRef, worker: u32, why: &str) {
+    let error = session.get(call, WorkerId::new(worker)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Cancelled, "{error}");
+    let text = error.to_string();
+    assert!(text.starts_with(&format!("worker {worker}: tests.")) && text.ends_with(why), "{text}");
+}
+
+fn a_call_that_has_not_begun_is_left_out(kind: Kind) {
+    with_session(builder(kind), async |session| {
+        let marker = stay(session, 1);
+        let file = Marker::new();
+        let call = session.call_named("tests.until_cancelled", (file.path(),)).await.unwrap();
+        let next = session.call_named("tests.whoami", ()).await.unwrap();
+        session.cancel(&call, "the user has left").unwrap();
+        drop(marker);
+        expect_cancelled(session, &call, 1, "cancelled: the user has left").await;
+        // The session has not failed.
+        session.sync_all().await.unwrap();
+        assert_eq!(session.get_all_as::<i64>(&next).await.unwrap(), [0, 1, 2, 3]);
+        // A call that uses the missing result fails as with any poisoned register.
+        session.call_named("tests.echo", (&call,)).await.unwrap();
+        let error = session.sync_all().await.unwrap_err();
+        assert!(error.to_string().contains("cancelled: the user has left"), "{error}");
+        session.recover().await.unwrap();
+    });
+}
+
+fn a_function_that_asks_returns_its_result_and_breaks_nothing(kind: Kind) {
+    with_session(builder(kind), async |session| {
+        session.init_ccl("local", &[]).await.unwrap();
+        let function = session.function("tests.until_cancelled").await.unwrap();
+        let files = [(); 4].map(|()| Marker::new());
+        let call = session.call_each(&function, |worker| (files[worker.index()].path().to_owned(),)).await.unwrap();
+        files.iter().for_each(|file| wait_for("all workers", || Path::new(file.path()).exists().then_some(())));
+        session.cancel(&call, "no longer needed").unwrap();
+        assert_eq!(session.get_all_as::<i64>(&call).await.unwrap(), [0, 1, 2, 3]);
+        // No later call is cancelled, and the communicators are whole.
+        assert_eq!(totals(session).await, [10; 4]);
+    });
+}
+
+fn a_collective_under_way_ends_and_the_session_goes_on(kind: Kind) {
+    with_session(builder(kind), async |session| {
+        session.init_ccl("local", &[]).await.unwrap();
+        let call = session.call_named("tests.sum_without_0", (0,)).await.unwrap();
+        wait_until_in_collective(session, 1..4);
+        session.cancel(&call, "too late").unwrap();
+        session.sync_all().await.unwrap();
+        for worker in 0..4 {
+            expect_cancelled(session, &call, worker, "cancelled: too late").await;
+        }
+        // The communicators are broken, and nothing else.
+        let marks = session.call_named("tests.marks", ()).await.unwrap();
+        assert_eq!(session.get_all_as::<i64>(&marks).await.unwrap(), [0; 4]);
+        session.call_named("tests.total", ()).await.unwrap();
+        let error = session.sync_all().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Broken, "{error}");
+        session.init_ccl("local", &[]).await.unwrap();
+        assert_eq!(totals(session).await, [10; 4]);
+    });
+}
+
+fn a_started_operation_ends_too(kind: Kind) {
+    with_session(builder(kind), async |session| {
+        session.init_ccl("local", &[]).await.unwrap();
+        let call = session.call_named("tests.sum_without_0", (1,)).await.unwrap();
+        wait_until_inside(session, "tests.sum_without_0", 0..4);
+        // Each worker has started its operation, or will fail to.
+        session.cancel(&call, "too late").unwrap();
+        session.sync_all().await.unwrap();
+        for worker in 0..4 {
+            expect_cancelled(session, &call, worker, "too late").await;
+        }
+        session.init_ccl("local", &[]).await.unwrap();
+        assert_eq!(totals(session).await, [10; 4]);
+    });
+}
+
+fn a_cancellation_after_the_end_has_no_effect(kind: Kind) {
+    with_session(builder(kind), async |session| {
+        session.init_ccl("local", &[]).await.unwrap();
+        for _ in 0..10 {
+            let total = session.call_named("tests.total", ()).await.unwrap();
+            assert_eq!(session.get_all_as::<i64>(&total).await.unwrap(), [10; 4]);
+            session.cancel(&total, "late").unwrap();
+            assert_eq!(session.get_all_as::<i64>(&total).await.unwrap(), [10; 4]);
+        }
+        let other = builder(kind).start().unwrap();
+        let foreign = other.call_named("tests.whoami", ()).await.unwrap();
+        assert_eq!(session.cancel(&foreign, "late").unwrap_err().kind(), ErrorKind::ForeignRef);
+        other.shutdown().await.unwrap();
+        assert!(matches!(other.cancel(&foreign, "late"), Err(Error::Closed(_))));
+    });
+}
+
+fn a_deadline_cancels_the_late_call(kind: Kind) {
+    let deadlines = Deadlines::default().with_call(Duration::from_millis(300));
+    with_session(builder(kind).deadlines(deadlines), async |session| {
+        let file = Marker::new();
+        let call = session.call_named("tests.until_cancelled", (file.path(),)).await.unwrap();
+        let error = session.sync_all().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Deadline { after: Duration::from_millis(300) }, "{error}");
+        // The function has learned of it, and has returned.
+        session.sync_all().await.unwrap();
+        assert_eq!(session.get_all_as::<i64>(&call).await.unwrap(), [0, 1, 2, 3]);
+        assert_eq!(session.get(&call, WorkerId::new(3)).await.unwrap(), Value::Int(3));
+    });
+}
