@@ -107,7 +107,7 @@ pub use disco_channel::placement;
 #[cfg(feature = "metrics")]
 pub use disco_core::metrics;
 pub use disco_core::session::{
-    Arguments, Deadlines, IntoArg, IntoArgs, LaneSession, Replaced, ReplacementPolicy, Resized, Timeline,
+    Arguments, Deadlines, IntoArg, IntoArgs, LaneSession, Replaced, ReplacementPolicy, Resized, Results, Timeline,
 };
 pub use disco_core::{
     Abort, Backend, Capabilities, Communicator, CommunicatorExt, DRef, DType, DataPlane, Device, DeviceApi, DeviceKind,

@@ -16,6 +16,7 @@ use crate::id::WorkerId;
 use crate::link::{Link, Shared};
 pub use crate::signal::{Notice, Reply, Signal};
 use crate::status::{Known, Status};
+use crate::store::SharedStore;
 use crate::value::Value;
 use crate::wire::{Frame, Pieces, Transfer};
 use crate::worker_range::WorkerRange;
@@ -80,6 +81,11 @@ pub trait Channel: Debug + Send + Sync + 'static {
     /// # Errors
     /// [`Error::Stuck`] with the workers that did not leave; they are detached or killed.
     fn close(&self, limit: Duration) -> Result<()>;
+
+    /// The store of the lane's workers, in this process; the same for all lanes of a session. `None` if they have none.
+    fn store(&self) -> Option<Arc<dyn SharedStore>> {
+        None
+    }
 
     /// How the lane sends large tensors ahead of their frame, if it does now.
     fn ahead(&self) -> Option<&dyn SendsAhead> {

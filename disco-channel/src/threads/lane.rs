@@ -9,6 +9,7 @@ use disco_core::activity::{Activity, RecorderConfig};
 use disco_core::channel::{FrameSize, LaneFacts, Polled, Progress, Signal, StartsWorkers, SubsetPart};
 use disco_core::link::Shared;
 use disco_core::status::{Known, Status};
+use disco_core::store::SharedStore;
 use disco_core::worker::{self, WorkerConfig};
 use disco_core::{Channel, Command, Error, Frame, Inbox, Link, Members, Result, WorkerId, WorkerRange, sync};
 
@@ -163,6 +164,10 @@ impl Channel for ThreadLane {
             other => return Err(self.error(&format!("a thread lane does not know the signal {other:?}"))),
         }
         Ok(())
+    }
+
+    fn store(&self) -> Option<Arc<dyn SharedStore>> {
+        Some(self.shared.store().clone())
     }
 
     fn progress(&self, worker: WorkerId) -> Progress {

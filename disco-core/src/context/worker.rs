@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::emitting::Emitting;
 use super::watched::Watched;
 use crate::backend::{Backend, ConnectParams, Rendezvous};
 use crate::communicator::{Communicator, CommunicatorExt};
@@ -47,7 +48,7 @@ use crate::world::World;
 pub struct WorkerContext {
     worker: WorkerId,
     config: WorkerConfig,
-    link: Arc<Link>,
+    pub(super) link: Arc<Link>,
     /// The values of [`WorkerContext::state`]. They are dropped first: some may have tensors of the queue's device.
     states: HashMap<TypeId, Rc<dyn Any>>,
     /// Communicators are dropped before the queue that they use.
@@ -55,13 +56,24 @@ pub struct WorkerContext {
     /// Set only if there are several groups.
     group_comm: Option<Watched>,
     queue: Box<dyn Queue>,
+    /// Set while a streaming call runs.
+    pub(super) emitting: Option<Emitting>,
 }
 
 impl WorkerContext {
     pub(crate) fn new(worker: WorkerId, config: WorkerConfig, link: Arc<Link>) -> Result<Self> {
         let queue = device_api::host_queue(link.arena().cloned());
         link.note_ordinal((worker.index() % config.world.per_node()) as i32);
-        Ok(Self { worker, config, link, states: HashMap::new(), queue, world_comm: None, group_comm: None })
+        Ok(Self {
+            worker,
+            config,
+            link,
+            states: HashMap::new(),
+            queue,
+            world_comm: None,
+            group_comm: None,
+            emitting: None,
+        })
     }
 
     /// This worker.
@@ -260,6 +272,11 @@ impl WorkerContext {
         }
         self.world_comm = Some(comm);
         Ok(())
+    }
+
+    /// Sets the stream of the next results, or none.
+    pub(crate) fn set_stream(&mut self, stream: Option<u64>) {
+        self.emitting = stream.map(Emitting::new);
     }
 
     /// From now on, this is `worker` of `world`. There are no communicators.

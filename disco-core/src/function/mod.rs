@@ -18,6 +18,7 @@ mod json;
 mod object;
 mod registers;
 mod selected;
+mod streaming;
 
 use std::any::Any;
 use std::cell::OnceCell;
@@ -32,6 +33,7 @@ pub use json::Json;
 pub use object::{Object, Opaque};
 pub use registers::Registers;
 pub(crate) use selected::{CALL_SELECTED, part, selection};
+pub(crate) use streaming::{CALL_STREAMING, WINDOW, result_key, streamed, taken_key};
 
 use crate::activity::Activity;
 use crate::context::WorkerContext;

@@ -125,6 +125,9 @@ impl Link {
             let left = deadline.saturating_sub(start.elapsed());
             match store.wait(key, left.min(CANCELLED_INTERVAL)) {
                 Err(Error::Deadline { .. }) if left > CANCELLED_INTERVAL => {}
+                Err(Error::Deadline { operation, state, .. }) => {
+                    return Err(Error::Deadline { operation, after: deadline, state });
+                }
                 other => return other,
             }
             if let Some(cause) = self.cancelled_now() {

@@ -6,7 +6,7 @@
 //! changed          settings and results of changes of workers     subset        sessions of some workers
 //! changing         one loop for all changes                       at_once       the thread that starts workers ahead
 //! plan             which workers there will be                    new_lanes, helpers   lanes to new workers; threads
-//! replacement_policy  when workers are replaced, and how often
+//! replacement_policy  when workers are replaced, and how often      results  results of running calls
 //! ```
 
 mod at_once;
@@ -21,6 +21,7 @@ mod new_lanes;
 mod plan;
 mod recordings;
 mod replacement_policy;
+mod results;
 mod shutdown;
 mod subset;
 
@@ -33,6 +34,7 @@ pub use ext::SessionExt;
 pub use lane_session::LaneSession;
 pub use plan::Growth;
 pub use replacement_policy::ReplacementPolicy;
+pub use results::Results;
 pub use subset::JOIN_SUBSET;
 
 use crate::error::Result;

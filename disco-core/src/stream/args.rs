@@ -31,7 +31,7 @@ impl Arguments {
     }
 
     /// Appends the arguments of another list.
-    pub(super) fn append(&mut self, other: Self) {
+    pub(crate) fn append(&mut self, other: Self) {
         self.values.extend(other.values);
         self.handles.extend(other.handles);
         self.refused = self.refused.take().or(other.refused);

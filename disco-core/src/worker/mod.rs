@@ -191,6 +191,16 @@ impl Worker {
                 Err(error) => self.set(seq, "call", register, |_| Err(error.into())),
             };
         }
+        if function.name() == function::CALL_STREAMING {
+            return match function::streamed(args) {
+                Ok((function, stream, args)) => {
+                    self.context.set_stream(Some(stream));
+                    self.call(seq, register, function, args);
+                    self.context.set_stream(None);
+                }
+                Err(error) => self.set(seq, "call", register, |_| Err(error.into())),
+            };
+        }
         if let Some(cause) = self.link.cancelled(seq) {
             return self.set(seq, function.name(), register, |_| Err(Error::Cancelled { cause }.into()));
         }
@@ -235,7 +245,7 @@ impl Worker {
     fn get(&mut self, seq: u64, name: &str, register: RegisterId) -> Reply {
         let value = match self.registers.object(register) {
             Ok(Object::Value(value @ (Value::Tensor(_) | Value::Array(_) | Value::Map(_)))) => {
-                value.clone().map_tensors(&mut |tensor| self.fetch(tensor))
+                value.clone().map_tensors(&mut |tensor| self.context.on_host(tensor))
             }
             Ok(Object::Value(value)) => Ok(value.clone()),
             Ok(other) => Err(Error::invalid(format!("{} can't leave its worker", other.kind()))),
@@ -246,16 +256,6 @@ impl Worker {
             (_, Some(failure)) => failure.clone(),
             (error, None) => Arc::new(failure::describe(self.worker, seq, name, Some(register), &error)),
         })
-    }
-
-    fn fetch(&mut self, tensor: &Tensor) -> Result<Tensor> {
-        if tensor.device().is_host() {
-            return Ok(tensor.clone());
-        }
-        let host = Tensor::zeros(tensor.dtype(), tensor.shape().clone())?;
-        self.context.queue().copy_out(&host, tensor)?;
-        self.context.synchronize()?;
-        Ok(host)
     }
 
     /// Copies a tensor into the register's tensor, or into a new tensor on the worker's device. The copy is complete when this

@@ -19,6 +19,7 @@ mod resize;
 mod selected;
 mod shutdown;
 mod started;
+mod streaming;
 mod trace_files;
 #[path = "../trials/mod.rs"]
 mod trials;
@@ -53,6 +54,7 @@ fn main() -> ExitCode {
         selected::tests(),
         shutdown::tests(),
         started::tests(),
+        streaming::tests(),
         trace_files::tests(),
         user_types::tests(),
         values::tests(),

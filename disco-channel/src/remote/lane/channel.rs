@@ -10,6 +10,7 @@ use disco_core::channel::{
 use disco_core::error::LossCause;
 use disco_core::link::Shared;
 use disco_core::status::Status;
+use disco_core::store::SharedStore;
 use disco_core::wire::{Pieces, Transfer, TransferBudget};
 use disco_core::{Channel, Command, Error, Frame, Inbox, Result, Value, WorkerId, WorkerRange, sync};
 use disco_engine::controller::{Controller, Event, FULL_BATCH_BYTES, pack, pack_after, pack_beside};
@@ -226,6 +227,10 @@ impl<P: Peers> Channel for RemoteLane<P> {
             return Ok(());
         }
         running.served.signal(signal).map_err(|why| self.error(&why))
+    }
+
+    fn store(&self) -> Option<Arc<dyn SharedStore>> {
+        Some(self.shared.store().clone())
     }
 
     fn progress(&self, worker: WorkerId) -> Progress {

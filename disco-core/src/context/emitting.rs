@@ -1,0 +1,92 @@
+//! The worker's end of a streaming call.
+
+use super::WorkerContext;
+use crate::command::Command;
+use crate::error::{Error, Result};
+use crate::function::{WINDOW, result_key, taken_key};
+use crate::id::RegisterId;
+use crate::tensor::Tensor;
+use crate::value::Value;
+use crate::wire;
+
+/// The stream of the call that the worker runs.
+#[derive(Debug)]
+pub(crate) struct Emitting {
+    stream: u64,
+    /// Number of results so far.
+    sent: u64,
+}
+
+impl Emitting {
+    pub(crate) const fn new(stream: u64) -> Self {
+        Self { stream, sent: 0 }
+    }
+}
+
+impl WorkerContext {
+    /// Sends a result of the [streaming call](crate::session::LaneSession::call_streaming) that the worker runs. Results
+    /// of one worker arrive in order; a tensor arrives as a copy. Once the controller has left 16 results of this worker
+    /// untaken, the next one waits for it, for at most [`WorkerContext::deadline`].
+    ///
+    /// ```
+    /// use disco_core::{Result, WorkerContext};
+    ///
+    /// /// Trains, and tells the loss of each epoch.
+    /// fn train(ctx: &mut WorkerContext, epochs: usize) -> Result<f64> {
+    ///     let mut loss = 1.0;
+    ///     for _ in 0..epochs {
+    ///         loss *= 0.5;
+    ///         if ctx.worker().index() == 0 {
+    ///             ctx.emit(loss)?;
+    ///         }
+    ///     }
+    ///     Ok(loss)
+    /// }
+    /// # disco_core::register_function!("docs.train", train);
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the call is not streaming, or the value can't leave the process; [`Error::Deadline`];
+    /// [`Error::Cancelled`] once the controller has dropped the stream or cancelled the call; errors of the store.
+    pub fn emit(&mut self, value: impl Into<Value>) -> Result<()> {
+        let value = value.into().map_tensors(&mut |tensor| self.on_host(tensor))?;
+        let worker = self.worker();
+        let Some(emitting) = &mut self.emitting else {
+            return Err(Error::invalid("emit: the call has no stream; the controller calls `call_streaming`"));
+        };
+        let (stream, number) = (emitting.stream, emitting.sent);
+        if let Some(first) = number.checked_sub(WINDOW) {
+            let taken = taken_key(stream, worker, first);
+            self.link.await_key(&*self.link.store(), &taken, self.deadline()).map_err(|error| match error {
+                Error::Deadline { after, .. } => Error::Deadline {
+                    operation: format!("emit of result {number}"),
+                    after,
+                    state: format!("the controller has not taken result {first}"),
+                },
+                other => other,
+            })?;
+        }
+        if let Some(cause) = self.link.cancelled_now() {
+            return Err(Error::Cancelled { cause });
+        }
+        // Encoded as the reply to a `get_all`.
+        let command = Command::GetAll { register: RegisterId::new(0) };
+        let bytes = wire::encode_reply(&command, worker, &Ok(value))?;
+        self.link.store().set(&result_key(stream, worker, number), &bytes)?;
+        if let Some(emitting) = &mut self.emitting {
+            emitting.sent += 1;
+        }
+        Ok(())
+    }
+
+    /// A tensor of the host with the elements of `tensor`.
+    pub(crate) fn on_host(&mut self, tensor: &Tensor) -> Result<Tensor> {
+        if tensor.device().is_host() {
+            return Ok(tensor.clone());
+        }
+        let host = Tensor::zeros(tensor.dtype(), tensor.shape().clone())?;
+        self.queue().copy_out(&host, tensor)?;
+        self.synchronize()?;
+        Ok(host)
+    }
+}

@@ -1,0 +1,188 @@
+//! Results that a call sends while it runs.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use disco::error::ErrorKind;
+use disco::function::BoxError;
+use disco::{Error, Result, Session as _, SessionExt as _, Tensor, Value, WorkerContext, WorkerId, block_on};
+
+use crate::with_session::with_session;
+use crate::{Kind, builder};
+
+crate::tests![
+    results_arrive_while_the_call_runs_in_the_order_of_each_worker,
+    a_worker_waits_once_the_controller_has_left_16_results,
+    a_failure_is_the_last_result,
+    a_dropped_stream_cancels_the_call,
+    a_result_that_is_not_taken_is_an_error_after_the_deadline,
+    a_call_without_a_stream_can_not_emit,
+];
+
+disco::register_function!("tests.emit", emit);
+disco::register_function!("tests.emit_ahead", emit_ahead);
+disco::register_function!("tests.emit_until", emit_until);
+disco::register_function!("tests.store_entry", store_entry);
+
+/// Emits `count` numbers on some workers, then fails on one. Returns the number of the worker.
+fn emit(ctx: &mut WorkerContext, count: i64, failing: u32) -> Result<i64, BoxError> {
+    let worker = ctx.worker().wire();
+    if worker != 1 {
+        for number in 0..count {
+            ctx.emit(1000 * worker + number)?;
+        }
+    }
+    if ctx.worker() == failing.into() { Err("out of luck".into()) } else { Ok(worker) }
+}
+
+/// Emits as fast as it can, and counts its results in the store. Worker 0 also sends a large tensor.
+fn emit_ahead(ctx: &mut WorkerContext, count: i64) -> Result<()> {
+    let (store, key) = (ctx.store(), format!("emitted {}", ctx.worker().index()));
+    if ctx.worker().index() == 0 {
+        ctx.emit(Tensor::from_vec((0..2_000_000i32).collect(), 2_000_000)?)?;
+    }
+    for number in 0..count {
+        store.add(&key, 1)?;
+        ctx.emit(number)?;
+    }
+    Ok(())
+}
+
+/// Emits until it can not any more, and returns the error.
+fn emit_until(ctx: &mut WorkerContext) -> Result<String> {
+    loop {
+        if let Err(error) = ctx.emit(0) {
+            return Ok(error.to_string());
+        }
+    }
+}
+
+/// The number under a key of the store.
+fn store_entry(ctx: &mut WorkerContext, key: String) -> Result<i64> {
+    ctx.store().add(&key, 0)
+}
+
+fn results_arrive_while_the_call_runs_in_the_order_of_each_worker(kind: Kind) {
+    with_session(builder(kind), async |session| {
+        for count in [0_i64, 1, 100] {
+            let mut results = session.call_streaming("tests.emit", (count, 9)).await.unwrap();
+            let mut got = [(); 4].map(|()| Vec::new());
+            while let Some(result) = results.next().await {
+                let (worker, value) = result.unwrap();
+                let Value::Int(number) = value else { panic!("{value:?}") };
+                got[worker.index()].push(number);
+            }
+            let expected =
+                |worker: i64| (0..if worker == 1 { 0 } else { count }).map(move |number| 1000 * worker + number);
+            assert_eq!(got, [0, 1, 2, 3].map(|worker| expected(worker).collect::<Vec<i64>>()));
+            assert!(results.next().await.is_none());
+            let call = results.call().clone();
+            assert_eq!(session.get_all_as::<i64>(&call).await.unwrap(), [0, 1, 2, 3]);
+        }
+    });
+}
+
+fn a_worker_waits_once_the_controller_has_left_16_results(kind: Kind) {
+    let other = builder(kind).start().unwrap();
+    with_session(builder(kind), async |session| {
+        let mut results = session.call_streaming("tests.emit_ahead", (50,)).await.unwrap();
+        let (mut tensor, mut numbers) = (None, [(); 4].map(|()| Vec::new()));
+        while let Some(result) = results.next().await {
+            match result.unwrap() {
+                (worker, Value::Tensor(large)) => tensor = Some((worker, large)),
+                (worker, Value::Int(number)) => numbers[worker.index()].push(number),
+                other => panic!("{other:?}"),
+            }
+        }
+        let (worker, tensor) = tensor.unwrap();
+        assert_eq!((worker, tensor.elements()), (WorkerId::new(0), 2_000_000));
+        assert!(tensor.to_vec::<i32>().unwrap().into_iter().eq(0..2_000_000));
+        assert_eq!(numbers, [(); 4].map(|()| (0..50).collect::<Vec<i64>>()));
+    });
+    // One result of each worker is taken, and no other one: each worker stands before result 17.
+    block_on(async {
+        let mut results = other.call_streaming("tests.emit_ahead", (50,)).await.unwrap();
+        let mut taken = [0; 4];
+        while taken.contains(&0) {
+            taken[results.next().await.unwrap().unwrap().0.index()] += 1;
+        }
+        drop(results);
+        other.sync_all().await.unwrap();
+        for (worker, taken) in taken.into_iter().enumerate() {
+            let emitted = other.call_named("tests.store_entry", (format!("emitted {worker}"),)).await.unwrap();
+            let emitted: i64 = other.get_as(&emitted, WorkerId::new(0)).await.unwrap();
+            assert!(emitted <= taken + 17, "worker {worker}: {emitted} with {taken} taken");
+        }
+        other.shutdown().await.unwrap();
+    });
+}
+
+fn a_failure_is_the_last_result(kind: Kind) {
+    let session = builder(kind).start().unwrap();
+    block_on(async {
+        let mut results = session.call_streaming("tests.emit", (3, 2)).await.unwrap();
+        let mut last = None;
+        while let Some(result) = results.next().await {
+            assert!(last.is_none(), "the error is the last one");
+            last = result.err();
+        }
+        let error = last.unwrap().to_string();
+        assert!(error.starts_with("worker 2: tests.emit (command ") && error.ends_with("): out of luck"), "{error}");
+        drop(results);
+        session.recover().await.unwrap();
+        let results = session.call_streaming("tests.emit", (1, 9)).await.unwrap();
+        drop(results);
+        session.sync_all().await.unwrap();
+        session.shutdown().await.unwrap();
+    });
+}
+
+fn a_dropped_stream_cancels_the_call(kind: Kind) {
+    with_session(builder(kind), async |session| {
+        let mut results = session.call_streaming("tests.emit_until", ()).await.unwrap();
+        let call = results.call().clone();
+        // All workers have begun.
+        let mut begun = BTreeSet::new();
+        while begun.len() < 4 {
+            begun.insert(results.next().await.unwrap().unwrap().0);
+        }
+        drop(results);
+        let ends = session.get_all_as::<String>(&call).await.unwrap();
+        assert_eq!(ends, [(); 4].map(|()| "cancelled: the stream of its results is dropped".to_owned()));
+    });
+}
+
+fn a_result_that_is_not_taken_is_an_error_after_the_deadline(kind: Kind) {
+    with_session(builder(kind).collective_deadline(Duration::from_millis(400)), async |session| {
+        let mut results = session.call_streaming("tests.emit_until", ()).await.unwrap();
+        let call = results.call().clone();
+        let ends = session.get_all_as::<String>(&call).await.unwrap();
+        let expected = "emit of result 16: no end after 400ms: the controller has not taken result 0";
+        assert_eq!(ends, [(); 4].map(|()| expected.to_owned()));
+        // The results before are still there.
+        let mut count = 0;
+        while let Some(result) = results.next().await {
+            assert_eq!(result.unwrap().1, Value::Int(0));
+            count += 1;
+        }
+        assert_eq!(count, 4 * 16);
+    });
+}
+
+fn a_call_without_a_stream_can_not_emit(kind: Kind) {
+    with_session(builder(kind), async |session| {
+        session.call_named("tests.emit", (1, 9)).await.unwrap();
+        let error = session.sync_all().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+        assert!(error.to_string().ends_with("emit: the call has no stream; the controller calls `call_streaming`"));
+        session.recover().await.unwrap();
+        assert!(matches!(session.call_streaming("tests.emti", (1, 9)).await, Err(Error::UnknownFunction { .. })));
+        // Also after a streaming call.
+        let mut results = session.call_streaming("tests.emit", (1, 9)).await.unwrap();
+        while results.next().await.is_some() {}
+        drop(results);
+        session.call_named("tests.emit", (1, 9)).await.unwrap();
+        assert_eq!(session.sync_all().await.unwrap_err().kind(), ErrorKind::Invalid);
+        session.recover().await.unwrap();
+    });
+}
