@@ -180,6 +180,7 @@ mod guide {
         Concepts "concepts.md"
         Functions "functions.md"
         Sessions "sessions.md"
+        Calls "calls.md"
         DataPlane "data-plane.md"
         Failures "failures.md"
         Groups "groups.md"

@@ -1,7 +1,7 @@
 //! The examples of the facade, as data.
 
 /// Examples, with the arguments of each run. A test compares this with the folder.
-pub(crate) const EXAMPLES: [(&str, &str); 13] = [
+pub(crate) const EXAMPLES: [(&str, &str); 15] = [
     ("bare_communicator", ""),
     ("digits", "--epochs 2 --workers 2"),
     ("digits", "--epochs 2 --workers 2 --session processes"),
@@ -10,7 +10,9 @@ pub(crate) const EXAMPLES: [(&str, &str); 13] = [
     ("own_backend", ""),
     ("own_state", ""),
     ("pipeline", ""),
+    ("search", ""),
     ("serde_values", ""),
+    ("started_collective", ""),
     ("tensor_parallel", ""),
     ("tensor_parallel", "--processes"),
     ("tokio", ""),

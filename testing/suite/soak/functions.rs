@@ -38,6 +38,8 @@ disco::register_function!("soak.fail", fail);
 disco::register_function!("soak.sleep", sleep);
 disco::register_function!("soak.late", late);
 disco::register_function!("soak.count", count);
+disco::register_function!("soak.emit", emit);
+disco::register_function!("soak.endure", endure);
 
 /// A registered error type of this program.
 #[derive(Clone, Debug, PartialEq, thiserror::Error, Serialize, Deserialize)]
@@ -65,6 +67,21 @@ fn content(ctx: &mut WorkerContext, form: usize, size: usize, seed: usize) -> Re
 /// Returns a record whose seed depends on the worker.
 fn record(ctx: &mut WorkerContext, size: usize, seed: usize) -> Result<Json<Record>> {
     Ok(Json(Content::of_record(size, seed + ctx.worker().index()).record()))
+}
+
+/// Emits `count` numbers.
+fn emit(ctx: &mut WorkerContext, count: i64) -> Result<()> {
+    let first = 1000 * ctx.worker().wire();
+    (first..first + count).try_for_each(|number| ctx.emit(number))
+}
+
+/// Ends after `limit` ms or once it is cancelled. Returns whether it was.
+fn endure(ctx: &mut WorkerContext, limit: u64) -> Result<bool> {
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_millis(limit) && !ctx.cancelled() {
+        thread::yield_now();
+    }
+    Ok(ctx.cancelled())
 }
 
 /// Returns hashes of the arguments.

@@ -1,6 +1,7 @@
 //! Soak test: runs random sessions of threads, processes and nodes for a while.
 //!
-//! Several threads call functions, also of a C library, exchange tensors, and `get` and `set` values of up to 32 MiB.
+//! Several threads call functions, also of a C library and of some workers only, take results of running calls, cancel
+//! calls, exchange tensors, and `get` and `set` values of up to 32 MiB.
 //! Sessions meet errors, registered errors, panics, aborts, kills, stops, late workers and dropped futures. They go on by
 //! recovery, replacement or with another number of workers, are used beside subsets of their workers, and end by shutdown or
 //! drop. Every result is compared with plain loops, no step may take
@@ -13,6 +14,7 @@
 #![cfg(target_os = "linux")]
 
 mod bystanders;
+mod calls;
 mod changes;
 mod checkpoints;
 mod content;

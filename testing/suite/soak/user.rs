@@ -11,6 +11,7 @@ use disco::{
     DRef, DataPlane, LaneSession, Rank, Reduction, Result, Session, SessionExt, Tensor, Value, WorkerId, block_on,
 };
 
+use crate::calls;
 use crate::checkpoints;
 use crate::exchange::{DTYPES, Exchange, Kind, Memory, Scope, uneven, uneven_pair};
 use crate::library;
@@ -71,7 +72,7 @@ impl<'s> User<'s> {
     }
 
     fn step(&mut self) -> Wrong<()> {
-        match self.random.below(28) {
+        match self.random.below(31) {
             0..3 => self.make(),
             3 => self.checkpoint(),
             4..8 if self.has_plane => self.exchange(),
@@ -85,6 +86,9 @@ impl<'s> User<'s> {
             18 => self.abandon(),
             19 => self.forget(),
             26..28 => self.library(),
+            28 => calls::select(self.session, &mut self.random),
+            29 => calls::stream(self.session, &mut self.random),
+            30 => calls::cancel(self.session, &mut self.random),
             20..26 => self.values.step(),
             _ => self.make(),
         }

@@ -1,0 +1,78 @@
+//! Calls of some workers, arguments by worker, streams of results and cancellations.
+
+use std::thread;
+use std::time::Duration;
+
+use disco::error::ErrorKind;
+use disco::{LaneSession, Session, SessionExt, Value, WorkerId, block_on};
+
+use crate::random::Random;
+use crate::user::{Wrong, words};
+use crate::watch;
+
+/// Calls a function on some workers, each with its own arguments or all with the same.
+pub(crate) fn select(session: &LaneSession, random: &mut Random) -> Wrong<()> {
+    let (world, x) = (session.world(), random.below(1000) as i64);
+    let add = words(block_on(session.function("soak.add")))?;
+    if random.chance(50) {
+        watch::step("arguments by worker");
+        let sum = words(block_on(session.call_each(&add, |worker| (x, worker.wire()))))?;
+        let sums: Vec<i64> = words(block_on(session.get_all_as(&sum)))?;
+        let is_right = sums.iter().zip(0..).all(|(sum, worker)| *sum == x + worker);
+        return if is_right { Ok(()) } else { Err(format!("arguments by worker gave {sums:?}")) };
+    }
+    let selected: Vec<u32> = (0..world.size() as u32).filter(|_| random.chance(50)).collect();
+    watch::step(format_args!("a call of workers {selected:?}"));
+    let sum = words(block_on(session.call_on(selected.iter().copied(), &add, (x, 1))))?;
+    let sums: Vec<Option<i64>> = words(block_on(session.get_all_as(&sum)))?;
+    let expected = |worker| selected.contains(&worker).then_some(x + 1);
+    let is_right = sums.iter().zip(0..).all(|(sum, worker)| *sum == expected(worker));
+    if is_right { Ok(()) } else { Err(format!("a call of workers {selected:?} gave {sums:?}")) }
+}
+
+/// Takes the results of a running call, all of them or some.
+pub(crate) fn stream(session: &LaneSession, random: &mut Random) -> Wrong<()> {
+    let (count, dropped_after) = (random.pick(&[0, 1, 16, 17, 100]), random.pick(&[usize::MAX, usize::MAX, 0, 1, 40]));
+    watch::step(format_args!("a stream of {count} results of each worker, dropped after {dropped_after}"));
+    let workers = session.world().size();
+    let taken = block_on(async {
+        let mut results = words(session.call_streaming("soak.emit", (count as i64,)).await)?;
+        let mut next = vec![0; workers];
+        while next.iter().sum::<usize>() < dropped_after
+            && let Some(result) = results.next().await
+        {
+            let (worker, value) = words(result)?;
+            let number = &mut next[worker.index()];
+            if value != Value::Int((1000 * worker.index() + *number) as i64) {
+                return Err(format!("result {number} of {worker} is {value:?}"));
+            }
+            *number += 1;
+        }
+        Ok(next)
+    })?;
+    if dropped_after > count * workers && taken.iter().any(|taken| *taken != count) {
+        return Err(format!("{taken:?} results arrived in place of {count} of each worker"));
+    }
+    Ok(())
+}
+
+/// Cancels a call at a random moment: before it begins, while it runs, or after its end.
+pub(crate) fn cancel(session: &LaneSession, random: &mut Random) -> Wrong<()> {
+    let (limit, moment) = (random.below(20) as u64, random.below(20) as u64);
+    watch::step(format_args!("a call of at most {limit} ms is cancelled after {moment} ms"));
+    let call = words(block_on(session.call_named("soak.endure", (limit,))))?;
+    thread::sleep(Duration::from_millis(moment));
+    words(session.cancel(&call, "on purpose"))?;
+    for worker in session.world().workers() {
+        match block_on(session.get_as::<bool>(&call, worker)) {
+            Ok(_) => {}
+            Err(error) if is_cancelled(&error, worker) => {}
+            Err(error) => return Err(format!("a cancelled call gave {error}")),
+        }
+    }
+    Ok(())
+}
+
+fn is_cancelled(error: &disco::Error, worker: WorkerId) -> bool {
+    error.kind() == ErrorKind::Cancelled && error.to_string().starts_with(&format!("{worker}: soak.endure"))
+}
