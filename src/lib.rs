@@ -115,10 +115,10 @@ pub use disco_core::{
     Scope, Session, SessionExt, Shape, Store, Tensor, Unavailable, Value, WireObject, Work, WorkerContext, WorkerId,
     WorkerRange, World,
 };
-pub use disco_core::{Diagnosis, activity, error, launcher, status, tensor};
+pub use disco_core::{Diagnosis, activity, error, launcher, reductions, status, tensor};
 #[cfg(feature = "serde")]
 pub use disco_core::{function::Json, register_error};
-pub use disco_core::{register_function, register_object};
+pub use disco_core::{register_function, register_object, register_reduction};
 pub use env::{Settings, from_env};
 pub use init::init;
 pub use kind::SessionKind;

@@ -41,9 +41,17 @@ pub(crate) fn dtypes() -> Named<Parse<DType>> {
     Named { names: DType::all().map(DType::name).collect(), parse: DType::from_str }
 }
 
-/// Reductions.
+/// Built-in reductions.
 pub(crate) fn reductions() -> Named<Parse<Reduction>> {
-    Named { names: Reduction::ALL.map(Reduction::name).to_vec(), parse: Reduction::from_str }
+    Named {
+        names: Reduction::ALL.map(Reduction::name).to_vec(),
+        parse: |name| match name.parse()? {
+            Reduction::Custom(name) => {
+                Err(disco::Error::invalid(format!("`{name}` is no built-in reduction, and only these are measured")))
+            }
+            known => Ok(known),
+        },
+    }
 }
 
 /// Backends of this program. Any name parses: looking up an unknown backend gives an error that lists the known ones.

@@ -1,6 +1,5 @@
-//! The causes of an error, as a chain and as texts, and the message of a panic.
+//! The causes of an error, as a chain and as texts.
 
-use std::any::Any;
 use std::error::Error as StdError;
 
 /// The texts of an error's causes, nearest first. A text that the previous text ends with is left out, since many
@@ -9,12 +8,6 @@ pub fn causes(error: &(dyn StdError + 'static)) -> Vec<String> {
     let mut before = error.to_string();
     let texts = chain(error).skip(1).map(ToString::to_string);
     texts.filter(|text| !std::mem::replace(&mut before, text.clone()).ends_with(text.as_str())).collect()
-}
-
-/// The message of a panic.
-pub(crate) fn text_of_panic(payload: &(dyn Any + Send)) -> String {
-    let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_else(|| "without a message".to_owned())
 }
 
 /// An error and its causes, nearest first.

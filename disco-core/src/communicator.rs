@@ -129,19 +129,24 @@ pub trait Communicator: Debug {
 pub struct Capabilities {
     /// The dtypes that each operation supports.
     ops: [DTypeSet; OpKind::ALL.len()],
-    /// The dtypes that each reduction supports.
+    /// The dtypes that each built-in reduction supports.
     reductions: [DTypeSet; Reduction::ALL.len()],
+    /// Whether [`Reduction::Custom`] is supported.
+    custom: bool,
 }
 
 impl Capabilities {
     /// No operations.
-    pub const NONE: Self =
-        Self { ops: [DTypeSet::EMPTY; OpKind::ALL.len()], reductions: [DTypeSet::EMPTY; Reduction::ALL.len()] };
+    pub const NONE: Self = Self {
+        ops: [DTypeSet::EMPTY; OpKind::ALL.len()],
+        reductions: [DTypeSet::EMPTY; Reduction::ALL.len()],
+        custom: false,
+    };
 
-    /// Every operation and reduction of every dtype, except averages of bools.
+    /// Every operation and reduction of every dtype, except averages of bools; also reductions of programs.
     pub fn all() -> Self {
         let ops = OpKind::ALL.into_iter().fold(Self::NONE, |caps, op| caps.with_op(op, DType::all()));
-        Reduction::ALL.into_iter().fold(ops, |caps, reduction| {
+        Reduction::ALL.into_iter().fold(ops.with_custom_reductions(), |caps, reduction| {
             let reduces = |dtype: &DType| (reduction, *dtype) != (Reduction::Avg, DType::Bool);
             caps.with_reduction(reduction, DType::all().filter(reduces))
         })
@@ -154,16 +159,30 @@ impl Capabilities {
         self
     }
 
-    /// Adds `reduction` on these dtypes.
+    /// Adds the built-in `reduction` on these dtypes.
     #[must_use]
     pub fn with_reduction(mut self, reduction: Reduction, dtypes: impl IntoIterator<Item = DType>) -> Self {
-        self.reductions[reduction as usize].extend(dtypes);
+        if let Some(set) = self.reductions.get_mut(usize::from(reduction.code())) {
+            set.extend(dtypes);
+        }
+        self
+    }
+
+    /// Adds [`Reduction::Custom`], on all dtypes of the operations that reduce.
+    /// [`run_in_steps`](crate::op::run_in_steps) runs it on any communicator that moves elements.
+    #[must_use]
+    pub const fn with_custom_reductions(mut self) -> Self {
+        self.custom = true;
         self
     }
 
     /// Whether `op` supports `dtype`, and `reduction` if one is given. A barrier ignores the dtype.
     pub fn supports(&self, op: OpKind, dtype: DType, reduction: Option<Reduction>) -> bool {
-        self.ops[op as usize].contains(dtype) && reduction.is_none_or(|r| self.reductions[r as usize].contains(dtype))
+        let reduces = |reduction: Reduction| match self.reductions.get(usize::from(reduction.code())) {
+            Some(dtypes) => dtypes.contains(dtype),
+            None => self.custom,
+        };
+        self.ops[op as usize].contains(dtype) && reduction.is_none_or(reduces)
     }
 }
 
@@ -294,6 +313,10 @@ mod tests {
         assert!(!caps.supports(OpKind::AllReduce, DType::BF16, Some(Reduction::Sum)));
         assert!(!caps.supports(OpKind::AllReduce, DType::F32, Some(Reduction::Avg)));
         assert!(!caps.supports(OpKind::Send, DType::F32, None));
+        let own = Some(Reduction::Custom("x.y"));
+        assert!(!caps.supports(OpKind::AllReduce, DType::F32, own));
+        assert!(caps.with_custom_reductions().supports(OpKind::AllReduce, DType::BF16, own));
+        assert!(!caps.with_custom_reductions().supports(OpKind::Reduce, DType::BF16, own));
     }
 
     #[derive(Debug, Default)]

@@ -22,6 +22,7 @@
 //! assert!(!may_succeed_again(&Error::invalid("no such layer")));
 //! ```
 
+use std::any::Any;
 use std::error::Error as StdError;
 use std::fmt;
 use std::io;
@@ -211,6 +212,14 @@ pub enum Error {
         /// A registered name with similar spelling.
         similar: Option<String>,
     },
+    /// A function of the program panicked inside an operation.
+    #[error("{operation} panicked: {text}")]
+    Panicked {
+        /// The operation, and the function.
+        operation: String,
+        /// The text of the panic.
+        text: String,
+    },
     /// A tensor's storage has another view that excludes this use.
     #[error("the tensor's storage is in use: {0}")]
     Busy(&'static str),
@@ -243,6 +252,12 @@ pub enum Error {
         /// The epoch that began with the worker.
         epoch: u64,
     },
+}
+
+/// The text of a panic.
+pub(crate) fn panic_text(payload: &(dyn Any + Send)) -> String {
+    let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_else(|| "without a message".to_owned())
 }
 
 impl Error {
@@ -327,6 +342,7 @@ impl Error {
             Error::State(_) => ErrorKind::State,
             Error::Argument { .. } | Error::ArgumentCount { .. } => ErrorKind::Argument,
             Error::UnknownFunction { .. } => ErrorKind::UnknownFunction,
+            Error::Panicked { .. } => ErrorKind::Panicked,
             Error::Busy(_) => ErrorKind::Busy,
             Error::Closed(_) => ErrorKind::Closed,
             Error::ForeignRef(_) => ErrorKind::ForeignRef,

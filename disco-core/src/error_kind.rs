@@ -12,7 +12,7 @@ use crate::worker_range::WorkerRange;
 pub enum ErrorKind {
     /// An error of the program: none of its causes is an error of Disco or of the system.
     User,
-    /// A worker function panicked.
+    /// A worker function, or a [reduction](crate::register_reduction), panicked.
     Panicked,
     /// The operation ended because something else failed.
     Aborted,

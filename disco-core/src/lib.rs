@@ -74,6 +74,7 @@
 //! signal  store  communicator  device_api                    contents of lanes; contracts of the store, of ranks and of devices
 //! work                                                       operations that run beside their caller
 //! activity                                                   the records of a worker
+//! reductions                                                 registered reductions: argmax, logsumexp, top-k
 //! metrics                                                    counters and histograms
 //! command                                                    commands
 //! members                                                    the workers of a session, and their places
@@ -125,6 +126,7 @@ mod metrics;
 pub mod op;
 mod prefetch;
 mod processors;
+pub mod reductions;
 pub mod session;
 mod shape;
 pub mod shared_memory;

@@ -63,7 +63,7 @@ impl FaultyReductions {
     }
 
     fn bit(dtype: DType, reduction: Reduction) -> u128 {
-        1 << (dtype as u32 * 5 + reduction as u32)
+        1 << (dtype as u32 * 5 + u32::from(reduction.code()))
     }
 }
 

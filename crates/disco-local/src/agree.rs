@@ -1,6 +1,6 @@
 //! Checks that all ranks call the same collective.
 
-use disco_core::{Error, Op, OpKind, Result};
+use disco_core::{Error, Op, OpKind, Reduction, Result};
 
 use crate::board::{Board, Head};
 use crate::report;
@@ -43,14 +43,15 @@ impl Call<'_> {
         let Call::Op(op) = self else { return Head { signature: u64::MAX, count: 0 } };
         let byte = |code: Option<u8>| u64::from(code.unwrap_or(u8::MAX));
         let signature = byte(Some(op.kind() as u8))
-            | byte(op.reduction().map(|reduction| reduction as u8)) << 8
+            | byte(op.reduction().map(Reduction::code)) << 8
             | byte(op.dtype().map(|dtype| dtype as u8)) << 16
             | op.root().map_or(u64::from(u32::MAX), |root| root.index() as u64) << 32;
         let count = match op {
             Op::AllGatherV { .. } | Op::AllToAllV { .. } => 0,
             _ => op.count(size) as u64,
         };
-        Head { signature, count }
+        // A program's reduction has no number of its own, and its row is no part of the count.
+        Head { signature, count: count ^ op.merge_digest() }
     }
 
     /// Writes the counts of a V-form to the board.

@@ -2,16 +2,13 @@
 
 use std::sync::Arc;
 
-use disco::{Rank, Reduction, Shape};
+use disco::{Error, Rank, Reduction, Shape};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 /// The reduction of this name.
 pub(crate) fn reduction_of(name: &str) -> PyResult<Reduction> {
-    Reduction::ALL.into_iter().find(|reduction| reduction.name() == name).ok_or_else(|| {
-        let known = Reduction::ALL.map(Reduction::name).join(", ");
-        PyValueError::new_err(format!("{name:?} is no reduction; known are {known}"))
-    })
+    name.parse().map_err(|error: Error| PyValueError::new_err(error.to_string()))
 }
 
 /// The extents after the first one, which is an equal number of rows for each of `ranks` ranks.

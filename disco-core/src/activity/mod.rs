@@ -36,7 +36,7 @@ use self::memory::Memory;
 use self::record::RawRecord;
 use crate::command::Command;
 use crate::id::Rank;
-use crate::op::Op;
+use crate::op::{Op, Reduction};
 use crate::shared_memory::Segment;
 use crate::sync;
 
@@ -286,7 +286,7 @@ impl Activity {
     #[inline]
     pub fn start_ops(&self, first: &Op, more: &[Op], size: usize, at: OpPlace) -> Running<'_> {
         let now = ticks();
-        let number = self.memory.begin(RawRecord::of_op(first, 0, size, at, now, self.memory.received()));
+        let number = self.memory.begin(RawRecord::of_op(self.named(first), 0, size, at, now, self.memory.received()));
         self.op.store(number, Ordering::Relaxed);
         if !more.is_empty() {
             self.start_more(more, size, at, now);
@@ -321,6 +321,15 @@ impl Activity {
         });
     }
 
+    /// An operation with the number of its reduction's name, if the reduction is a program's own.
+    #[inline]
+    fn named<'o>(&self, op: &'o Op) -> (&'o Op, u32) {
+        match op.reduction() {
+            Some(Reduction::Custom(name)) => (op, self.intern(name)),
+            _ => (op, IDLE),
+        }
+    }
+
     /// Adds a record without length.
     fn add_moment(&self, record: RawRecord) {
         self.memory.begin(record.ended_at_start());
@@ -331,7 +340,7 @@ impl Activity {
     fn start_more(&self, more: &[Op], size: usize, at: OpPlace, now: u64) {
         for (behind, op) in (1..MAX_GROUP as u8).zip(more) {
             let at = OpPlace { number: at.number + u64::from(behind), ..at };
-            self.memory.begin(RawRecord::of_op(op, behind, size, at, now, self.memory.received()));
+            self.memory.begin(RawRecord::of_op(self.named(op), behind, size, at, now, self.memory.received()));
         }
     }
 
@@ -460,6 +469,23 @@ mod tests {
             assert!(records[1..].iter().all(|it| it.end == Some(it.start)), "{records:?}");
             assert_eq!(records[0].end.is_some(), timeline);
         }
+    }
+
+    #[test]
+    fn the_record_of_a_reduction_of_the_program_has_its_name() {
+        let activity = Activity::default();
+        let op = |reduction| {
+            let dst = crate::Tensor::zeros(crate::DType::F32, [3, 2]).unwrap();
+            [Op::AllReduce { src: None, dst, reduction }]
+        };
+        for reduction in [Reduction::Custom("test.own"), Reduction::Max] {
+            activity.start_ops(&op(reduction)[0], &op(reduction), 4, OpPlace::default()).end(true);
+        }
+        let recording = Recording::decode(&activity.encode(usize::MAX)).unwrap();
+        let signatures: Vec<_> = recording.records.iter().filter_map(Record::signature).collect();
+        let [own, max] = ["all_reduce test.own f32 x 6", "all_reduce max f32 x 6"];
+        assert_eq!(signatures, [own, own, max, max]);
+        assert!(recording.records.iter().all(|record| record.name.is_none()));
     }
 
     #[test]

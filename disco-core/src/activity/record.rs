@@ -8,7 +8,8 @@
 //!      4  elements of an operation, the register of a command, or the value of a counter
 //! ```
 //! The record of an operation's time on a device has the words of the operation, with 128 more in kind and the largest error
-//! of its times in place of the wait. Names are numbers of the activity's names, from 1. dtype, reduction: 255 for none.
+//! of its times in place of the wait. Names are numbers of the activity's names, from 1; the name of an operation is that of a
+//! program's reduction. dtype, reduction: 255 for none.
 
 use std::fmt;
 use std::sync::Arc;
@@ -36,7 +37,7 @@ pub(crate) const GROUP_MARK: &str = ", group ";
 pub(crate) const SPLIT_MARK: &str = ", split ";
 /// Stands behind such a name in records, before the rank of the worker: its ranks may have any order.
 pub(crate) const RANK_MARK: &str = ", rank ";
-/// The name of a communicator whose name has found no room.
+/// The name of a communicator or a reduction whose name has found no room.
 pub const UNNAMED: &str = "unnamed";
 /// A dtype or a reduction that is not there.
 const NONE: u8 = u8::MAX;
@@ -109,8 +110,8 @@ pub struct OpDetails {
     pub dtype: Option<DType>,
     /// Number of elements of one block.
     pub count: u64,
-    /// How elements are combined.
-    pub reduction: Option<Reduction>,
+    /// The name of the reduction: how elements are combined.
+    pub reduction: Option<Arc<str>>,
     /// The root, or the peer of a send or a receive.
     pub root: Option<Rank>,
     /// The way that the data took.
@@ -256,12 +257,20 @@ impl RawRecord {
         Self([0, start, 0, what, 0, 0, (command & MAX_40) << 24, 0])
     }
 
-    /// An operation, with the number of operations before it in its group.
+    /// An operation, with the number of operations before it in its group. `name` is that of a program's reduction.
     #[inline(always)]
-    pub(super) fn of_op(op: &Op, behind: u8, size: usize, at: OpPlace, start: u64, command: u64) -> Self {
+    pub(super) fn of_op(
+        (op, name): (&Op, u32),
+        behind: u8,
+        size: usize,
+        at: OpPlace,
+        start: u64,
+        command: u64,
+    ) -> Self {
         let dtype = op.dtype().map_or(NONE, |dtype| dtype as u8);
-        let reduction = op.reduction().map_or(NONE, |reduction| reduction as u8);
+        let reduction = op.reduction().map_or(NONE, Reduction::code);
         let what = op.kind() as u64 | u64::from(dtype) << 16 | u64::from(reduction) << 24 | u64::from(behind) << 40;
+        let what = Self::named(what, name.into());
         let root = one_more(op.root().or(op.peer()));
         let comm = u64::from(at.comm) << 48 | at.number & MAX_48;
         Self([0, start, 0, what, op.count(size) as u64, comm, (command & MAX_40) << 24 | root, 0])
@@ -365,7 +374,7 @@ impl RawRecord {
             number: place & MAX_48,
             dtype: self.dtype(),
             count,
-            reduction: Reduction::ALL.get((what >> 24 & 0xff) as usize).copied(),
+            reduction: reduction((what >> 24) as u8, names.get(what >> 48)),
             root: rank(command),
             path: DataPath::ALL.get(usize::from(Self::path(what))).copied().unwrap_or_default(),
             waited: if is_on_device { 0 } else { length(waited >> 24) },
@@ -380,7 +389,7 @@ impl RawRecord {
         Some(Record {
             number,
             kind,
-            name: names.get(what >> 48),
+            name: names.get(what >> 48).filter(|_| op.is_none()),
             start: nanoseconds(start),
             end,
             state,
@@ -397,6 +406,14 @@ impl RawRecord {
 #[inline]
 fn one_more(rank: Option<Rank>) -> u64 {
     rank.map(|rank| 1 + rank.index() as u64).filter(|number| *number <= MAX_24).unwrap_or(0)
+}
+
+/// The name of the reduction with this code; `name` is that of a program's reduction, if it has found room.
+fn reduction(code: u8, name: Option<Arc<str>>) -> Option<Arc<str>> {
+    match Reduction::ALL.get(usize::from(code)) {
+        Some(known) => Some(known.name().into()),
+        None => (code != NONE).then(|| name.unwrap_or_else(|| UNNAMED.into())),
+    }
 }
 
 fn rank(word: u64) -> Option<Rank> {
@@ -428,7 +445,7 @@ impl Record {
         let (RecordKind::Op(kind) | RecordKind::Device(kind), Some(op)) = (self.kind, &self.op) else { return None };
         let is_v_form = matches!(kind, OpKind::AllGatherV | OpKind::AllToAllV);
         let extent = (!is_v_form).then(|| op.count.to_string());
-        Some(op::signature(kind, op.reduction, op.dtype, extent, op.root))
+        Some(op::signature(kind, op.reduction.as_deref(), op.dtype, extent, op.root))
     }
 }
 

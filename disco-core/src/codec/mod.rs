@@ -1,10 +1,12 @@
 //! Encoding of numbers, strings and packet headers: the basis of the [wire format](crate::wire).
 
 mod error;
+mod hash;
 mod reader;
 mod writer;
 
 pub use error::WireError;
+pub(crate) use hash::fnv1a;
 pub use reader::Reader;
 pub use writer::Writer;
 

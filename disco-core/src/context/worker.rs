@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::emitting::Emitting;
 use super::watched::Watched;
 use crate::backend::{Backend, ConnectParams, Rendezvous};
+use crate::codec::fnv1a;
 use crate::communicator::{Communicator, CommunicatorExt};
 use crate::config::WorkerConfig;
 use crate::device::Device;
@@ -302,24 +303,5 @@ impl WorkerContext {
         }
         let deadline = self.deadline();
         self.queue.synchronize(deadline)
-    }
-}
-
-/// 64-bit FNV-1a. The hashes of `std` may differ between Rust versions, and so between ranks.
-fn fnv1a(bytes: &[u8]) -> u64 {
-    const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
-    const PRIME: u64 = 0x0100_0000_01b3;
-    bytes.iter().fold(OFFSET, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(PRIME))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::fnv1a;
-
-    #[test]
-    fn the_hash_of_a_rendezvous_is_the_same_in_every_build() {
-        assert_eq!(fnv1a(b""), 0xcbf2_9ce4_8422_2325);
-        assert_eq!(fnv1a(b"a"), 0xaf63_dc4c_8601_ec8c);
-        assert_eq!(fnv1a(b"foobar"), 0x8594_4171_f739_67e8);
     }
 }

@@ -77,15 +77,18 @@ impl Op {
     }
 
     /// The properties that must match on all ranks of a collective, as text: `all_reduce sum f32 x 64`,
-    /// `broadcast f32 x 64, root rank 0`. `size` is the size of the communicator. V-forms leave out counts that may
+    /// `broadcast f32 x 64, root rank 0`, `all_reduce disco.argmax f32 x 64 in rows of 2`. `size` is the size of the communicator. V-forms leave out counts that may
     /// differ between ranks.
     pub fn signature(&self, size: usize) -> String {
         let extent = match self {
             Op::AllGatherV { counts, .. } => Some(format!("{counts:?}")),
             Op::AllToAllV { .. } => None,
+            _ if matches!(self.reduction(), Some(Reduction::Custom(_))) => {
+                Some(format!("{} in rows of {}", self.count(size), self.row()))
+            }
             _ => Some(self.count(size).to_string()),
         };
-        signature(self.kind(), self.reduction(), self.dtype(), extent, self.root())
+        signature(self.kind(), self.reduction().map(Reduction::name), self.dtype(), extent, self.root())
     }
 
     /// Number of elements of one rank's block, or of all elements if the operation has no blocks. For the V-forms, the
@@ -110,7 +113,7 @@ impl Op {
 /// receive.
 pub(crate) fn signature(
     kind: OpKind,
-    reduction: Option<Reduction>,
+    reduction: Option<&str>,
     dtype: Option<DType>,
     extent: Option<String>,
     root: Option<Rank>,
@@ -142,6 +145,9 @@ mod tests {
         assert_eq!(broadcast.signature(4), "broadcast f32 x 64, root rank 0");
         let reduce = Op::AllReduce { src: None, dst: tensor(), reduction: Reduction::Sum };
         assert_eq!(reduce.signature(4), "all_reduce sum f32 x 64");
+        let dst = Tensor::zeros(DType::F32, [16, 4]).unwrap();
+        let own = Op::AllReduce { src: None, dst, reduction: Reduction::Custom("x.y") };
+        assert_eq!(own.signature(4), "all_reduce x.y f32 x 64 in rows of 4");
         assert_eq!(Op::Barrier.signature(4), "barrier");
     }
 }

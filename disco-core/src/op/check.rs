@@ -1,6 +1,6 @@
 //! Checks of one rank's arguments, without communication.
 
-use super::{Op, Reduction};
+use super::{Merge, Op, Reduction};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::id::Rank;
@@ -69,7 +69,7 @@ fn check_pairs(group: &[Op], rank: Rank) -> Result<()> {
 }
 
 impl Op {
-    /// Checks the arguments of rank `rank` of `size`: counts, dtypes, root, layout and overlap. Backends call this
+    /// Checks the arguments of rank `rank` of `size`: counts, dtypes, root, layout, overlap and registered reductions. Backends call this
     /// method before they start the operation.
     ///
     /// # Errors
@@ -81,6 +81,9 @@ impl Op {
         self.check_ranks(size)?;
         self.check_layout()?;
         self.check_counts(rank, size)?;
+        if let Some(Reduction::Custom(_)) = self.reduction() {
+            self.check_rows(size)?;
+        }
         self.check_overlap()
     }
 
@@ -189,6 +192,25 @@ impl Op {
         }
     }
 
+    /// Checks a reduction of the program: it is registered, and all blocks are whole rows.
+    fn check_rows(&self, size: usize) -> Result<()> {
+        Merge::of(self)?;
+        let row = self.row();
+        if let (Some(src), Some(dst)) = (self.src(), self.dst())
+            && src.shape().last() != dst.shape().last()
+        {
+            return self.refuse(format!(
+                "{src} and {dst} differ in their last dimension, the row that a reduction of a program merges"
+            ));
+        }
+        let block = self.count(size);
+        if block.is_multiple_of(row) {
+            Ok(())
+        } else {
+            self.refuse(format!("a block of {block} elements has no whole number of rows of {row}"))
+        }
+    }
+
     fn check_overlap(&self) -> Result<()> {
         let (Some(src), Some(dst)) = (self.src(), self.dst()) else { return Ok(()) };
         let is_whole = matches!(self, Op::AllReduce { .. } | Op::Reduce { .. } | Op::Broadcast { .. })
@@ -247,6 +269,26 @@ mod tests {
         let mixed = Tensor::zeros(DType::I32, [1]).unwrap();
         let mixed = Op::AllReduce { src: Some(tensor(1)), dst: mixed, reduction: Reduction::Sum };
         assert_eq!(why(&mixed), "all_reduce: src is f32 and dst is i32");
+    }
+
+    #[test]
+    fn rows_of_a_reduction_of_the_program_are_never_cut() {
+        let reduction = crate::reductions::ARGMAX;
+        let tensor = |shape: &[i64]| Tensor::zeros(DType::F32, shape).unwrap();
+        let flat = Op::AllReduce { src: Some(tensor(&[2, 2])), dst: tensor(&[4]), reduction };
+        assert_eq!(
+            why(&flat),
+            "all_reduce: tensor f32[2, 2] on cpu and tensor f32[4] on cpu differ in their last dimension, the row \
+             that a reduction of a program merges"
+        );
+        let cut = Op::ReduceScatter { src: None, dst: tensor(&[2, 4]), reduction };
+        assert_eq!(why(&cut), "reduce_scatter: a block of 2 elements has no whole number of rows of 4");
+        for shape in [&[3, 2][..], &[], &[0], &[0, 2]] {
+            Op::AllReduce { src: None, dst: tensor(shape), reduction }.check(Rank::new(0), 4).unwrap();
+        }
+        let dst = Tensor::zeros(DType::I8, [2]).unwrap();
+        let other = Op::AllReduce { src: None, dst, reduction };
+        assert_eq!(why(&other), "all_reduce: the reduction `disco.argmax` is registered for f32, f64, not for i8");
     }
 
     #[test]

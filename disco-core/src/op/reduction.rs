@@ -3,7 +3,9 @@
 use std::fmt;
 use std::str::FromStr;
 
+use super::registered;
 use crate::error::{Error, Result};
+use crate::suggestion::{did_you_mean, similar};
 
 /// The function that combines the elements of several ranks.
 ///
@@ -23,13 +25,15 @@ pub enum Reduction {
     Max,
     /// Sum divided by the number of ranks.
     Avg,
+    /// A function of the program, by the name that [`register_reduction!`](crate::register_reduction) has registered.
+    Custom(&'static str),
 }
 
 impl Reduction {
-    /// All reductions, in wire order.
+    /// The built-in reductions, in the order of their [codes](Reduction::code).
     pub const ALL: [Reduction; 5] = [Self::Sum, Self::Prod, Self::Min, Self::Max, Self::Avg];
 
-    /// The field's name: `sum`, `prod`, `min`, `max`, `avg`.
+    /// The name: `sum`, `prod`, `min`, `max`, `avg`, or the registered one.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Sum => "sum",
@@ -37,6 +41,20 @@ impl Reduction {
             Self::Min => "min",
             Self::Max => "max",
             Self::Avg => "avg",
+            Self::Custom(name) => name,
+        }
+    }
+
+    /// The position in [`Reduction::ALL`]; for all reductions of programs the number behind the last.
+    #[inline]
+    pub const fn code(self) -> u8 {
+        match self {
+            Self::Sum => 0,
+            Self::Prod => 1,
+            Self::Min => 2,
+            Self::Max => 3,
+            Self::Avg => 4,
+            Self::Custom(_) => Self::ALL.len() as u8,
         }
     }
 }
@@ -47,11 +65,43 @@ impl fmt::Display for Reduction {
     }
 }
 
+/// Finds built-in and registered reductions.
 impl FromStr for Reduction {
     type Err = Error;
 
     fn from_str(name: &str) -> Result<Self> {
-        let found = Self::ALL.into_iter().find(|reduction| reduction.name() == name);
-        found.ok_or_else(|| Error::invalid(format!("unknown reduction `{name}`; known are sum, prod, min, max, avg")))
+        let known = || Self::ALL.into_iter().chain(registered::names().map(Self::Custom));
+        let unknown = || {
+            let names = || known().map(Self::name);
+            let end = match similar(name, names()) {
+                Some(name) => did_you_mean(Some(name)),
+                None => format!("; known are {}", names().collect::<Vec<_>>().join(", ")),
+            };
+            Error::invalid(format!("unknown reduction `{name}`{end}"))
+        };
+        known().find(|reduction| reduction.name() == name).ok_or_else(unknown)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_are_positions() {
+        for (index, reduction) in Reduction::ALL.into_iter().enumerate() {
+            assert_eq!(usize::from(reduction.code()), index);
+        }
+        assert_eq!(usize::from(Reduction::Custom("x").code()), Reduction::ALL.len());
+    }
+
+    #[test]
+    fn names_are_found_and_an_unknown_name_is_an_error_with_a_similar_one() {
+        let why = |name: &str| name.parse::<Reduction>().unwrap_err().to_string();
+        assert_eq!("max".parse::<Reduction>().unwrap(), Reduction::Max);
+        assert_eq!("disco.argmax".parse::<Reduction>().unwrap(), Reduction::Custom("disco.argmax"));
+        assert_eq!(why("disco.argmx"), "unknown reduction `disco.argmx`; did you mean `disco.argmax`?");
+        let known = "sum, prod, min, max, avg, disco.argmax, disco.logsumexp, disco.top_k";
+        assert!(why("xor").starts_with(&format!("unknown reduction `xor`; known are {known}")));
     }
 }

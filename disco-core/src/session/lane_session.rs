@@ -13,6 +13,7 @@ use crate::error::{Error, Failure, Result};
 use crate::function;
 use crate::members::Members;
 use crate::metrics;
+use crate::op;
 use crate::status::Status;
 use crate::stream::command_stream::CommandStream;
 use crate::stream::lane_set::Lanes;
@@ -51,6 +52,7 @@ impl LaneSession {
     /// The lanes do not reach each worker once, or a lane can't be started.
     pub fn start(world: World, lanes: Vec<Arc<dyn Channel>>, limits: Deadlines) -> Result<Self> {
         function::check_names()?;
+        op::check_registered()?;
         metrics::describe();
         let mut next = 0;
         for lane in &lanes {

@@ -8,8 +8,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 
 use super::Work;
-use crate::causes::text_of_panic;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, panic_text};
 use crate::sync;
 
 /// The state of one rank, which its operations use in turn: on the calling thread, or on a thread of their own.
@@ -66,7 +65,7 @@ impl<T: Send + 'static> Background<T> {
         let run = move |state: &mut T| {
             let result = panic::catch_unwind(AssertUnwindSafe(|| job(state)));
             let panicked = |panic: Box<dyn Any + Send>| {
-                Err(Error::state(format!("an operation panicked: {}", text_of_panic(&*panic))))
+                Err(Error::state(format!("an operation panicked: {}", panic_text(&*panic))))
             };
             ending.end(result.unwrap_or_else(panicked));
         };

@@ -3,8 +3,7 @@
 use std::error::Error as StdError;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::causes::text_of_panic;
-use crate::error::{Error, ErrorKind, Failure, UserError, causes, chain};
+use crate::error::{Error, ErrorKind, Failure, UserError, causes, chain, panic_text};
 use crate::function::BoxError;
 use crate::id::{RegisterId, WorkerId};
 
@@ -17,7 +16,7 @@ struct Panicked(String);
 #[inline]
 pub(super) fn catch<T>(work: impl FnOnce() -> Result<T, BoxError>) -> Result<T, BoxError> {
     // A panic can only corrupt the state of this worker, which is poisoned afterwards.
-    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|payload| Err(Panicked(text_of_panic(&*payload)).into()))
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|payload| Err(Panicked(panic_text(&*payload)).into()))
 }
 
 /// The failure with its operation, position and cause.

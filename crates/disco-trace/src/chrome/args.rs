@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use disco_core::activity::{Alignment, ClockPoint, DataPath, OpDetails, OpState, Record, RecordKind, Recording};
-use disco_core::{OpKind, Rank, Reduction, RegisterId, WorkerId};
+use disco_core::{OpKind, Rank, RegisterId, WorkerId};
 use serde::{Deserialize, Serialize};
 
 use crate::trace::{Missing, Trace, WorkerTrace, is_running};
@@ -313,7 +313,7 @@ impl<'a> Op<'a> {
             number: op.number,
             dtype: op.dtype.map(|dtype| dtype.name().into()),
             count: op.count,
-            reduction: op.reduction.map(|reduction| reduction.name().into()),
+            reduction: op.reduction.as_deref().map(Into::into),
             root: op.root.map(|root| root.index() as u32),
             path: op.path.name().into(),
             waited_ns: op.waited,
@@ -327,8 +327,7 @@ impl<'a> Op<'a> {
         let mut op = OpDetails::new(intern(&self.comm), self.number);
         op.dtype = self.dtype.map(|name| name.parse()).transpose().map_err(|error| format!("{error}"))?;
         op.count = self.count;
-        op.reduction =
-            self.reduction.map(|name| find("reduction", &Reduction::ALL, Reduction::name, &name)).transpose()?;
+        op.reduction = self.reduction.map(|name| intern(&name));
         op.root = self.root.map(Rank::new);
         op.path = find("path", &DataPath::ALL, DataPath::name, &self.path)?;
         op.waited = self.waited_ns;

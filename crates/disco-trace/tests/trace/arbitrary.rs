@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use disco_core::activity::{Alignment, ClockPoint, DataPath, OpDetails, OpState, Record, RecordKind, Recording};
-use disco_core::{DType, OpKind, Rank, Reduction, RegisterId, WorkerId};
+use disco_core::{DType, OpKind, Rank, RegisterId, WorkerId};
 use disco_trace::{Trace, WorkerTrace};
 use proptest::option;
 use proptest::prelude::*;
@@ -27,13 +27,8 @@ fn number() -> impl Strategy<Value = u64> {
 
 fn op() -> impl Strategy<Value = OpDetails> {
     let values = (name(), number(), option::of(select(DType::all().collect::<Vec<_>>())), number());
-    let more = (
-        option::of(select(Reduction::ALL.to_vec())),
-        option::of(0..5_u32),
-        select(DataPath::ALL.to_vec()),
-        time(),
-        option::of(any::<u32>()),
-    );
+    let more =
+        (option::of(name()), option::of(0..5_u32), select(DataPath::ALL.to_vec()), time(), option::of(any::<u32>()));
     (values, more).prop_map(|((comm, number, dtype, count), (reduction, root, path, waited, last))| {
         let mut op = OpDetails::new(comm, number);
         (op.dtype, op.count, op.reduction) = (dtype, count, reduction);

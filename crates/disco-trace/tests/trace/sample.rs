@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use disco_core::activity::{Alignment, ClockPoint, DataPath, OpDetails, OpState, Record, RecordKind, Recording};
-use disco_core::{DType, OpKind, Rank, Reduction, RegisterId, WorkerId};
+use disco_core::{DType, OpKind, Rank, RegisterId, WorkerId};
 use disco_trace::{Trace, WorkerTrace};
 
 /// The communicator of all workers.
@@ -74,7 +74,7 @@ impl Builder {
         let record = self.add(as_kind, times);
         let mut op = OpDetails::new(comm.into(), number);
         op.dtype = (kind != OpKind::Barrier).then_some(DType::F32);
-        op.reduction = (kind == OpKind::AllReduce).then_some(Reduction::Sum);
+        op.reduction = (kind == OpKind::AllReduce).then(|| "sum".into());
         op.count = count;
         op.path = DataPath::SharedMemory;
         op.waited = waited * MICROSECOND;
