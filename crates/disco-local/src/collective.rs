@@ -12,7 +12,7 @@ use disco_core::{Op, Result};
 use crate::active_call::{ActiveCall, InlineVec, Memory, Region};
 use crate::agree::Call;
 use crate::board::{self, MAX_POST_BYTES};
-use crate::parts::{STREAMING_MIN_BYTES, parts, reduce, uneven, unsupported, width};
+use crate::parts::{STREAMING_MIN_BYTES, parts, reduce, uneven, unit, unsupported, width};
 use crate::staged;
 
 /// The most bytes of all posted tensors of a collective. Each rank reads them all, so the work grows with the square of
@@ -186,9 +186,9 @@ fn work_on_share(
     me: usize,
     (input, output): (Region, Region),
 ) -> Result<Region> {
-    let size = inputs.len();
+    let (size, unit) = (inputs.len(), unit(op));
     // No other rank reads or writes this share of any tensor.
-    let share = |region: &Region| region.share(me, size);
+    let share = |region: &Region| region.share(me, size, unit);
     let mut result = output;
     match op {
         Op::AllReduce { .. } => reduce(memory, op, inputs.iter().map(share), outputs.iter().map(share))?,
@@ -219,7 +219,7 @@ fn work_on_share(
         Op::Scatter { dst: None, .. } => {}
         Op::Scatter { root, .. } => memory.copy(output, inputs[root.index()].block(me, size)?)?,
         Op::AllToAll { .. } | Op::AllToAllV { .. } => {
-            pairs.iter().enumerate().try_for_each(|(peer, pair)| pair.exchange(memory, me, peer))?;
+            pairs.iter().enumerate().try_for_each(|(peer, pair)| pair.exchange(memory, (me, peer), unit))?;
         }
         op => return unsupported(op).map(|()| result),
     }
@@ -267,7 +267,7 @@ impl Pair {
 
     /// Does this rank's part of the exchange. In place, a received block overwrites a sent block, so one rank moves
     /// each byte in both directions.
-    fn exchange(&self, memory: &Memory<'_>, me: usize, peer: usize) -> Result<()> {
+    fn exchange(&self, memory: &Memory<'_>, (me, peer): (usize, usize), unit: usize) -> Result<()> {
         let (in_place, they_in_place) = (self.send.is(self.recv), self.their_send.is(self.their_recv));
         match (in_place, they_in_place) {
             _ if me == peer => memory.copy(self.recv, self.send),
@@ -279,7 +279,7 @@ impl Pair {
             }
             (true, true) => {
                 let half = usize::from(me > peer);
-                memory.swap(self.recv.share(half, 2)?, self.their_recv.share(half, 2)?)
+                memory.swap(self.recv.share(half, 2, unit)?, self.their_recv.share(half, 2, unit)?)
             }
         }
     }

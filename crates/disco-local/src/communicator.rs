@@ -6,15 +6,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use disco_core::activity::Activity;
-use disco_core::op::{self, Claims};
+use disco_core::op::{self, Claims, Steps};
 use disco_core::work::Background;
-use disco_core::{Abort, Capabilities, ConnectParams, Error, Op, Rank, Rendezvous, Result, Work};
+use disco_core::{Abort, Capabilities, ConnectParams, Error, Op, Rank, Reduction, Rendezvous, Result, Work};
 
 use crate::NAME;
+use crate::address_space::AddressSpace;
+use crate::failure::Failure;
 use crate::group::Group;
 use crate::meeting::Token;
 use crate::seat::Seat;
-use crate::{machine, meeting, processes};
+use crate::{machine, meeting, parts, processes};
 
 /// One rank of a group of threads or processes. It may be sent to another thread.
 ///
@@ -81,6 +83,33 @@ impl Communicator {
         op::check_group(group, self.rank, self.group.size())?;
         op::check_host(group, NAME)
     }
+
+    /// Whether a row of a program's reduction has no room in a piece of a staging area. The same on all ranks.
+    fn has_large_rows(&self, group: &[Op]) -> bool {
+        let is_large = |op: &Op| match op.reduction() {
+            Some(Reduction::Custom(_)) => parts::unit(op) > self.group.board.block_bytes(),
+            _ => false,
+        };
+        matches!(self.group.address_space, AddressSpace::Processes(_)) && group.iter().any(is_large)
+    }
+
+    /// Runs operations whose arguments are checked.
+    fn run(&mut self, group: &[Op]) -> Result<()> {
+        let (shared, timeline) = (&self.group, self.timeline.as_deref());
+        self.seat.with(|seat| {
+            let Some(first) = group.first() else { return Ok(()) };
+            shared.check_unbroken(|| first.signature(shared.size()))?;
+            let mut claims = Claims::default();
+            claims.claim(group)?;
+            seat.run(group, &|| claims.keep(), timeline)
+        })?
+    }
+}
+
+impl Steps for Communicator {
+    fn run_step(&mut self, op: Op) -> Result<()> {
+        self.run(&[op])
+    }
 }
 
 impl disco_core::Communicator for Communicator {
@@ -98,20 +127,19 @@ impl disco_core::Communicator for Communicator {
 
     fn enqueue(&mut self, group: &[Op]) -> Result<()> {
         self.check(group)?;
-        let (shared, timeline) = (&self.group, self.timeline.as_deref());
-        self.seat.with(|seat| {
-            let Some(first) = group.first() else { return Ok(()) };
-            shared.check_unbroken(|| first.signature(shared.size()))?;
-            let mut claims = Claims::default();
-            claims.claim(group)?;
-            seat.run(group, &|| claims.keep(), timeline)
-        })?
+        if !self.has_large_rows(group) {
+            return self.run(group);
+        }
+        let (rank, size) = (self.rank, self.group.size());
+        let result = op::run_in_steps(self, rank, size, group);
+        result.inspect_err(|error| _ = self.group.fail(&Failure::of(rank.index(), error)))
     }
 
     fn start(&mut self, group: &[Op]) -> Result<Work> {
+        if group.is_empty() || self.has_large_rows(group) {
+            return self.enqueue(group).map(|()| Work::done());
+        }
         self.check(group)?;
-        let Some(first) = group.first() else { return Ok(Work::done()) };
-        self.group.check_unbroken(|| first.signature(self.group.size()))?;
         let mut claims = Claims::default();
         claims.claim(group)?;
         let (group, claimed, shared) = (group.to_vec(), Cell::new(claims.keep()), self.group.clone());

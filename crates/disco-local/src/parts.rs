@@ -1,6 +1,7 @@
 //! The tensors of a rank in an operation, and helpers for all schedules.
 
-use disco_core::{DType, Error, Op, Result};
+use disco_core::op::Merge;
+use disco_core::{DType, Error, Op, Reduction, Result};
 
 use crate::NAME;
 use crate::active_call::{Memory, Region};
@@ -39,8 +40,20 @@ pub(crate) fn reduce(
     outputs: impl IntoIterator<Item = Result<Region>>,
 ) -> Result<()> {
     match (op.dtype(), op.reduction()) {
+        (Some(_), Some(Reduction::Custom(_))) => {
+            Merge::of(op)?.map_or(Ok(()), |merge| memory.merge(&merge, inputs, outputs))
+        }
         (Some(dtype), Some(reduction)) => memory.reduce(dtype, reduction, inputs, outputs),
         _ => unsupported(op),
+    }
+}
+
+/// Bytes that shares and pieces of a tensor never cut: a row of a program's reduction, otherwise a cache line.
+pub(crate) fn unit(op: &Op) -> usize {
+    const LINE_BYTES: usize = 64;
+    match op.reduction() {
+        Some(Reduction::Custom(_)) => op.row() * width(op),
+        _ => LINE_BYTES,
     }
 }
 

@@ -23,7 +23,7 @@ use disco_core::{Op, Result};
 
 use crate::active_call::{ActiveCall, InlineVec, Region};
 use crate::board::Piece;
-use crate::parts::{STREAMING_MIN_BYTES, parts, reduce, uneven, unsupported, width};
+use crate::parts::{STREAMING_MIN_BYTES, parts, reduce, uneven, unit, unsupported, width};
 
 /// Fills the first piece before the meeting if this collective is certain to be staged. Returns whether it did.
 pub(crate) fn prepare(call: &mut ActiveCall<'_>, op: &Op, input: Region) -> Result<bool> {
@@ -73,6 +73,8 @@ struct Staged<'o> {
     /// Size in bytes of one piece. Depending on the operation, the pieces divide a whole tensor, or a block for each
     /// peer.
     step: usize,
+    /// Bytes that no piece and no share cuts.
+    unit: usize,
     /// Number of pieces.
     pieces: usize,
     /// Number of pieces that earlier collectives of this communicator have staged.
@@ -103,10 +105,12 @@ impl<'o> Staged<'o> {
             }
             _ => call.board().piece_bytes(),
         };
+        let unit = unit(op);
+        let step = step / unit * unit;
         let streams = (input.bytes() + output.bytes()) * size >= STREAMING_MIN_BYTES && !input.is(output);
         let shares = matches!(op, Op::AllReduce { .. } | Op::Reduce { .. });
         let (pieces, first) = (longest.div_ceil(step), call.staged_before());
-        Ok(Self { op, me, size, input, output, step, pieces, first, shares, streams })
+        Ok(Self { op, me, size, input, output, step, unit, pieces, first, shares, streams })
     }
 
     /// The staging area of `rank` for a piece of its input.
@@ -126,7 +130,7 @@ impl<'o> Staged<'o> {
         let blocks: Result<InlineVec<(Region, Region)>> = match self.op {
             Op::AllReduce { .. } | Op::Reduce { .. } => {
                 let area = area.part(0, whole.bytes())?;
-                self.others().map(|peer| Ok((area.share(peer, self.size)?, whole.share(peer, self.size)?))).collect()
+                self.others().map(|peer| Ok((self.share_of(area, peer)?, self.share_of(whole, peer)?))).collect()
             }
             Op::Broadcast { root, .. } if me != root.index() => return Ok(()),
             Op::Scatter { root, .. } if me != root.index() => return Ok(()),
@@ -152,7 +156,7 @@ impl<'o> Staged<'o> {
         match self.op {
             Op::AllReduce { .. } | Op::Reduce { .. } => {
                 let (input, output) = (self.cut(self.input, piece)?, self.cut(self.output, piece)?);
-                let share = |region: Region| region.part(0, input.bytes())?.share(me, self.size);
+                let share = |region: Region| self.share_of(region.part(0, input.bytes())?, me);
                 let inputs =
                     self.all(|peer| if peer == me { share(input) } else { share(self.area(call, peer, piece)) });
                 let result = share(self.share_area(call, me, piece));
@@ -198,7 +202,7 @@ impl<'o> Staged<'o> {
         }
         for peer in self.others() {
             let area = self.share_area(call, peer, piece).part(0, output.bytes())?;
-            let (to, from) = (output.share(peer, self.size)?, area.share(peer, self.size)?);
+            let (to, from) = (self.share_of(output, peer)?, self.share_of(area, peer)?);
             call.own().streaming(self.streams).copy(to, from)?;
         }
         Ok(())
@@ -232,6 +236,11 @@ impl<'o> Staged<'o> {
     fn cut(&self, stretch: Region, piece: usize) -> Result<Region> {
         let start = (piece * self.step).min(stretch.bytes());
         stretch.part(start, self.step.min(stretch.bytes() - start))
+    }
+
+    /// The share of a piece that `rank` reduces.
+    fn share_of(&self, piece: Region, rank: usize) -> Result<Region> {
+        piece.share(rank, self.size, self.unit)
     }
 
     fn others(&self) -> impl Iterator<Item = usize> {

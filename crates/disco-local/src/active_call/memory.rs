@@ -4,6 +4,7 @@
 
 use std::ptr;
 
+use disco_core::op::Merge;
 use disco_core::{DType, Error, Reduction, Result, Tensor};
 use smallvec::SmallVec;
 
@@ -69,15 +70,14 @@ impl Region {
         self.part(index * bytes, bytes)
     }
 
-    /// Share `index` of `size`. The sizes of shares differ by at most one cache line. If the region begins at a cache
-    /// line, so does each share.
+    /// Share `index` of `size`. The sizes of shares differ by at most one [unit](crate::parts::unit), and each begins at
+    /// a multiple of it.
     ///
     /// # Errors
     /// As [`Region::part`].
-    pub(crate) fn share(self, index: usize, size: usize) -> Result<Self> {
-        const LINE_BYTES: usize = 64;
-        let lines = self.bytes.div_ceil(LINE_BYTES);
-        let start = |index: usize| (lines * index / size * LINE_BYTES).min(self.bytes);
+    pub(crate) fn share(self, index: usize, size: usize, unit: usize) -> Result<Self> {
+        let units = self.bytes.div_ceil(unit);
+        let start = |index: usize| (units * index / size * unit).min(self.bytes);
         self.part(start(index), start(index + 1) - start(index))
     }
 
@@ -168,19 +168,9 @@ impl<'t> Memory<'t> {
         inputs: impl IntoIterator<Item = Result<Region>>,
         outputs: impl IntoIterator<Item = Result<Region>>,
     ) -> Result<()> {
-        let (mut from, mut to) = (InlineVec::<*const u8>::new(), InlineVec::<*mut u8>::new());
-        let mut size = None;
-        let mut check = |region: Region| {
-            if *size.get_or_insert(region.bytes) == region.bytes { Ok(region.data) } else { Err(sizes_differ()) }
-        };
-        for input in inputs {
-            from.push(check(input?)?.cast_const());
-        }
-        for output in outputs {
-            to.push(check(output?)?);
-        }
+        let Pointers { from, to, bytes } = Pointers::of(inputs, outputs)?;
         let mut known = true;
-        self.each_block(size.unwrap_or(0), from.len() + to.len(), |start, bytes| {
+        self.each_block(bytes, from.len() + to.len(), |start, bytes| {
             let (first, count) = (start / dtype.size(), bytes / dtype.size());
             let fold = Fold { dtype, reduction, inputs: &from, outputs: &to, first, count, stream: self.stream };
             // SAFETY: the regions are claimed as in `copy`: the schedule gives inputs no writer, and outputs no other
@@ -194,6 +184,44 @@ impl<'t> Memory<'t> {
             let operation = format!("reduction {reduction}");
             Err(Error::Unsupported { backend: NAME, operation, dtype: Some(dtype) })
         }
+    }
+
+    /// Overwrites the outputs with the inputs, merged in their order by the function of a program. All have the same
+    /// size; an output may be one of the inputs. The function gets copies, so it never sees memory of peers.
+    pub(crate) fn merge(
+        &self,
+        merge: &Merge<'_>,
+        inputs: impl IntoIterator<Item = Result<Region>>,
+        outputs: impl IntoIterator<Item = Result<Region>>,
+    ) -> Result<()> {
+        let Pointers { from, to, bytes } = Pointers::of(inputs, outputs)?;
+        let Some((first, others)) = from.split_first() else { return Ok(()) };
+        let row = merge.row_bytes();
+        let block = (MAX_BLOCK_BYTES / (from.len() + to.len()) / row).max(1) * row;
+        let most = block.min(bytes);
+        let mut copies = vec![0u64; 2 * most.div_ceil(size_of::<u64>())];
+        let (into, next) = copies.split_at_mut(most.div_ceil(size_of::<u64>()));
+        let (into, next) = (bytemuck::cast_slice_mut::<_, u8>(into), bytemuck::cast_slice_mut::<_, u8>(next));
+        for start in (0..bytes).step_by(block) {
+            let count = block.min(bytes - start);
+            let (into, next) = (&mut into[..count], &mut next[..count]);
+            self.check()?;
+            // SAFETY: the regions are claimed as in `copy`, and `into` has `count` bytes of this thread.
+            unsafe { kernel::copy(first.wrapping_add(start), into.as_mut_ptr(), count, false) };
+            for other in others {
+                self.check()?;
+                // SAFETY: as for the first input.
+                unsafe { kernel::copy(other.wrapping_add(start), next.as_mut_ptr(), count, false) };
+                merge.merge(into, next)?;
+            }
+            // The group may have failed while the function ran.
+            self.check()?;
+            for output in &to {
+                // SAFETY: the regions are claimed as in `copy`, and `into` has `count` bytes of this thread.
+                unsafe { kernel::copy(into.as_ptr(), output.wrapping_add(start), count, self.stream) };
+            }
+        }
+        Ok(())
     }
 
     /// Exchanges two regions of one size.
@@ -225,17 +253,47 @@ impl<'t> Memory<'t> {
         Ok(())
     }
 
+    /// Returns an error if the group has failed, unless this rank accesses no memory of peers.
+    fn check(&self) -> Result<()> {
+        if self.own { Ok(()) } else { self.group.check(self.rank) }
+    }
+
     /// Splits `bytes` bytes of each of `tensors` tensors into blocks and calls `access` with the start and size of
     /// each. Stops with an error if the group fails.
     fn each_block(&self, bytes: usize, tensors: usize, mut access: impl FnMut(usize, usize)) -> Result<()> {
         let block = (MAX_BLOCK_BYTES / tensors.max(1)).next_multiple_of(PAGE_BYTES);
         for start in (0..bytes).step_by(block) {
-            if !self.own {
-                self.group.check(self.rank)?;
-            }
+            self.check()?;
             access(start, block.min(bytes - start));
         }
         Ok(())
+    }
+}
+
+/// The addresses of the inputs and outputs of a reduction, and the size in bytes that all have.
+struct Pointers {
+    from: InlineVec<*const u8>,
+    to: InlineVec<*mut u8>,
+    bytes: usize,
+}
+
+impl Pointers {
+    #[inline]
+    fn of(
+        inputs: impl IntoIterator<Item = Result<Region>>,
+        outputs: impl IntoIterator<Item = Result<Region>>,
+    ) -> Result<Self> {
+        let (mut from, mut to, mut bytes) = (InlineVec::new(), InlineVec::new(), None);
+        let mut check = |region: Region| {
+            if *bytes.get_or_insert(region.bytes) == region.bytes { Ok(region.data) } else { Err(sizes_differ()) }
+        };
+        for input in inputs {
+            from.push(check(input?)?.cast_const());
+        }
+        for output in outputs {
+            to.push(check(output?)?);
+        }
+        Ok(Self { from, to, bytes: bytes.unwrap_or(0) })
     }
 }
 

@@ -9,6 +9,7 @@ mod failure;
 mod lent;
 mod mixed;
 mod numerics;
+mod own_reductions;
 mod point_to_point;
 mod ranks;
 mod series;

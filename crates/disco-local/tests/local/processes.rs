@@ -7,6 +7,7 @@ mod abort;
 mod failure;
 mod mixed;
 mod numerics;
+mod own_reductions;
 mod point_to_point;
 mod ranks;
 mod series;
