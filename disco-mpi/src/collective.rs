@@ -1,8 +1,8 @@
 //! Operations as calls of MPI.
 //!
-//! The library moves and reduces all data, with three exceptions. Reductions of dtypes that the library can't reduce
+//! The library moves and reduces all data, with four exceptions. Reductions of dtypes that the library can't reduce
 //! use [wider numbers](crate::reduction). V-forms, blocks that exceed a count of MPI, and reduce-scatters of few ranks
-//! are messages between all pairs. Averages are sums that this crate divides.
+//! are messages between all pairs. Averages are sums that this crate divides. Reductions of programs are [steps](disco_core::op::run_in_steps).
 
 #![allow(unsafe_code)]
 

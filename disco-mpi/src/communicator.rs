@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use disco_core::activity::{DataPath, take_path};
 use disco_core::env::Variable;
+use disco_core::op::{self, Claims, Steps};
 use disco_core::tensor::Access;
 use disco_core::{Attendance, Error, Op, Rank, Result};
 
@@ -234,11 +235,28 @@ impl<A: Abi> Communicator<A> {
         self.broken.clone().or_else(|| self.flag.cause())
     }
 
-    /// Breaks the communicator. Leaks the scratch memory, because MPI may still access it.
+    /// Breaks the communicator, unless it is broken already. Leaks the scratch memory, because MPI may still access it.
     fn break_off(&mut self, error: &Error) {
-        self.broken = Some(error.to_string().into());
+        self.broken.get_or_insert_with(|| error.to_string().into());
         flag::mark_unfinished();
         std::mem::forget(std::mem::take(&mut self.scratch));
+    }
+
+    /// Runs a group of operations, which are checked.
+    pub(crate) fn enqueue(&mut self, group: &[Op]) -> Result<()> {
+        if !op::has_custom(group) {
+            return self.run_claimed(group);
+        }
+        group.first().map_or(Ok(()), |first| self.check_unbroken(first))?;
+        let (rank, size) = (self.rank, self.size);
+        op::run_in_steps(self, rank, size, group).inspect_err(|error| self.break_off(error))
+    }
+
+    fn run_claimed(&mut self, group: &[Op]) -> Result<()> {
+        group.first().map_or(Ok(()), |first| self.check_unbroken(first))?;
+        let mut claims = Claims::default();
+        claims.claim(group)?;
+        self.run_group(group, || claims.keep())
     }
 
     /// Runs a group of operations, which are checked and whose tensors are claimed. After a failure, the claims that
@@ -247,7 +265,7 @@ impl<A: Abi> Communicator<A> {
         let Some(first) = group.first() else { return Ok(()) };
         self.inside(|this| {
             this.check_unbroken(first)?;
-            this.run_claimed(group, first).inspect_err(|_| std::mem::forget(keep()))
+            this.run_calls(group, first).inspect_err(|_| std::mem::forget(keep()))
         })
     }
 
@@ -259,7 +277,7 @@ impl<A: Abi> Communicator<A> {
         result
     }
 
-    fn run_claimed(&mut self, group: &[Op], first: &Op) -> Result<()> {
+    fn run_calls(&mut self, group: &[Op], first: &Op) -> Result<()> {
         take_path(DataPath::Mpi);
         self.calls += 1;
         self.wait_start.set(None);
@@ -312,6 +330,12 @@ impl<A: Abi> Communicator<A> {
         let mut child = Self::new(self.mpi, child, self.deadline, Arc::new(flag), attendance)?;
         child.faulty = self.faulty;
         Ok(Some(child))
+    }
+}
+
+impl<A: Abi> Steps for Communicator<A> {
+    fn run_step(&mut self, op: Op) -> Result<()> {
+        self.run_claimed(std::slice::from_ref(&op))
     }
 }
 

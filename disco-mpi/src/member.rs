@@ -64,19 +64,13 @@ impl<A: Abi> disco_core::Communicator for Member<A> {
 
     fn enqueue(&mut self, group: &[Op]) -> Result<()> {
         self.check(group)?;
-        self.comm.with(|Movable(comm)| {
-            let Some(first) = group.first() else { return Ok(()) };
-            comm.check_unbroken(first)?;
-            let mut claims = Claims::default();
-            claims.claim(group)?;
-            comm.run_group(group, || claims.keep())
-        })?
+        self.comm.with(|Movable(comm)| comm.enqueue(group))?
     }
 
     /// Runs the operations on a thread of their own, which polls MPI: few libraries make progress by themselves. Without
-    /// `MPI_THREAD_MULTIPLE` the operations are complete when this returns.
+    /// `MPI_THREAD_MULTIPLE`, and with a reduction of the program, the operations are complete when this returns.
     fn start(&mut self, group: &[Op]) -> Result<Work> {
-        if !self.has_threads || group.is_empty() {
+        if !self.has_threads || group.is_empty() || op::has_custom(group) {
             return self.enqueue(group).map(|()| Work::done());
         }
         self.check(group)?;
