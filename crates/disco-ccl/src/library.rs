@@ -133,8 +133,8 @@ impl Library {
         self.vendor.backend
     }
 
-    /// The operations that the library supports: it moves elements of every dtype, and reduces the dtypes that the
-    /// interface names. `reduces_f8` is whether the device supports reductions of 8-bit floats.
+    /// The operations that the library supports: it moves elements of every dtype, also for reductions of programs, and
+    /// reduces the dtypes that the interface names. `reduces_f8` is whether the device supports reductions of 8-bit floats.
     pub fn capabilities(&self, reduces_f8: bool) -> Capabilities {
         let since = |dtype: DType| match dtype {
             DType::BF16 => BF16_VERSION,
@@ -142,7 +142,7 @@ impl Library {
             _ => MIN_VERSION,
         };
         let moves = OpKind::ALL.into_iter().fold(Capabilities::NONE, |caps, op| caps.with_op(op, DType::all()));
-        Reduction::ALL.into_iter().fold(moves, |caps, reduction| {
+        Reduction::ALL.into_iter().fold(moves.with_custom_reductions(), |caps, reduction| {
             let is_there = reduction != Reduction::Avg || self.version >= AVG_VERSION;
             let reduces = |dtype: &DType| {
                 is_there

@@ -2,6 +2,7 @@
 
 #![allow(unsafe_code)]
 
+mod custom;
 mod splits;
 
 use std::any::Any;
@@ -21,7 +22,7 @@ use crate::meeting::Meeting;
 use crate::p2p::{P2pFastPath, Rendezvous, Vendor};
 use crate::polling;
 use crate::premul::{self, Factor};
-use crate::queue::CAPTURE_DOES_NOT_RUN;
+use crate::queue::{CAPTURE_DOES_NOT_RUN, Queue};
 use crate::registration::Registration;
 use crate::runtime::{Runtime, Teardown};
 use crate::shared_comm::{DROPPED, SharedComm};
@@ -46,6 +47,8 @@ pub struct Communicator {
     /// Device memory for copies of inputs: see [`Calls::scratch`]. It grows with the largest request.
     scratch: Arc<Storage>,
     registrations: Vec<Registration>,
+    /// The copies between host and device of a program's reductions, since the first of these.
+    host_copies: Option<Queue>,
     /// Operations over peer-to-peer memory, if the backend has them.
     fast_path: Option<P2pFastPath>,
 }
@@ -74,7 +77,7 @@ impl Communicator {
             blocking.set_announcer(attendance.announcer());
         }
         let (capabilities, rank) = (library.capabilities(runtime.driver().reduces_f8()), Rank::new(rank as u32));
-        let (launches, last, broken, registrations, fast_path) = (0, None, None, Vec::new(), None);
+        let (launches, last, broken, registrations, host_copies, fast_path) = (0, None, None, Vec::new(), None, None);
         Ok(Self {
             library,
             runtime,
@@ -90,6 +93,7 @@ impl Communicator {
             broken,
             scratch,
             registrations,
+            host_copies,
             fast_path,
         })
     }
@@ -172,6 +176,9 @@ impl Communicator {
     fn enqueue_scaled(&mut self, group: &[Op], factor: Option<Factor>) -> Result<()> {
         op::check_group(group, self.rank, self.size)?;
         self.check_supported(group)?;
+        if op::has_custom(group) {
+            return self.enqueue_custom(group);
+        }
         let Some(last) = group.last() else { return Ok(()) };
         self.check_unbroken(|| last.signature(self.size))?;
         self.capture_check().check(group, factor.is_some())?;
