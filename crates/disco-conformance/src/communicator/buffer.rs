@@ -36,6 +36,12 @@ impl Buffer {
         Ok(Self { whole, window, content, memory })
     }
 
+    /// The same tensor with rows of `row` elements.
+    pub(crate) fn in_rows(mut self, row: usize) -> Result<Self> {
+        self.window = self.window.window(0, [self.window.elements() / row, row])?;
+        Ok(self)
+    }
+
     /// The elements.
     pub(crate) fn tensor(&self) -> &Tensor {
         &self.window

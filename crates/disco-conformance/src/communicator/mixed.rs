@@ -9,6 +9,7 @@ use std::{fmt, mem, thread};
 
 use disco_core::{Communicator, DType, Error, Op, OpKind, Reduction, Result, Work};
 
+use super::chain;
 use super::collective::case::{Case, Layout};
 use super::collective::maker;
 use super::fixture::{Fixture, HostMemory};
@@ -199,13 +200,19 @@ impl<'w, 's> Walk<'w, 's> {
         };
         let reductions: &[Option<Reduction>] = if step.reduces() { &Reduction::ALL.map(Some) } else { &[None] };
         let pairs = DType::all().flat_map(|dtype| reductions.iter().map(move |reduction| (dtype, *reduction)));
-        let legal: Vec<_> = pairs.filter(|(dtype, reduction)| supports(*dtype, *reduction)).collect();
+        let own = chain::DTYPES.into_iter().filter(|_| step.reduces()).map(|dtype| (dtype, Some(chain::CHAIN)));
+        let legal: Vec<_> = pairs.chain(own).filter(|(dtype, reduction)| supports(*dtype, *reduction)).collect();
         if legal.is_empty() {
             return Ok(None);
         }
         let shared = &mut self.shared;
         let (dtype, reduction) = *pick(shared, &legal);
         let count = *pick(shared, if size > 4 { &FEW_COUNTS } else { &COUNTS });
+        let row = match reduction {
+            Some(Reduction::Custom(_)) => Some(*pick(shared, &[1, 3, 64, count.max(1)])),
+            _ => None,
+        };
+        let count = row.map_or(count, |row| count / row * row);
         let (root, salt) = (below(shared, size as u64) as usize, shared() >> 16);
         self.fixture.memory = *pick(&mut self.own, &[HostMemory::Shared, HostMemory::Private, HostMemory::Pinned]);
         let offset = below(&mut self.own, 4) as usize;
@@ -224,9 +231,10 @@ impl<'w, 's> Walk<'w, 's> {
             Step::Collective(kind) => {
                 let chooser = if Layout::may_differ_by_rank(kind) { &mut self.own } else { &mut self.shared };
                 let layout = *pick(chooser, &Layout::of(kind));
-                let values = if step.reduces() { Values::Whole } else { Values::Bits };
+                let values = if step.reduces() && row.is_none() { Values::Whole } else { Values::Bits };
                 let (reduction, exact) = (reduction.unwrap_or(Reduction::Sum), self.fixture.exact);
-                let case = Case { kind, dtype, reduction, count, root, layout, values, offset, me, size, exact, salt };
+                let case =
+                    Case { kind, dtype, reduction, count, row, root, layout, values, offset, me, size, exact, salt };
                 (case.to_string(), maker::part(&case, self.fixture)?)
             }
         };

@@ -13,11 +13,13 @@
 
 mod behaviour;
 mod buffer;
+mod chain;
 mod collective;
 mod fixture;
 mod mixed;
 mod part;
 mod scenario;
+mod shipped;
 mod suite;
 mod table;
 mod transfer;

@@ -5,9 +5,11 @@ use std::fmt;
 use disco_core::{DType, OpKind, Reduction, Result};
 
 use super::behaviour::{self, Behaviour};
+use super::chain;
 use super::collective::Collective;
 use super::fixture::Fixture;
 use super::mixed::Mixed;
+use super::shipped::Shipped;
 use super::transfer::{Pattern, Transfer};
 use super::verdict::Verdict;
 
@@ -17,6 +19,7 @@ pub(crate) enum Row {
     Transfer(Transfer),
     Behaviour(&'static Behaviour),
     Mixed(Mixed),
+    Shipped(Shipped),
 }
 
 /// Every row.
@@ -27,7 +30,8 @@ pub(crate) fn all() -> impl Iterator<Item = Row> {
         .into_iter()
         .flat_map(|pattern| DType::all().map(move |dtype| Row::Transfer(Transfer { pattern, dtype })));
     let behaviours = behaviour::ALL.iter().map(Row::Behaviour);
-    collectives.chain(transfers).chain(behaviours).chain(Mixed::all().map(Row::Mixed))
+    let mixed = Mixed::all().map(Row::Mixed);
+    collectives.chain(transfers).chain(behaviours).chain(mixed).chain(Shipped::all().map(Row::Shipped))
 }
 
 /// The row with this name.
@@ -39,7 +43,8 @@ fn collectives(kind: OpKind, dtype: DType) -> Vec<Row> {
     let reduces = matches!(kind, OpKind::AllReduce | OpKind::Reduce | OpKind::ReduceScatter);
     let reductions: Vec<Option<Reduction>> = if reduces { Reduction::ALL.map(Some).to_vec() } else { vec![None] };
     let legal = reductions.into_iter().filter(|reduction| (dtype, *reduction) != (DType::Bool, Some(Reduction::Avg)));
-    let small: Vec<_> = legal.map(|reduction| Collective { kind, dtype, reduction, large: false }).collect();
+    let own = (reduces && chain::DTYPES.contains(&dtype)).then_some(Some(chain::CHAIN));
+    let small: Vec<_> = legal.chain(own).map(|reduction| Collective { kind, dtype, reduction, large: false }).collect();
     let large = (dtype == DType::F32).then(|| Collective { large: true, ..small[0] });
     small.into_iter().chain(large).map(Row::Collective).collect()
 }
@@ -60,6 +65,7 @@ impl Row {
             Self::Transfer(transfer) => transfer.run(fixture),
             Self::Behaviour(behaviour) => behaviour.run(fixture),
             Self::Mixed(mixed) => mixed.run(fixture),
+            Self::Shipped(shipped) => shipped.run(fixture),
         }
     }
 }
@@ -72,6 +78,7 @@ impl fmt::Display for Row {
             Self::Transfer(transfer) => f.write_str(&transfer.name()),
             Self::Behaviour(behaviour) => f.write_str(behaviour.name),
             Self::Mixed(mixed) => mixed.fmt(f),
+            Self::Shipped(shipped) => shipped.fmt(f),
         }
     }
 }
@@ -89,7 +96,8 @@ mod tests {
         assert!(names.contains(&"all_reduce::bf16::avg".into()) && names.contains(&"scatter::f8e5m2".into()));
         assert!(!names.contains(&"all_reduce::bool::avg".into()));
         let reducing = names.iter().filter(|name| name.starts_with("reduce_scatter::")).count();
-        assert_eq!(reducing, 15 * 5 - 1);
+        assert_eq!(reducing, 15 * 5 - 1 + chain::DTYPES.len());
+        assert!(names.contains(&"reduce_scatter::u8::disco.conformance.chain".into()));
         assert!(find("send_recv::ring::u8").is_some() && find("nonsense").is_none());
     }
 }

@@ -1,6 +1,6 @@
 //! Worker functions of the suite.
 
-use disco_core::{DType, Error, OpKind, Reduction, Result, Value, WorkerContext};
+use disco_core::{DType, Error, OpKind, Result, Value, WorkerContext};
 
 use super::fixture::{Fixture, Scope};
 use super::table;
@@ -27,6 +27,6 @@ fn row(ctx: &mut WorkerContext, name: String, scope: u32, run: i64, exact: bool,
 fn supports(ctx: &mut WorkerContext, kind: String, dtype: DType, reduction: String) -> Result<bool> {
     let found = OpKind::ALL.into_iter().find(|known| known.name() == kind);
     let kind = found.ok_or_else(|| Error::invalid(format!("there is no operation `{kind}`")))?;
-    let reduction = Reduction::ALL.into_iter().find(|known| known.name() == reduction);
+    let reduction = if reduction.is_empty() { None } else { Some(reduction.parse()?) };
     Ok(ctx.comm()?.capabilities().supports(kind, dtype, reduction))
 }

@@ -5,6 +5,6 @@ mod input;
 mod reduction;
 mod rounding;
 
-pub(crate) use elements::Elements;
+pub(crate) use elements::{Elements, encode};
 pub(crate) use input::{Values, bits, random};
 pub(crate) use reduction::Expected;

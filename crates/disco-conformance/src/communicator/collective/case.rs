@@ -51,6 +51,8 @@ pub(crate) struct Case {
     pub(crate) reduction: Reduction,
     /// Elements of a block.
     pub(crate) count: usize,
+    /// The last dimension of the tensors, which divides `count`; `None` for tensors of one dimension.
+    pub(crate) row: Option<usize>,
     pub(crate) root: usize,
     pub(crate) layout: Layout,
     pub(crate) values: Values,
@@ -98,6 +100,9 @@ impl Case {
     /// The reduction of `count` elements of all ranks.
     pub(crate) fn reduced(&self, count: usize) -> Expected {
         let inputs = (0..self.size).map(|rank| Elements::decode(self.dtype, &self.input(rank, count)));
+        if let Some(row) = self.row {
+            return Expected::of_chain(self.dtype, row, &inputs.collect::<Vec<_>>());
+        }
         // For averages, vendors may multiply by the reciprocal of the number of ranks, which may not be exact.
         let rounds = self.reduction == Reduction::Avg && self.dtype.is_float() && !self.size.is_power_of_two();
         let exact = self.values == Values::Whole && !rounds;
@@ -112,8 +117,11 @@ impl Case {
 
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { kind, dtype, reduction, count, root, layout, values, offset, me, size, .. } = self;
+        let Self { kind, dtype, reduction, count, row, root, layout, values, offset, me, size, .. } = self;
         write!(f, "{kind} of {dtype} x {count}, {}", values.name())?;
+        if let Some(row) = row {
+            write!(f, ", in rows of {row}")?;
+        }
         if matches!(kind, OpKind::AllReduce | OpKind::Reduce | OpKind::ReduceScatter) {
             write!(f, ", {reduction}")?;
         }

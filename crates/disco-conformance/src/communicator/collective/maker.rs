@@ -1,7 +1,7 @@
 //! Makes one rank's part of a sub-case: its tensors, its operation, and the contents that its tensors must have
 //! afterwards.
 
-use disco_core::{Op, OpKind, Result};
+use disco_core::{DType, Op, OpKind, Result};
 
 use super::case::{Case, Layout};
 use crate::communicator::buffer::{Buffer, POISON};
@@ -89,7 +89,7 @@ impl Maker<'_, '_, '_> {
         if at_root && in_place {
             return self.sender(all, |src| Op::Scatter { src: Some(src), dst: None, root });
         }
-        let src = if at_root { Some(self.fixture.buffer(dtype, all, offset)?) } else { None };
+        let src = if at_root { Some(self.buffer(dtype, all, offset)?) } else { None };
         let tensors = (src, self.output(count)?);
         let (src, dst) = (tensors.0.as_ref().map(|src| src.tensor().clone()), tensors.1.tensor().clone());
         Ok(both(Op::Scatter { src, dst: Some(dst), root }, tensors, mine))
@@ -126,9 +126,9 @@ impl Maker<'_, '_, '_> {
     fn mapped(&mut self, input: Vec<u8>, count: usize, in_place: bool) -> Result<Tensors> {
         let &Case { dtype, offset, .. } = self.case;
         if in_place {
-            Ok((None, self.fixture.buffer(dtype, input, offset)?))
+            Ok((None, self.buffer(dtype, input, offset)?))
         } else {
-            Ok((Some(self.fixture.buffer(dtype, input, offset)?), self.output(count)?))
+            Ok((Some(self.buffer(dtype, input, offset)?), self.output(count)?))
         }
     }
 
@@ -137,22 +137,30 @@ impl Maker<'_, '_, '_> {
     fn gathered(&mut self, input: Vec<u8>, first: usize, total: usize) -> Result<Tensors> {
         let &Case { dtype, offset, layout, .. } = self.case;
         if layout == Layout::Apart {
-            return Ok((Some(self.fixture.buffer(dtype, input, offset)?), self.output(total)?));
+            return Ok((Some(self.buffer(dtype, input, offset)?), self.output(total)?));
         }
         let mut content = vec![POISON; total * dtype.size()];
         content[first * dtype.size()..][..input.len()].copy_from_slice(&input);
-        Ok((None, self.fixture.buffer(dtype, content, offset)?))
+        Ok((None, self.buffer(dtype, content, offset)?))
     }
 
     fn output(&mut self, count: usize) -> Result<Buffer> {
         let &Case { dtype, offset, .. } = self.case;
         // The destination has another alignment than the source.
-        self.fixture.buffer(dtype, vec![POISON; count * dtype.size()], offset / 2)
+        self.buffer(dtype, vec![POISON; count * dtype.size()], offset / 2)
+    }
+
+    fn buffer(&mut self, dtype: DType, content: Vec<u8>, offset: usize) -> Result<Buffer> {
+        let buffer = self.fixture.buffer(dtype, content, offset)?;
+        match self.case.row {
+            Some(row) => buffer.in_rows(row),
+            None => Ok(buffer),
+        }
     }
 
     /// The part of a rank without an output.
     fn sender(&mut self, input: Vec<u8>, op: impl FnOnce(disco_core::Tensor) -> Op) -> Result<Part> {
-        let src = self.fixture.buffer(self.case.dtype, input, self.case.offset)?;
+        let src = self.buffer(self.case.dtype, input, self.case.offset)?;
         Ok(Part::new(op(src.tensor().clone()), [("src", src, Want::Unchanged)]))
     }
 

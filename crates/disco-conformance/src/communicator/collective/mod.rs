@@ -17,6 +17,11 @@ const COUNTS: [usize; 5] = [0, 1, 7, 257, 2053];
 const FEW_COUNTS: [usize; 3] = [1, 7, 257];
 /// More than 1 MiB of `f32`.
 const LARGE: usize = (1 << 18) + 5;
+/// Rows of a block, and elements of a row, for reductions of programs: nothing, small messages, several staging pieces
+/// of `local`, and rows that have no room in such a piece.
+const ROWS: [(usize, usize); 6] = [(0, 3), (1, 1), (3, 7), (257, 4), (20_011, 3), (3, 40_009)];
+/// For communicators of more than four ranks.
+const FEW_ROWS: [(usize, usize); 3] = [(1, 1), (3, 7), (257, 4)];
 
 /// A collective on one dtype.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +80,7 @@ impl Collective {
             dtype: self.dtype,
             reduction: self.reduction.unwrap_or(Reduction::Sum),
             count: 0,
+            row: None,
             root: 0,
             layout: Layout::Apart,
             values: Values::Bits,
@@ -88,16 +94,21 @@ impl Collective {
 
     fn cases(&self, fixture: &mut Fixture<'_>) -> Result<Vec<Case>> {
         let first = self.first(fixture)?;
-        let counts: &[usize] = match first.size {
-            _ if self.large => &[LARGE],
-            ..=4 => &COUNTS,
-            _ => &FEW_COUNTS,
+        // The count and the row of each block.
+        let flat = |counts: &[usize]| counts.iter().map(|count| (*count, None)).collect::<Vec<_>>();
+        let in_rows = |rows: &[(usize, usize)]| rows.iter().map(|(rows, row)| (rows * row, Some(*row))).collect();
+        let shapes = match (first.size, first.reduction) {
+            (..=4, Reduction::Custom(_)) => in_rows(&ROWS),
+            (_, Reduction::Custom(_)) => in_rows(&FEW_ROWS),
+            _ if self.large => flat(&[LARGE]),
+            (..=4, _) => flat(&COUNTS),
+            _ => flat(&FEW_COUNTS),
         };
         let mut cases = Vec::new();
-        for (index, &count) in counts.iter().enumerate() {
+        for (index, &(count, row)) in shapes.iter().enumerate() {
             for root in self.roots(first.size, index) {
                 let mut layouts = Layout::of(self.kind);
-                if index + 1 == counts.len() && Layout::may_differ_by_rank(self.kind) {
+                if index + 1 == shapes.len() && Layout::may_differ_by_rank(self.kind) {
                     // Another layout on even ranks than on odd ranks.
                     layouts.push(layouts[first.me % 2]);
                 }
@@ -105,7 +116,7 @@ impl Collective {
                     for &values in self.values(fixture.exact) {
                         // Aligned and unaligned offsets alternate.
                         let offset = [0, 1, 3][cases.len() % 3];
-                        cases.push(Case { count, root, layout, values, offset, ..first });
+                        cases.push(Case { count, row, root, layout, values, offset, ..first });
                     }
                 }
             }
@@ -129,6 +140,7 @@ impl Collective {
         match self.reduction {
             None => &[Values::Bits],
             Some(_) if self.large => &[Values::Whole],
+            Some(Reduction::Custom(_)) => &[Values::Bits],
             Some(Reduction::Min | Reduction::Max) if exact && self.dtype.is_float() => {
                 &[Values::Whole, Values::Any, Values::Nan]
             }

@@ -4,6 +4,7 @@ mod abort;
 mod deadline;
 mod dropped;
 mod handles;
+mod merge_panic;
 mod mismatch;
 mod order;
 
@@ -31,6 +32,8 @@ pub(super) fn sum_of(kind: OpKind) -> Option<Reduction> {
 pub(super) enum Scenario {
     /// One worker fails while the others are inside an operation.
     Abort(Abort),
+    /// The function of a reduction panics.
+    MergePanic,
     /// Ranks call different operations.
     Mismatch(Mismatch),
     /// A rank does not call an operation.
@@ -50,6 +53,7 @@ pub(super) fn all() -> impl Iterator<Item = Scenario> {
     let aborts = OpKind::ALL.into_iter().map(|kind| Abort { kind, panics: false });
     let aborts = aborts.chain([Abort { kind: OpKind::AllReduce, panics: true }]).map(Scenario::Abort);
     aborts.chain(Mismatch::all().map(Scenario::Mismatch)).chain([
+        Scenario::MergePanic,
         Scenario::Deadline,
         Scenario::Dropped,
         Scenario::Order,
@@ -79,6 +83,7 @@ impl Scenario {
         match self {
             Self::Abort(Abort { kind, .. }) => vec![(kind, DType::F32, sum_of(kind))],
             Self::Mismatch(mismatch) => mismatch.needs(),
+            Self::MergePanic => vec![(OpKind::AllReduce, DType::U8, Some(merge_panic::PANICS))],
             Self::Deadline | Self::Dropped => vec![(OpKind::Barrier, DType::F32, None)],
             Self::Order => {
                 let needs = [Reduction::Min, Reduction::Max];
@@ -108,6 +113,7 @@ impl Scenario {
         let executed = match self {
             Self::Abort(abort) => return abort.run(session, harness, run).await,
             Self::Mismatch(mismatch) => mismatch.run(session).await?,
+            Self::MergePanic => return merge_panic::run(session, harness, run).await,
             Self::Deadline => deadline::run(session).await?,
             Self::Dropped => dropped::run(session, harness, run).await?,
             Self::Order => return order::run(session).await,
@@ -161,6 +167,7 @@ impl fmt::Display for Scenario {
         match self {
             Self::Abort(abort) => abort.fmt(f),
             Self::Mismatch(mismatch) => mismatch.fmt(f),
+            Self::MergePanic => f.write_str("panic::a_reduction_that_panics_ends_the_operation_on_all_ranks"),
             Self::Deadline => f.write_str("deadline::a_rank_that_is_absent_ends_the_wait_of_the_others"),
             Self::Dropped => f.write_str("drop::a_rank_that_drops_its_communicator_ends_the_wait_of_the_others"),
             Self::Checked => f.write_str("checked::collectives_give_the_same_results"),
