@@ -8,6 +8,8 @@ pub(crate) const EXAMPLES: [(&str, &str); 15] = [
     ("hello", ""),
     ("node", ""),
     ("own_backend", ""),
+    ("own_reduction", ""),
+    ("own_reduction", "--processes"),
     ("own_state", ""),
     ("pipeline", ""),
     ("search", ""),

@@ -27,6 +27,7 @@ fn refusals(ctx: &mut WorkerContext) -> disco::Result<String> {
         all.push(ctx.comm()?.synchronize());
         all.push(ctx.comm()?.split(Some(0), 0).map(drop));
         all.push(disco::nccl::extension(ctx.comm()?)?.register(&x));
+        all.push(ctx.comm()?.all_reduce_in_place(&x, disco::reductions::TOP_K));
         all.push(ctx.comm()?.enqueue(&[Op::AllToAll { src: None, dst: large.clone() }]));
         all.push(ctx.queue().copy_in(&x, &host));
         all.push(ctx.queue().copy_out(&host, &x));
@@ -103,11 +104,13 @@ disco::register_function!("tests.graphs.failed_captures", failed_captures);
 disco::register_function!("tests.graphs.capture_beside_an_end", capture_beside_an_end);
 
 /// The rejections of both backends, one per line.
-const REFUSED: [&str; 16] = [
+const REFUSED: [&str; 17] = [
     "barrier: the stream is being captured; a barrier makes the host wait, and a graph runs only after the capture",
     "synchronize: the stream is being captured; captured work runs when its graph is launched: synchronize after that",
     "split: the stream is being captured; split communicators before the capture",
     "register: the stream is being captured; register memory before the capture",
+    "all_reduce disco.top_k f32 x 64 in rows of 64: the stream is being captured; a reduction of the program runs on the host, and a \
+     graph can't call it",
     "all_to_all: the stream is being captured; the in-place form needs 512 bytes of scratch memory, and the communicator has 1: run \
      the operation once before the capture",
     "copy to device: the stream is being captured; a graph can't copy host tensors: copy before the capture or after a launch",

@@ -9,6 +9,14 @@ use crate::random::Random;
 pub(crate) const DTYPES: [DType; 7] =
     [DType::U8, DType::I16, DType::I32, DType::U32, DType::I64, DType::F32, DType::F64];
 
+/// The reduction of the soak, registered for all its types: the next element of the row, minus the element itself.
+/// Neither commutative nor associative.
+pub(crate) const TURN: Reduction = Reduction::Custom("soak.turn");
+
+/// The reductions of the soak.
+pub(crate) const REDUCTIONS: [Reduction; 6] =
+    [Reduction::Sum, Reduction::Prod, Reduction::Min, Reduction::Max, Reduction::Avg, TURN];
+
 /// `f32` represents integers below this exactly.
 pub(crate) const EXACT: i64 = 1 << 24;
 
@@ -118,14 +126,14 @@ impl Exchange {
         (
             place(&Kind::ALL, &self.kind),
             place(&Scope::ALL, &self.scope),
-            place(&Reduction::ALL, &self.reduction),
+            place(&REDUCTIONS, &self.reduction),
             self.root as i64,
             self.memory.number(),
         )
     }
 
     pub(crate) fn from_args((kind, scope, reduction, root, memory): (usize, usize, usize, usize, usize)) -> Self {
-        let (kind, scope, reduction) = (Kind::ALL[kind], Scope::ALL[scope], Reduction::ALL[reduction]);
+        let (kind, scope, reduction) = (Kind::ALL[kind], Scope::ALL[scope], REDUCTIONS[reduction]);
         Self { kind, scope, reduction, root, memory: Memory::ALL[memory] }
     }
 }
@@ -148,7 +156,7 @@ impl Burst {
         let mut random = Random::new(seed);
         let mut draw = || {
             let dtype = random.pick(&DTYPES);
-            let reductions = [Reduction::Max, Reduction::Min, Reduction::Sum, Reduction::Prod];
+            let reductions = [Reduction::Max, Reduction::Min, Reduction::Sum, Reduction::Prod, TURN];
             let reduction = random.pick(if dtype.is_float() { &reductions[..2] } else { &reductions });
             let (kind, scope) = (random.pick(&Kind::ALL), random.pick(&[Scope::World, Scope::World, Scope::Group]));
             let (root, memory) = (random.below(8), random.pick(&Memory::ALL));
@@ -158,6 +166,11 @@ impl Burst {
         };
         (0..exchanges).map(|_| draw()).collect()
     }
+}
+
+/// Elements of a row in reductions of blocks of `block` elements.
+pub(crate) fn row(block: usize) -> usize {
+    if block.is_multiple_of(3) { 3 } else { 1 }
 }
 
 /// Number of elements of rank `from` in an uneven gather, at most `count`.

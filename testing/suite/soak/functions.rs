@@ -1,5 +1,6 @@
 //! Worker functions of the soak.
 
+use std::ops::Sub;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -15,7 +16,7 @@ use rustix::process::{Signal, getpid, kill_process};
 use serde::{Deserialize, Serialize};
 
 use crate::content::{self, Content, Record};
-use crate::exchange::{self, Burst, Exchange, Kind, Memory, Scope, uneven, uneven_pair};
+use crate::exchange::{self, Burst, Exchange, Kind, Memory, Scope, TURN, uneven, uneven_pair};
 
 disco::register_error!(Diverged);
 disco::register_function!("soak.hold", hold);
@@ -40,6 +41,20 @@ disco::register_function!("soak.late", late);
 disco::register_function!("soak.count", count);
 disco::register_function!("soak.emit", emit);
 disco::register_function!("soak.endure", endure);
+
+/// Registers [`TURN`] for integers, which wrap, and for floats.
+macro_rules! register_turn {
+    ($($ty:ty: $minus:expr),*) => {$(
+        disco::register_reduction!(TURN.name(), $ty, |into, from, row| {
+            for (into, from) in into.chunks_exact_mut(row).zip(from.chunks_exact(row)) {
+                into.iter_mut().enumerate().for_each(|(at, own)| *own = $minus(from[(at + 1) % row], *own));
+            }
+        });
+    )*};
+}
+
+register_turn!(u8: u8::wrapping_sub, i16: i16::wrapping_sub, i32: i32::wrapping_sub, u32: u32::wrapping_sub);
+register_turn!(i64: i64::wrapping_sub, f32: <f32 as Sub>::sub, f64: <f64 as Sub>::sub);
 
 /// A registered error type of this program.
 #[derive(Clone, Debug, PartialEq, thiserror::Error, Serialize, Deserialize)]
@@ -231,11 +246,12 @@ fn enqueue(comm: &mut dyn Communicator, exchange: &Exchange, x: &Tensor, dst: &T
     let blocks = x.window(0, [(ranks * block) as i64])?;
     let reduction = exchange.reduction;
     match exchange.kind {
-        Kind::AllReduce => comm.all_reduce(x, dst, reduction)?,
+        Kind::AllReduce => comm.all_reduce(&in_rows(x, count)?, &in_rows(dst, count)?, reduction)?,
         Kind::Reduce => {
-            comm.reduce(x, at_root.then_some(dst), reduction, root)?;
+            let dst = if at_root { Some(in_rows(dst, count)?) } else { None };
+            comm.reduce(&in_rows(x, count)?, dst.as_ref(), reduction, root)?;
         }
-        Kind::ReduceScatter => comm.reduce_scatter(&blocks, dst, reduction)?,
+        Kind::ReduceScatter => comm.reduce_scatter(&in_rows(&blocks, block)?, &in_rows(dst, block)?, reduction)?,
         Kind::AllGather => comm.all_gather(x, dst)?,
         Kind::AllGatherV => {
             let counts: Vec<usize> = (0..ranks).map(|from| uneven(from, count)).collect();
@@ -271,6 +287,12 @@ fn enqueue(comm: &mut dyn Communicator, exchange: &Exchange, x: &Tensor, dst: &T
     Ok(())
 }
 
+/// The same elements with the rows of a reduction of blocks of `block` elements.
+fn in_rows(tensor: &Tensor, block: usize) -> Result<Tensor> {
+    let row = exchange::row(block);
+    tensor.window(0, [tensor.elements() / row, row])
+}
+
 /// Number of elements that the result of an exchange has on rank `me`, whose input has `count` elements.
 fn result_elements(kind: Kind, count: usize, me: usize, ranks: usize, at_root: bool) -> usize {
     let block = count / ranks;
@@ -296,7 +318,16 @@ fn source(ctx: &mut WorkerContext, x: Tensor, kind: usize, in_group: bool) -> Re
         Kind::ReduceScatter | Kind::Scatter | Kind::AllToAll => ranks * block,
         _ => x.elements(),
     };
-    x.window(0, [elements as i64])
+    let block = if Kind::ALL[kind] == Kind::ReduceScatter { block } else { elements };
+    by_handles(&x.window(0, [elements as i64])?, kind, block)
+}
+
+/// A tensor of an exchange by handles: in a reduction of blocks of `block` elements with rows.
+fn by_handles(tensor: &Tensor, kind: usize, block: usize) -> Result<Tensor> {
+    match Kind::ALL[kind] {
+        Kind::AllReduce | Kind::Reduce | Kind::ReduceScatter => in_rows(tensor, block),
+        _ => Ok(tensor.clone()),
+    }
 }
 
 /// The destination of an exchange by handles: a copy of the input on ranks that get no result.
@@ -317,7 +348,7 @@ fn target(ctx: &mut WorkerContext, x: Tensor, kind: usize, root: usize, in_group
     if elements == count {
         target.bytes_mut()?.copy_from_slice(&x.bytes()?);
     }
-    Ok(target)
+    by_handles(&target, kind, elements)
 }
 
 /// Runs the exchanges of a burst back to back, and returns a hash of the hashes of all results.

@@ -2,7 +2,7 @@
 
 use disco::{DType, Reduction};
 
-use crate::exchange::{self, Burst, EXACT, Exchange, Kind, uneven, uneven_pair};
+use crate::exchange::{self, Burst, EXACT, Exchange, Kind, TURN, uneven, uneven_pair};
 
 /// The elements of one tensor on each worker.
 #[derive(Clone)]
@@ -61,7 +61,7 @@ impl Model {
     pub(crate) fn is_exact(&self, reduction: Reduction, ranks: usize) -> bool {
         let largest = self.values.iter().flatten().map(|value| value.abs()).max().unwrap_or(0);
         match reduction {
-            Reduction::Sum => !self.dtype.is_float() || largest * (ranks as i64) < EXACT,
+            Reduction::Sum | TURN => !self.dtype.is_float() || largest * (ranks as i64) < EXACT,
             Reduction::Prod => !self.dtype.is_float(),
             Reduction::Avg => false,
             _ => true,
@@ -85,6 +85,10 @@ impl Model {
         let (block, root) = (count / ranks, exchange.root % ranks);
         let part = |rank: usize, first: usize, count: usize| inputs[rank][first..first + count].to_vec();
         let reduced = |first: usize, count: usize| -> Vec<i64> {
+            if exchange.reduction == TURN {
+                let blocks: Vec<&[i64]> = inputs.iter().map(|input| &input[first..first + count]).collect();
+                return self.turn(&blocks);
+            }
             (first..first + count)
                 .map(|index| self.fold(exchange.reduction, inputs.iter().map(|input| input[index])))
                 .collect()
@@ -115,12 +119,27 @@ impl Model {
             Reduction::Min => values.min().unwrap_or(0),
             _ => values.max().unwrap_or(0),
         };
+        self.wrap(folded)
+    }
+
+    /// The reduction [`TURN`] of equal blocks.
+    fn turn(&self, blocks: &[&[i64]]) -> Vec<i64> {
+        let row = exchange::row(blocks[0].len());
+        let mut result = blocks[0].to_vec();
+        for block in &blocks[1..] {
+            let next = |at: usize| block[at / row * row + (at + 1) % row];
+            result = result.iter().enumerate().map(|(at, own)| self.wrap(next(at).wrapping_sub(*own))).collect();
+        }
+        result
+    }
+
+    fn wrap(&self, number: i64) -> i64 {
         match self.dtype {
-            DType::U8 => (folded as u8).into(),
-            DType::I16 => (folded as i16).into(),
-            DType::I32 => (folded as i32).into(),
-            DType::U32 => (folded as u32).into(),
-            _ => folded,
+            DType::U8 => (number as u8).into(),
+            DType::I16 => (number as i16).into(),
+            DType::I32 => (number as i32).into(),
+            DType::U32 => (number as u32).into(),
+            _ => number,
         }
     }
 }

@@ -13,7 +13,7 @@ use disco::{
 
 use crate::calls;
 use crate::checkpoints;
-use crate::exchange::{DTYPES, Exchange, Kind, Memory, Scope, uneven, uneven_pair};
+use crate::exchange::{DTYPES, Exchange, Kind, Memory, REDUCTIONS, Scope, uneven, uneven_pair};
 use crate::library;
 use crate::model::Model;
 use crate::random::Random;
@@ -111,7 +111,7 @@ impl<'s> User<'s> {
         if model.count().is_none() || grows && model.largest() * world.size() > MAX_GATHERED {
             return self.check_one();
         }
-        let reduction = self.random.pick(&Reduction::ALL);
+        let reduction = self.random.pick(&REDUCTIONS);
         let reduction = if model.is_exact(reduction, world.size()) { reduction } else { Reduction::Max };
         let exchange = Exchange {
             kind,
@@ -140,7 +140,7 @@ impl<'s> User<'s> {
         } else {
             (Scope::Group, disco::Scope::Group, world.group_size())
         };
-        let reduction = self.random.pick(&Reduction::ALL);
+        let reduction = self.random.pick(&REDUCTIONS);
         let reduction = if model.is_exact(reduction, world.size()) { reduction } else { Reduction::Max };
         let root = self.random.below(ranks);
         let exchange = Exchange { kind, scope, reduction, root, memory: Memory::Shared };
