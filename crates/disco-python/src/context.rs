@@ -144,8 +144,9 @@ impl Context {
         self.array(py, tensor, library)
     }
 
-    /// The reduction (`sum`, `prod`, `min`, `max`, `avg`) of all ranks' `x`, on all ranks: an array of the same shape, or a number if
-    /// `x` is one. With `out=x` in place.
+    /// The reduction of all ranks' `x`, on all ranks: an array of the same shape, or a number if `x` is one. With `out=x` in
+    /// place. Reductions: `sum`, `prod`, `min`, `max`, `avg`; of rows along the last axis `disco.argmax`, `disco.logsumexp`,
+    /// `disco.top_k`.
     #[pyo3(signature = (x, op = "sum", *, out = None, group = false))]
     fn all_reduce<'py>(
         &self,

@@ -28,6 +28,15 @@ def test_all_reduce_is_the_reduction_of_numpy(processes, dtype, op):
         assert found.dtype == dtype and np.allclose(found, expected, rtol=1e-2 if dtype == "f2" else 1e-6)
 
 
+def test_argmax_is_that_of_numpy(processes):
+    scores = np.random.default_rng(1).integers(0, 50, (5, 30)).astype("f8")
+    parts = np.split(scores, 3, axis=1)
+    # A row of each worker: the largest score of its columns, and the column.
+    rows = [np.stack([part.max(axis=1), part.argmax(axis=1) + 10.0 * worker], axis=1) for worker, part in enumerate(parts)]
+    for found in each(processes, lambda ctx, x: ctx.all_reduce(x, "disco.argmax"), processes.put_each(rows)):
+        assert np.array_equal(found, np.stack([scores.max(axis=1), scores.argmax(axis=1)], axis=1))
+
+
 def test_collectives_of_each_kind_of_session(s):
     xs = inputs()
     x = s.put_each(xs)

@@ -8,7 +8,9 @@ __version__: str
 _Array = TypeVar("_Array")
 _T = TypeVar("_T")
 _T_co = TypeVar("_T_co", covariant=True)
-_Reduction: TypeAlias = Literal["sum", "prod", "min", "max", "avg"]
+_Reduction: TypeAlias = Literal[
+    "sum", "prod", "min", "max", "avg", "disco.argmax", "disco.logsumexp", "disco.top_k"
+]
 
 @final
 class NativeError: ...
@@ -98,8 +100,9 @@ class Context:
     def all_reduce(
         self, x: _Array, op: _Reduction = "sum", *, out: _Array | None = None, group: bool = False
     ) -> _Array:
-        """The reduction (`sum`, `prod`, `min`, `max`, `avg`) of all ranks' `x`, on all ranks: an array of the same shape, or a number if
-        `x` is one. With `out=x` in place.
+        """The reduction of all ranks' `x`, on all ranks: an array of the same shape, or a number if `x` is one. With `out=x` in
+        place. Reductions: `sum`, `prod`, `min`, `max`, `avg`; of rows along the last axis `disco.argmax`, `disco.logsumexp`,
+        `disco.top_k`.
         """
     def reduce(
         self, x: _Array, op: _Reduction = "sum", *, root: int = 0, out: _Array | None = None, group: bool = False
