@@ -33,7 +33,7 @@
 //! | match errors | [`Error`], [`error`]; [`Unavailable`] for a library that is missing |
 //! | limit waits | [`Deadlines`], [`Builder::deadlines`] |
 //! | continue without lost workers, or with another number of workers | [`Session::replace_lost`], [`Session::resize`], [`ReplacementPolicy`] |
-//! | split the workers | [`Builder::groups`], [`LaneSession::subset`] |
+//! | split the workers | [`Mesh`]: named dimensions; [`Builder::groups`], [`LaneSession::subset`] |
 //! | see the progress of the workers | [`LaneSession::status`], [`status`], [`activity`], [`Diagnosis`]; [`programs`] for all sessions of a machine |
 //! | run on several machines or under a launcher | [`join`], [`JoinOptions`], [`Token`], [`launcher`]; [`serve`] and [`Invitation`] for other ways to start processes |
 //! | send values of your own types | [`WireObject`], [`register_object!`], [`wire`]; the feature `serde` |
@@ -110,10 +110,10 @@ pub use disco_core::session::{
     Arguments, Deadlines, IntoArg, IntoArgs, LaneSession, Replaced, ReplacementPolicy, Resized, Results, Timeline,
 };
 pub use disco_core::{
-    Abort, Backend, Capabilities, Communicator, CommunicatorExt, DRef, DType, DataPlane, Device, DeviceApi, DeviceKind,
-    Element, Error, GroupId, Object, Op, OpKind, Opaque, Placement, Probe, Queue, Rank, Reduction, RegisterId, Result,
-    Scope, Session, SessionExt, Shape, Store, Tensor, Unavailable, Value, WireObject, Work, WorkerContext, WorkerId,
-    WorkerRange, World,
+    Abort, Axes, Backend, Capabilities, Communicator, CommunicatorExt, DRef, DType, DataPlane, Device, DeviceApi,
+    DeviceKind, Element, Error, GroupId, Mesh, Object, Op, OpKind, Opaque, Placement, Probe, Queue, Rank, Reduction,
+    RegisterId, Result, Scope, Session, SessionExt, Shape, Store, Tensor, Unavailable, Value, WireObject, Work,
+    WorkerContext, WorkerId, WorkerRange, World,
 };
 pub use disco_core::{Diagnosis, activity, error, launcher, reductions, status, tensor};
 #[cfg(feature = "serde")]

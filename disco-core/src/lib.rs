@@ -80,7 +80,9 @@
 //! members                                                    the workers of a session, and their places
 //! op  value  shared_memory                                   operations; arguments; memory that processes share
 //! tensor                                                     tensors
-//! abort  env ── launcher  world                              epochs and aborts; variables; tasks of launchers; workers and groups
+//! scope                                                      sets of workers of a collective
+//! abort  env ── launcher  mesh  world                        epochs and aborts; variables; tasks of launchers; workers by named
+//!                                                            dimensions; workers and groups
 //! error                                                      every failure
 //! failure                                                    the failure of a worker, as lanes carry it
 //! error_kind  loss  user_error  unavailable  memory          for matching: kinds of errors; lost peers and the causes;
@@ -119,6 +121,7 @@ pub mod link;
 mod loss;
 mod members;
 mod memory;
+mod mesh;
 #[cfg(feature = "metrics")]
 pub mod metrics;
 #[cfg(not(feature = "metrics"))]
@@ -127,6 +130,7 @@ pub mod op;
 mod prefetch;
 mod processors;
 pub mod reductions;
+mod scope;
 pub mod session;
 mod shape;
 pub mod shared_memory;
@@ -155,7 +159,7 @@ pub use command::{Command, Local};
 pub use communicator::{Capabilities, Communicator, CommunicatorExt};
 pub use config::WorkerConfig;
 pub use context::WorkerContext;
-pub use data_plane::{DataPlane, Placement, Scope};
+pub use data_plane::{DataPlane, Placement};
 pub use device::{Device, DeviceKind, UnknownDevice};
 pub use device_api::{DeviceApi, Queue};
 pub use diagnosis::Diagnosis;
@@ -165,8 +169,10 @@ pub use function::{Object, Opaque};
 pub use id::{GroupId, Rank, RegisterId, WorkerId};
 pub use link::Link;
 pub use members::Members;
+pub use mesh::Mesh;
 pub use op::{Op, OpKind, Reduction};
 pub use processors::processors;
+pub use scope::{Axes, Scope};
 pub use session::{DRef, Session, SessionExt};
 pub use shape::Shape;
 pub use store::Store;

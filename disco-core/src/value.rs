@@ -9,6 +9,8 @@ use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::Error;
 use crate::id::RegisterId;
+use crate::mesh::Mesh;
+use crate::scope::Scope;
 use crate::shape::Shape;
 use crate::tensor::Tensor;
 
@@ -247,6 +249,25 @@ from! {
     Vec<Value> => Array(x) x.into(),
     &[Value] => Array(x) x.into(),
     Vec<(Value, Value)> => Map(x) x.into(),
+    Mesh => Str(x) x.to_string().into(),
+    &Mesh => Str(x) x.to_string().into(),
+}
+
+/// [`Scope::World`] and [`Scope::Group`] are the flag `in_group` of TVM's functions; another scope is a text.
+impl From<&Scope> for Value {
+    fn from(scope: &Scope) -> Self {
+        match scope {
+            Scope::World => Value::Bool(false),
+            Scope::Group => Value::Bool(true),
+            Scope::Along(_) => Value::Str(scope.to_string().into()),
+        }
+    }
+}
+
+impl From<Scope> for Value {
+    fn from(scope: Scope) -> Self {
+        (&scope).into()
+    }
 }
 
 macro_rules! try_from {

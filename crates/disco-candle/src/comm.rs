@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use disco_core::{Communicator, Error, Op, Result, WorkerContext};
+use disco_core::{Communicator, Error, Op, Result, Scope, WorkerContext};
 #[cfg(feature = "cuda")]
 use disco_nccl::cuda::WorkerStream;
 use fragile::Sticky;
@@ -35,7 +35,7 @@ pub struct Comm(Arc<Inner>);
 struct Inner {
     rank: usize,
     size: usize,
-    in_group: bool,
+    scope: Scope,
     state: Sticky<RefCell<State>>,
 }
 
@@ -73,35 +73,32 @@ impl Comm {
     /// # Errors
     /// [`Error::NoCommunicator`] before `init_ccl`; errors of [`Communicator::split`].
     pub fn world(ctx: &mut WorkerContext) -> Result<Self> {
-        Self::join(ctx, false)
+        Self::over(ctx, &Scope::World)
     }
 
-    /// As [`Comm::world`], with the workers of this worker's group.
+    /// As [`Comm::world`], with the workers of this worker's set in a scope: its group, or the workers along axes of a
+    /// [mesh](disco_core::Mesh::along), such as those that share one replica of a model.
     ///
     /// # Errors
-    /// As [`Comm::world`].
-    pub fn group(ctx: &mut WorkerContext) -> Result<Self> {
-        Self::join(ctx, true)
+    /// As [`Comm::world`], and errors of [`WorkerContext::comm_in`].
+    pub fn over(ctx: &mut WorkerContext, scope: &Scope) -> Result<Self> {
+        let comm = child(ctx, scope)?;
+        let (rank, size) = (comm.rank().index(), comm.size());
+        Ok(Self::of(rank, size, scope.clone(), Some(comm)))
     }
 
     /// One rank that needs no session, so that a program runs a model with and without workers. Its collectives copy at
     /// most.
     pub fn alone() -> Self {
-        Self::of(0, 1, false, None)
+        Self::of(0, 1, Scope::World, None)
     }
 
     /// A communicator that the program has made itself, without a session.
     pub fn of_communicator(comm: Box<dyn Communicator>) -> Self {
-        Self::of(comm.rank().index(), comm.size(), false, Some(comm))
+        Self::of(comm.rank().index(), comm.size(), Scope::World, Some(comm))
     }
 
-    fn join(ctx: &mut WorkerContext, in_group: bool) -> Result<Self> {
-        let comm = child(ctx, in_group)?;
-        let (rank, size) = (comm.rank().index(), comm.size());
-        Ok(Self::of(rank, size, in_group, Some(comm)))
-    }
-
-    fn of(rank: usize, size: usize, in_group: bool, comm: Option<Box<dyn Communicator>>) -> Self {
+    fn of(rank: usize, size: usize, scope: Scope, comm: Option<Box<dyn Communicator>>) -> Self {
         let state = State {
             comm,
             is_silent: false,
@@ -110,16 +107,16 @@ impl Comm {
             #[cfg(feature = "cuda")]
             stream: None,
         };
-        Self(Arc::new(Inner { rank, size, in_group, state: Sticky::new(RefCell::new(state)) }))
+        Self(Arc::new(Inner { rank, size, scope, state: Sticky::new(RefCell::new(state)) }))
     }
 
-    /// Replaces the communicator in all clones by a new one, after the session has recovered and called `init_ccl`.
+    /// Replaces the communicator in all clones by a new one of the same scope, after the session has recovered and called `init_ccl`.
     /// Collective: every worker calls it.
     ///
     /// # Errors
-    /// As [`Comm::world`], and if the new communicator has another rank or size.
+    /// As [`Comm::over`], and if the new communicator has another rank or size.
     pub fn rejoin(&self, ctx: &mut WorkerContext) -> Result<()> {
-        let comm = child(ctx, self.0.in_group)?;
+        let comm = child(ctx, &self.0.scope)?;
         if (comm.rank().index(), comm.size()) != (self.rank(), self.size()) {
             let (rank, size) = (comm.rank(), comm.size());
             return Err(Error::invalid(format!("{self:?} can't become {rank} of {size} ranks")));
@@ -274,8 +271,8 @@ impl Drop for Silence<'_> {
     }
 }
 
-fn child(ctx: &mut WorkerContext, in_group: bool) -> Result<Box<dyn Communicator>> {
-    let parent = ctx.comm_in(in_group)?;
+fn child(ctx: &mut WorkerContext, scope: &Scope) -> Result<Box<dyn Communicator>> {
+    let parent = ctx.comm_in(scope)?;
     let rank = parent.rank().index() as i32;
     // Every rank passes the same color, so the child has all ranks.
     parent.split(Some(0), rank)?.ok_or(Error::NoCommunicator)

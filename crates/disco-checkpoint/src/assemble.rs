@@ -54,14 +54,16 @@ fn tensor(checkpoint: &Path, entry: &Entry, world: &World, seen: &[(WorkerId, Op
     };
     if *layout == Layout::PerWorker {
         let parts = seen.iter().filter_map(|(worker, seen)| part(*worker, (*seen)?)).collect();
-        return Ok(Tensor::new(*layout, parts));
+        return Ok(Tensor::new(layout.clone(), parts));
     }
     let mut parts = Vec::new();
-    let ranks = layout.ranks(world);
-    for rank in 0..ranks {
+    let rank = |(worker, _): &(WorkerId, Option<&Seen>)| layout.rank(world, *worker);
+    let mut by_rank = seen.to_vec();
+    by_rank.sort_by_key(rank);
+    // The workers that have one part.
+    for owners in by_rank.chunk_by(|a, b| rank(a) == rank(b)) {
         let mut first: Option<(WorkerId, &Seen)> = None;
-        // The workers that have this part.
-        for (worker, seen) in seen.iter().skip(rank).step_by(ranks) {
+        for (worker, seen) in owners {
             let Some(seen) = seen else {
                 let problem = format!("the worker has no tensor, and the layout is {layout}");
                 return Err(Fault::tensor(name, problem).into_error(checkpoint, Some(*worker)));
@@ -79,8 +81,8 @@ fn tensor(checkpoint: &Path, entry: &Entry, world: &World, seen: &[(WorkerId, Op
             parts.extend(part(*worker, seen));
         }
     }
-    let tensor = Tensor::new(*layout, parts);
-    match tensor.problem(ranks) {
+    let tensor = Tensor::new(layout.clone(), parts);
+    match tensor.problem(layout.ranks(world)) {
         None => Ok(tensor),
         Some(problem) => Err(Error::tensor(checkpoint, name, problem)),
     }

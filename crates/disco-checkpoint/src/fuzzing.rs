@@ -31,15 +31,16 @@ pub fn index(checkpoint: &str) -> Result<()> {
         }
         for workers in 1..=4 {
             let world = World::new(workers, 1).expect("one group");
-            for layout in [tensor.layout, Layout::Replicated, Layout::split(0)] {
-                let region = |worker| plan::region_of((path, name, tensor), layout, WorkerId::new(worker), &world);
+            for layout in [tensor.layout.clone(), Layout::Replicated, Layout::split(0)] {
+                let region = |worker| plan::region_of((path, name, tensor), &layout, WorkerId::new(worker), &world);
                 let Ok(first) = region(0) else { continue };
-                let Layout::Split { dim, .. } = layout else {
+                let Layout::Split { dim, scope } = &layout else {
                     assert_eq!(first.shape(), shape, "{name}");
                     continue;
                 };
-                let extents = (0..workers as u32).map(|worker| region(worker).expect("as worker 0").shape()[dim]);
-                assert_eq!(extents.sum::<usize>(), shape[dim], "{name}");
+                let set = scope.members(&world, WorkerId::new(0)).into_iter().map(|worker| worker.index() as u32);
+                let extents = set.map(|worker| region(worker).expect("as worker 0").shape()[*dim]);
+                assert_eq!(extents.sum::<usize>(), shape[*dim], "{name}");
             }
         }
     }

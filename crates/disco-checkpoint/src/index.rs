@@ -129,11 +129,11 @@ impl Part {
 impl Tensor {
     /// A tensor and the positions of its parts: parts of a split tensor follow each other without gaps.
     pub(crate) fn new(layout: Layout, mut parts: Vec<Part>) -> Self {
-        if let Layout::Split { dim, .. } = layout {
+        if let Layout::Split { dim, .. } = &layout {
             let mut end = 0;
             for part in &mut parts {
                 part.start = end;
-                end += part.shape.get(dim).copied().unwrap_or(0);
+                end += part.shape.get(*dim).copied().unwrap_or(0);
             }
         }
         Self { layout, parts }
@@ -277,7 +277,9 @@ impl Index {
         }
         self.tensors.iter().find_map(|(name, tensor)| {
             let outside = tensor.parts.iter().find_map(|part| self.outside(part));
-            let problem = outside.or_else(|| tensor.problem(tensor.layout.ranks(&world)))?;
+            let misfit =
+                tensor.layout.check(&world).err().map(|error| format!("has a layout that does not fit: {error}"));
+            let problem = outside.or(misfit).or_else(|| tensor.problem(tensor.layout.ranks(&world)))?;
             Some(format!("tensor `{name}` {problem}"))
         })
     }

@@ -7,15 +7,18 @@ use serde::{Deserialize, Serialize};
 
 /// The relation between a worker's tensor and the tensor that a checkpoint stores.
 #[non_exhaustive]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Layout {
     /// All workers have the same elements. One worker writes them.
     Replicated,
-    /// Rank `i` of the scope has part `i` along dimension `dim`. With [`Scope::Group`] all groups have the same parts.
+    /// Rank `i` of the scope has part `i` along dimension `dim`. All sets of the scope have the same parts: all groups, or
+    /// all lines along axes of a mesh.
     Split {
         /// The dimension, from 0.
         dim: usize,
         /// The workers that the tensor is split over.
+        #[serde(rename = "over")]
         scope: Scope,
     },
     /// Each worker has its own tensor, of any dtype and shape, or none. Only as many workers can load it.
@@ -28,23 +31,36 @@ impl Layout {
         Self::Split { dim, scope: Scope::World }
     }
 
-    /// Worker `i` of each group has part `i` along dimension `dim`.
-    pub const fn split_in_group(dim: usize) -> Self {
-        Self::Split { dim, scope: Scope::Group }
+    /// Rank `i` of a scope, such as [`Scope::Group`] or [`Mesh::along`](disco_core::Mesh::along), has part `i` along
+    /// dimension `dim`.
+    pub const fn split_over(dim: usize, scope: Scope) -> Self {
+        Self::Split { dim, scope }
+    }
+
+    /// Checks that a mesh of the layout fits the world. The methods below suppose that.
+    pub(crate) fn check(&self, world: &World) -> disco_core::Result<()> {
+        match self {
+            Self::Split { scope, .. } => scope.check(world),
+            Self::Replicated | Self::PerWorker => Ok(()),
+        }
     }
 
     /// The number of different parts in a world.
-    pub(crate) fn ranks(self, world: &World) -> usize {
+    pub(crate) fn ranks(&self, world: &World) -> usize {
         match self {
             Self::Replicated => 1,
-            Self::Split { scope: Scope::Group, .. } => world.group_size(),
-            _ => world.size(),
+            Self::Split { scope, .. } => scope.ranks(world),
+            Self::PerWorker => world.size(),
         }
     }
 
     /// The part that a worker has.
-    pub(crate) fn rank(self, world: &World, worker: WorkerId) -> usize {
-        worker.index() % self.ranks(world)
+    pub(crate) fn rank(&self, world: &World, worker: WorkerId) -> usize {
+        match self {
+            Self::Replicated => 0,
+            Self::Split { scope, .. } => scope.rank(world, worker).index(),
+            Self::PerWorker => worker.index(),
+        }
     }
 }
 
@@ -53,48 +69,10 @@ impl fmt::Display for Layout {
         match self {
             Self::Replicated => f.write_str("replicated"),
             Self::Split { dim, scope: Scope::Group } => write!(f, "split along dimension {dim} in each group"),
-            Self::Split { dim, .. } => write!(f, "split along dimension {dim}"),
+            Self::Split { dim, scope: Scope::World } => write!(f, "split along dimension {dim}"),
+            Self::Split { dim, scope } => write!(f, "split along dimension {dim} over `{scope}`"),
             Self::PerWorker => f.write_str("different on each worker"),
         }
-    }
-}
-
-/// A layout in the index.
-#[derive(Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
-enum Stored {
-    Replicated,
-    Split { dim: usize, over: Over },
-    PerWorker,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum Over {
-    World,
-    Group,
-}
-
-impl Serialize for Layout {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let stored = match *self {
-            Self::Replicated => Stored::Replicated,
-            Self::Split { dim, scope: Scope::Group } => Stored::Split { dim, over: Over::Group },
-            Self::Split { dim, .. } => Stored::Split { dim, over: Over::World },
-            Self::PerWorker => Stored::PerWorker,
-        };
-        stored.serialize(serializer)
-    }
-}
-
-impl<'de> Deserialize<'de> for Layout {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Ok(match Stored::deserialize(deserializer)? {
-            Stored::Replicated => Self::Replicated,
-            Stored::Split { dim, over: Over::World } => Self::split(dim),
-            Stored::Split { dim, over: Over::Group } => Self::split_in_group(dim),
-            Stored::PerWorker => Self::PerWorker,
-        })
     }
 }
 

@@ -26,7 +26,8 @@ use crate::worker::name;
 ///
 /// # Errors
 /// [`Error::NoneValid`], with all reasons, if there are checkpoints and none can be loaded. [`Error::Uneven`],
-/// [`Error::OtherWorld`] and [`Error::Version`] of the newest checkpoint, and errors of the session.
+/// [`Error::OtherWorld`] and [`Error::Version`] of the newest checkpoint, [`Error::Tensor`] for a tensor that was saved over a
+/// mesh that does not fit the session, and errors of the session.
 ///
 /// # Cancel safety
 /// If the future is dropped, workers may read on; their tensors are freed.
@@ -156,12 +157,12 @@ fn wanted<S: Session + ?Sized>(
     let mut wanted = Vec::with_capacity(requests.len());
     for Request { name, layout } in requests {
         let tensor = index.tensors.get(name).ok_or_else(|| unknown(checkpoint, name, index.tensors.keys()))?;
-        let layout = layout.unwrap_or(tensor.layout);
-        if (layout == Layout::PerWorker) != (tensor.layout == Layout::PerWorker) {
+        let layout = layout.as_ref().unwrap_or(&tensor.layout);
+        if (*layout == Layout::PerWorker) != (tensor.layout == Layout::PerWorker) {
             let problem = format!("it was saved {}, and can't be loaded {layout}", tensor.layout);
             return Err(Error::tensor(checkpoint, name, problem));
         }
-        if layout == Layout::PerWorker {
+        if *layout == Layout::PerWorker {
             if index.workers != world.size() {
                 let (checkpoint, tensor) = (checkpoint.into(), name.clone());
                 return Err(Error::OtherWorld { checkpoint, tensor, saved: index.workers, workers: world.size() });
@@ -170,7 +171,7 @@ fn wanted<S: Session + ?Sized>(
             // If worker 0 can have its part, all workers can.
             plan::region_of((checkpoint, name, tensor), layout, WorkerId::new(0), &world)?;
         }
-        wanted.push((name.clone(), layout));
+        wanted.push((name.clone(), layout.clone()));
     }
     Ok(wanted)
 }

@@ -37,7 +37,7 @@ const POLL_INTERVALS: std::ops::RangeInclusive<Duration> = Duration::from_millis
 ///
 /// # Errors
 /// [`Error::Exists`] if the folder has a valid checkpoint of this step, [`Error::Io`] if the folder can't be made,
-/// [`Error::Tensor`] for a name that is not unique, and errors of the session.
+/// [`Error::Tensor`] for a name that is not unique and for a mesh that does not fit the session, and errors of the session.
 ///
 /// # Cancel safety
 /// If the future is dropped, nothing is saved.
@@ -53,12 +53,12 @@ pub fn save<'s, S: Session + ?Sized, E: Into<Entry>>(
         let folder = folder?;
         let (checkpoint, stall_limit, reuses_memory) =
             (folder.checkpoint(step), folder.stall_limit, folder.reuses_memory);
-        check(&checkpoint, &entries)?;
+        let world = session.world();
+        check(&checkpoint, &world, &entries)?;
         let partial = task::unblock(move || Partial::create(folder, step)).await;
         let partial = partial.map_err(|source| Error::io(&checkpoint, "making the folder", source))??;
-        let tensors = entries.iter().map(|entry| (entry.name.clone(), entry.layout)).collect();
+        let tensors = entries.iter().map(|entry| (entry.name.clone(), entry.layout.clone())).collect();
         let args = arguments(Order { folder: partial.path().into(), step, reuses_memory, tensors }, &entries)?;
-        let world = session.world();
         let called = session.call_named(name::SNAPSHOT, args).await;
         let pending = called.map_err(|source| failed(&checkpoint, "copying the tensors", source, &world))?;
         let save = Save { session, world, checkpoint, partial, stall_limit, step, entries, pending };
@@ -121,10 +121,10 @@ impl fmt::Debug for Saving<'_> {
     }
 }
 
-/// Refuses names that a checkpoint can't have.
-fn check(checkpoint: &Path, entries: &[Entry]) -> Result<()> {
+/// Refuses names that a checkpoint can't have, and layouts that the workers can't have.
+fn check(checkpoint: &Path, world: &World, entries: &[Entry]) -> Result<()> {
     let mut names = BTreeSet::new();
-    for Entry { name, .. } in entries {
+    for Entry { name, layout, .. } in entries {
         // The key of safetensors for texts.
         if name == "__metadata__" {
             return Err(Error::tensor(checkpoint, name, "safetensors reserves this name"));
@@ -132,6 +132,9 @@ fn check(checkpoint: &Path, entries: &[Entry]) -> Result<()> {
         if !names.insert(name) {
             return Err(Error::tensor(checkpoint, name, "two entries have this name"));
         }
+        layout
+            .check(world)
+            .map_err(|error| Error::tensor(checkpoint, name, format!("it can't be {layout}: {error}")))?;
     }
     Ok(())
 }

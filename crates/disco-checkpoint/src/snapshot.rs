@@ -89,6 +89,7 @@ impl Writer {
         let mut report = Report { shard: None, tensors: Vec::with_capacity(tensors.len()) };
         let mut samples = Vec::with_capacity(tensors.len());
         for ((name, layout), tensor) in order.tensors.iter().zip(tensors) {
+            layout.check(&world).map_err(|error| Fault::tensor(name, error))?;
             report.tensors.push(tensor.as_ref().map(|tensor| seen(name, tensor)).transpose()?);
             // Only parts that several workers have are compared.
             let compared = tensor.as_ref().filter(|_| layout.ranks(&world) < world.size());
@@ -96,7 +97,8 @@ impl Writer {
             samples.push(sample.transpose().map_err(|error| Fault::tensor(name, error))?);
         }
         let sizes = order.tensors.iter().zip(tensors);
-        let sizes: Vec<_> = sizes.map(|((_, layout), tensor)| (*layout, tensor.as_ref().map_or(0, size))).collect();
+        let sizes: Vec<_> =
+            sizes.map(|((_, layout), tensor)| (layout.clone(), tensor.as_ref().map_or(0, size))).collect();
         let writes = plan::written_by(worker, &world, &sizes);
         let (mut sources, mut written) = (Vec::new(), Vec::new());
         for (index, tensor) in tensors.iter().enumerate().filter(|(index, _)| writes[*index]) {

@@ -123,7 +123,7 @@ fn read_all(ctx: &mut WorkerContext, index: &Index, wanted: &Wanted) -> Result<V
             return files.load(ctx, name, &[(whole.clone(), part)], &whole).map(Some);
         }
         let tensor = (wanted.checkpoint.as_path(), name.as_str(), entry);
-        let region = plan::region_of(tensor, *layout, ctx.worker(), &ctx.world());
+        let region = plan::region_of(tensor, layout, ctx.worker(), &ctx.world());
         let region = region.map_err(|error| Fault::tensor(name, error))?;
         let shape = entry.shape();
         let parts: Vec<_> = entry.parts.iter().map(|part| (entry.region(&shape, part), part)).collect();

@@ -14,7 +14,7 @@ impl Context {
     /// Runs operations in order, without the interpreter's lock.
     pub(crate) fn enqueue(&self, py: Python<'_>, in_group: bool, ops: &[Op]) -> PyResult<()> {
         self.with(|worker| {
-            let enqueue = || worker.comm_in(in_group)?.enqueue(ops);
+            let enqueue = || worker.comm_in(&in_group.into())?.enqueue(ops);
             detached(py, enqueue).map_err(|error| errors::raised(py, &error))
         })
     }
@@ -22,7 +22,7 @@ impl Context {
     /// Rank and number of ranks.
     pub(crate) fn ranks(&self, py: Python<'_>, in_group: bool) -> PyResult<(usize, usize)> {
         let ranks = |worker: &mut WorkerContext| {
-            let comm = worker.comm_in(in_group)?;
+            let comm = worker.comm_in(&in_group.into())?;
             Ok((comm.rank().index(), comm.size()))
         };
         self.with(|worker| ranks(worker).map_err(|error| errors::raised(py, &error)))
@@ -119,7 +119,7 @@ impl Context {
         let reduce = |tensor: disco::Result<disco::Tensor>| -> PyResult<disco::Tensor> {
             let tensor = tensor.map_err(|error| errors::raised(py, &error))?;
             self.with(|worker| {
-                let reduce = || worker.comm_in(group)?.all_reduce_in_place(&tensor, reduction);
+                let reduce = || worker.comm_in(&group.into())?.all_reduce_in_place(&tensor, reduction);
                 detached(py, reduce).map_err(|error| errors::raised(py, &error))
             })?;
             Ok(tensor)

@@ -54,13 +54,43 @@ impl Watched {
     /// Splits into groups of consecutive ranks, which keep their order; this rank is in `group`.
     pub(super) fn split_group(&mut self, group: u32) -> Result<Option<Self>> {
         let inner = self.inner.split(Some(group), self.rank().index() as i32)?;
-        Ok(self.part(inner, format!("{GROUP_MARK}{group}")))
+        Ok(inner.map(|inner| self.part(inner, format!("{GROUP_MARK}{group}"))))
+    }
+
+    /// Splits into the sets of `scope`; this rank becomes `rank` of the `ranks` ranks of `set`. `number` counts these
+    /// splits. All ranks must use the same scope as rank 0.
+    pub(super) fn split_along(
+        &mut self,
+        scope: &str,
+        number: usize,
+        set: usize,
+        (rank, ranks): (Rank, usize),
+    ) -> Result<Self> {
+        let (me, store) = (self.rank(), self.link.store());
+        let key = format!("scope {} {number}", self.name);
+        if me.index() == 0 {
+            store.set(&key, scope.as_bytes())?;
+        }
+        let inner = self.inner.split(Some(set as u32), rank.index() as i32)?.ok_or(Error::NoCommunicator)?;
+        // Rank 0 has set the key before the split.
+        let theirs = store.wait(&key, self.deadline)?;
+        let theirs = String::from_utf8_lossy(&theirs);
+        let (found, size) = (inner.rank(), inner.size());
+        let detail = if theirs != scope {
+            format!("{me} splits along {scope}, rank 0 along {theirs}")
+        } else if (found, size) != (rank, ranks) {
+            format!("{me} splits along {scope} and becomes {found} of {size}, not {rank} of {ranks}")
+        } else {
+            return Ok(self.part(inner, format!("{SPLIT_MARK}{scope}, set {set}")));
+        };
+        let error = Error::Mismatch { operation: "comm_in".to_owned(), detail };
+        self.inner.aborter().abort(&error.to_string().into());
+        Err(error)
     }
 
     /// The communicator that a split has made, with `mark` behind the name of this one.
-    fn part(&self, inner: Option<Box<dyn Communicator>>, mark: String) -> Option<Self> {
-        let name = self.name.clone() + &mark;
-        inner.map(|inner| Self::new(inner, name, self.link.clone(), self.deadline, self.check))
+    fn part(&self, inner: Box<dyn Communicator>, mark: String) -> Self {
+        Self::new(inner, self.name.clone() + &mark, self.link.clone(), self.deadline, self.check)
     }
 
     /// Runs `run`, which runs the operations of `group`, and records them.
@@ -175,8 +205,8 @@ impl Communicator for Watched {
         let _operation = self.link.begin_operation()?;
         let inner = self.inner.split(color, key)?;
         self.splits += 1;
-        let part = self.part(inner, format!("{SPLIT_MARK}{} color {color:?}", self.splits));
-        Ok(part.map(|comm| Box::new(comm) as Box<dyn Communicator>))
+        let mark = format!("{SPLIT_MARK}{} color {color:?}", self.splits);
+        Ok(inner.map(|inner| Box::new(self.part(inner, mark)) as Box<dyn Communicator>))
     }
 
     fn synchronize(&mut self) -> Result<()> {

@@ -18,6 +18,7 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::id::{GroupId, Rank, WorkerId};
 use crate::link::{Link, is_cancellation};
+use crate::scope::Scope;
 use crate::shape::Shape;
 use crate::store::Store;
 use crate::tensor::Tensor;
@@ -56,6 +57,8 @@ pub struct WorkerContext {
     world_comm: Option<Watched>,
     /// Set only if there are several groups.
     group_comm: Option<Watched>,
+    /// Communicators along axes of meshes, in the order of their first use.
+    axis_comms: Vec<(Scope, Watched)>,
     queue: Box<dyn Queue>,
     /// Set while a streaming call runs.
     pub(super) emitting: Option<Emitting>,
@@ -65,14 +68,16 @@ impl WorkerContext {
     pub(crate) fn new(worker: WorkerId, config: WorkerConfig, link: Arc<Link>) -> Result<Self> {
         let queue = device_api::host_queue(link.arena().cloned());
         link.note_ordinal((worker.index() % config.world.per_node()) as i32);
+        let (states, axis_comms) = Default::default();
         Ok(Self {
             worker,
             config,
             link,
-            states: HashMap::new(),
+            states,
             queue,
             world_comm: None,
             group_comm: None,
+            axis_comms,
             emitting: None,
         })
     }
@@ -119,12 +124,47 @@ impl WorkerContext {
         comm.map(|comm| comm as &mut dyn Communicator).ok_or(Error::NoCommunicator)
     }
 
-    /// The communicator of this worker's group if `in_group` is true, otherwise that of all workers.
+    /// The communicator of this worker's set in a scope: [`WorkerContext::comm`], [`WorkerContext::group_comm`], or a
+    /// communicator along axes of a [mesh](crate::Mesh). The first use of axes since `init_ccl` splits
+    /// [`WorkerContext::comm`], so all workers call it then, with the same axes; it is kept until the next `init_ccl`.
+    ///
+    /// ```
+    /// use disco_core::{CommunicatorExt, Mesh, Reduction, Result, Tensor, WorkerContext};
+    ///
+    /// /// The sum of the workers' numbers along an axis.
+    /// fn sum(ctx: &mut WorkerContext, mesh: Mesh, axis: String) -> Result<i64> {
+    ///     let x = Tensor::from_slice(&[ctx.worker().index() as i64], [1])?;
+    ///     ctx.comm_in(&mesh.along(&[&axis])?)?.all_reduce_in_place(&x, Reduction::Sum)?;
+    ///     Ok(x.to_vec::<i64>()?[0])
+    /// }
+    /// # disco_core::register_function!("doc.mesh_sum", sum);
+    /// ```
     ///
     /// # Errors
-    /// As [`WorkerContext::comm`].
-    pub fn comm_in(&mut self, in_group: bool) -> Result<&mut dyn Communicator> {
-        if in_group { self.group_comm() } else { self.comm() }
+    /// As [`WorkerContext::comm`]; the mesh does not fit the session; [`Error::Mismatch`] if worker 0 uses other axes;
+    /// errors of [`Communicator::split`].
+    pub fn comm_in(&mut self, scope: &Scope) -> Result<&mut dyn Communicator> {
+        let world = self.world();
+        scope.check(&world)?;
+        match scope {
+            Scope::World => self.comm(),
+            Scope::Group => self.group_comm(),
+            Scope::Along(_) => {
+                let known = self.axis_comms.iter().position(|(known, _)| known == scope);
+                let index = known.map_or_else(|| self.split_along(scope, world), Ok)?;
+                Ok(&mut self.axis_comms[index].1)
+            }
+        }
+    }
+
+    /// Makes the communicator along axes of a mesh. Returns its position.
+    fn split_along(&mut self, scope: &Scope, world: World) -> Result<usize> {
+        let comm = self.world_comm.as_mut().ok_or(Error::NoCommunicator)?;
+        let (number, set) = (self.axis_comms.len(), scope.set(&world, self.worker));
+        let place = (scope.rank(&world, self.worker), scope.ranks(&world));
+        let comm = comm.split_along(&scope.to_string(), number, set, place)?;
+        self.axis_comms.push((scope.clone(), comm));
+        Ok(number)
     }
 
     /// The session's store in this epoch. After a [recovery](crate::Session::recover), calls on stores of earlier
@@ -288,13 +328,15 @@ impl WorkerContext {
 
     /// Leaves the data plane.
     pub(crate) fn disconnect(&mut self) {
+        self.axis_comms.clear();
         self.group_comm = None;
         self.world_comm = None;
     }
 
     /// Waits for all operations enqueued on communicators and stream.
     pub(crate) fn synchronize(&mut self) -> Result<()> {
-        for comm in [&mut self.world_comm, &mut self.group_comm].into_iter().flatten() {
+        let axis_comms = self.axis_comms.iter_mut().map(|(_, comm)| comm);
+        for comm in self.world_comm.iter_mut().chain(&mut self.group_comm).chain(axis_comms) {
             match comm.synchronize() {
                 // No operation is left to wait for. The next one fails.
                 Err(Error::Aborted { cause } | Error::Broken { cause, .. }) if is_cancellation(&cause) => {}

@@ -10,6 +10,7 @@ use crate::error::{Error, Result};
 use crate::id::Rank;
 use crate::op::{Op, Reduction};
 use crate::register_function;
+use crate::scope::Scope;
 use crate::shape::Shape;
 use crate::tensor::Tensor;
 
@@ -52,20 +53,20 @@ fn empty(
     if only_root && !is_root(ctx, in_group) { Ok(None) } else { ctx.empty(dtype, shape).map(Some) }
 }
 
-fn broadcast_from_worker0(ctx: &mut WorkerContext, src: Option<Tensor>, dst: Tensor, in_group: bool) -> Result<()> {
-    broadcast_from(ctx, src, dst, ROOT, in_group)
+fn broadcast_from_worker0(ctx: &mut WorkerContext, src: Option<Tensor>, dst: Tensor, scope: Scope) -> Result<()> {
+    broadcast_from(ctx, src, dst, ROOT, scope)
 }
 
-fn scatter_from_worker0(ctx: &mut WorkerContext, src: Option<Tensor>, dst: Tensor, in_group: bool) -> Result<()> {
-    scatter_from(ctx, src, Some(dst), ROOT, in_group)
+fn scatter_from_worker0(ctx: &mut WorkerContext, src: Option<Tensor>, dst: Tensor, scope: Scope) -> Result<()> {
+    scatter_from(ctx, src, Some(dst), ROOT, scope)
 }
 
-fn gather_to_worker0(ctx: &mut WorkerContext, src: Tensor, dst: Option<Tensor>, in_group: bool) -> Result<()> {
-    gather_to(ctx, src, dst, ROOT, in_group)
+fn gather_to_worker0(ctx: &mut WorkerContext, src: Tensor, dst: Option<Tensor>, scope: Scope) -> Result<()> {
+    gather_to(ctx, src, dst, ROOT, scope)
 }
 
-fn broadcast_from(ctx: &mut WorkerContext, src: Option<Tensor>, dst: Tensor, root: u32, in_group: bool) -> Result<()> {
-    rooted(ctx, root, in_group, |root, is_root| Op::Broadcast { src: src.filter(|_| is_root), dst, root })
+fn broadcast_from(ctx: &mut WorkerContext, src: Option<Tensor>, dst: Tensor, root: u32, scope: Scope) -> Result<()> {
+    rooted(ctx, root, scope, |root, is_root| Op::Broadcast { src: src.filter(|_| is_root), dst, root })
 }
 
 fn scatter_from(
@@ -73,13 +74,13 @@ fn scatter_from(
     src: Option<Tensor>,
     dst: Option<Tensor>,
     root: u32,
-    in_group: bool,
+    scope: Scope,
 ) -> Result<()> {
-    rooted(ctx, root, in_group, |root, is_root| Op::Scatter { src: src.filter(|_| is_root), dst, root })
+    rooted(ctx, root, scope, |root, is_root| Op::Scatter { src: src.filter(|_| is_root), dst, root })
 }
 
-fn gather_to(ctx: &mut WorkerContext, src: Tensor, dst: Option<Tensor>, root: u32, in_group: bool) -> Result<()> {
-    rooted(ctx, root, in_group, |root, is_root| Op::Gather { src: Some(src), dst: dst.filter(|_| is_root), root })
+fn gather_to(ctx: &mut WorkerContext, src: Tensor, dst: Option<Tensor>, root: u32, scope: Scope) -> Result<()> {
+    rooted(ctx, root, scope, |root, is_root| Op::Gather { src: Some(src), dst: dst.filter(|_| is_root), root })
 }
 
 fn reduce(
@@ -88,41 +89,41 @@ fn reduce(
     dst: Option<Tensor>,
     reduction: String,
     root: u32,
-    in_group: bool,
+    scope: Scope,
 ) -> Result<()> {
     let reduction: Reduction = reduction.parse()?;
     let op = |root, is_root| Op::Reduce { src: Some(src), dst: dst.filter(|_| is_root), reduction, root };
-    rooted(ctx, root, in_group, op)
+    rooted(ctx, root, scope, op)
 }
 
-fn all_reduce(ctx: &mut WorkerContext, src: Tensor, dst: Tensor, reduction: String, in_group: bool) -> Result<()> {
+fn all_reduce(ctx: &mut WorkerContext, src: Tensor, dst: Tensor, reduction: String, scope: Scope) -> Result<()> {
     let reduction: Reduction = reduction.parse()?;
-    ctx.comm_in(in_group)?.all_reduce(&src, &dst, reduction)
+    ctx.comm_in(&scope)?.all_reduce(&src, &dst, reduction)
 }
 
-fn all_gather(ctx: &mut WorkerContext, src: Tensor, dst: Tensor, in_group: bool) -> Result<()> {
-    ctx.comm_in(in_group)?.all_gather(&src, &dst)
+fn all_gather(ctx: &mut WorkerContext, src: Tensor, dst: Tensor, scope: Scope) -> Result<()> {
+    ctx.comm_in(&scope)?.all_gather(&src, &dst)
 }
 
 /// `counts` has one count per rank.
-fn all_gather_v(ctx: &mut WorkerContext, src: Tensor, dst: Tensor, counts: Shape, in_group: bool) -> Result<()> {
+fn all_gather_v(ctx: &mut WorkerContext, src: Tensor, dst: Tensor, counts: Shape, scope: Scope) -> Result<()> {
     let counts = elements(PlaneFunction::AllGatherV, counts.iter())?;
-    ctx.comm_in(in_group)?.all_gather_v(&src, &dst, &counts)
+    ctx.comm_in(&scope)?.all_gather_v(&src, &dst, &counts)
 }
 
-fn reduce_scatter(ctx: &mut WorkerContext, src: Tensor, dst: Tensor, reduction: String, in_group: bool) -> Result<()> {
+fn reduce_scatter(ctx: &mut WorkerContext, src: Tensor, dst: Tensor, reduction: String, scope: Scope) -> Result<()> {
     let reduction: Reduction = reduction.parse()?;
-    ctx.comm_in(in_group)?.reduce_scatter(&src, &dst, reduction)
+    ctx.comm_in(&scope)?.reduce_scatter(&src, &dst, reduction)
 }
 
-fn all_to_all(ctx: &mut WorkerContext, src: Tensor, dst: Tensor, in_group: bool) -> Result<()> {
-    ctx.comm_in(in_group)?.all_to_all(&src, &dst)
+fn all_to_all(ctx: &mut WorkerContext, src: Tensor, dst: Tensor, scope: Scope) -> Result<()> {
+    ctx.comm_in(&scope)?.all_to_all(&src, &dst)
 }
 
 /// `counts` concatenates the rows of all sending ranks.
-fn all_to_all_v(ctx: &mut WorkerContext, src: Tensor, dst: Tensor, counts: Shape, in_group: bool) -> Result<()> {
+fn all_to_all_v(ctx: &mut WorkerContext, src: Tensor, dst: Tensor, counts: Shape, scope: Scope) -> Result<()> {
     let name = PlaneFunction::AllToAllV;
-    let comm = ctx.comm_in(in_group)?;
+    let comm = ctx.comm_in(&scope)?;
     let (rank, size) = (comm.rank().index(), comm.size());
     if counts.len() != size * size {
         let (method, given) = (name.method(), counts.len());
@@ -133,8 +134,8 @@ fn all_to_all_v(ctx: &mut WorkerContext, src: Tensor, dst: Tensor, counts: Shape
     comm.all_to_all_v((&src, &send), (&dst, &recv))
 }
 
-fn barrier(ctx: &mut WorkerContext, in_group: bool) -> Result<()> {
-    ctx.comm_in(in_group)?.barrier()
+fn barrier(ctx: &mut WorkerContext, scope: Scope) -> Result<()> {
+    ctx.comm_in(&scope)?.barrier()
 }
 
 /// Does nothing on workers without a receiver: all workers run the same call.
@@ -163,8 +164,8 @@ fn recv_from_worker(ctx: &mut WorkerContext, dst: Option<Tensor>, from: u32, to:
 }
 
 /// Runs an operation with a root. `make` gets the root and whether this worker is the root.
-fn rooted(ctx: &mut WorkerContext, root: u32, in_group: bool, make: impl FnOnce(Rank, bool) -> Op) -> Result<()> {
-    let comm = ctx.comm_in(in_group)?;
+fn rooted(ctx: &mut WorkerContext, root: u32, scope: Scope, make: impl FnOnce(Rank, bool) -> Op) -> Result<()> {
+    let comm = ctx.comm_in(&scope)?;
     let root = Rank::new(root);
     let op = make(root, comm.rank() == root);
     comm.enqueue(&[op])

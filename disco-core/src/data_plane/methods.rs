@@ -8,21 +8,10 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::id::{Rank, WorkerId};
 use crate::op::Reduction;
+use crate::scope::Scope;
 use crate::session::{DRef, IntoArgs, Session};
 use crate::shape::Shape;
 use crate::tensor::Tensor;
-use crate::world::World;
-
-/// The set of workers of a collective.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Scope {
-    /// All workers; the rank is the worker's id. The root of the worker-0 forms is worker 0.
-    World,
-    /// Each group separately; the rank is the position in the group. The root of the worker-0 forms is the first worker
-    /// of each group.
-    Group,
-}
 
 /// The workers that get a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,27 +25,14 @@ pub enum Placement {
     GroupRoots,
 }
 
-impl Scope {
-    const fn in_group(self) -> bool {
-        matches!(self, Scope::Group)
-    }
-
-    const fn ranks(self, world: &World) -> usize {
-        match self {
-            Scope::World => world.size(),
-            Scope::Group => world.group_size(),
-        }
-    }
-}
-
 /// Collectives on handles, for every [`Session`]. Each method calls a worker function `disco.…` and awaits no reply. A
 /// handle stands for one tensor on each worker; for "from worker 0" and "to worker 0", the other workers need no
 /// tensor. `n` is the number of workers in the scope. Shapes are checked by element count, as in [`Op`](crate::Op). A
-/// root is a [`Rank`] of the scope: a worker of the world, or a position in each group.
+/// root is a [`Rank`] of the scope: a worker of the world, or a position in each group or along the axes of a mesh.
 ///
 /// Errors and cancel safety are those of [`Session::submit`]. The next sync returns the failure of a worker, an
 /// [`Error::Worker`] that names the worker, the operation and the reason. The method itself returns [`Error::Invalid`]
-/// if the root does not exist or there is not one count for each rank.
+/// if the root does not exist, a mesh does not fit the session, or there is not one count for each rank.
 ///
 /// ```
 /// use disco_core::{DType, DataPlane, Placement, Reduction, Result, Scope, Session, SessionExt, Tensor, WorkerId};
@@ -131,17 +107,17 @@ pub trait DataPlane: Session {
 
     /// Every `dst` becomes the root's `src`.
     fn broadcast_from_worker0(&self, src: &DRef, dst: &DRef, scope: Scope) -> impl Future<Output = Result<()>> + Send {
-        collective(self, PlaneFunction::BroadcastFromWorker0, (src, dst, scope.in_group()))
+        scoped(self, PlaneFunction::BroadcastFromWorker0, scope, (src, dst))
     }
 
     /// `dst` of the `i`-th worker becomes block `i` of the root's `src`.
     fn scatter_from_worker0(&self, src: &DRef, dst: &DRef, scope: Scope) -> impl Future<Output = Result<()>> + Send {
-        collective(self, PlaneFunction::ScatterFromWorker0, (src, dst, scope.in_group()))
+        scoped(self, PlaneFunction::ScatterFromWorker0, scope, (src, dst))
     }
 
     /// The root's `dst` becomes the concatenation of all workers' `src`, in worker order.
     fn gather_to_worker0(&self, src: &DRef, dst: &DRef, scope: Scope) -> impl Future<Output = Result<()>> + Send {
-        collective(self, PlaneFunction::GatherToWorker0, (src, dst, scope.in_group()))
+        scoped(self, PlaneFunction::GatherToWorker0, scope, (src, dst))
     }
 
     /// Every `dst` becomes the root's `src`, which the other workers need not have.
@@ -152,7 +128,7 @@ pub trait DataPlane: Session {
         root: Rank,
         scope: Scope,
     ) -> impl Future<Output = Result<()>> + Send {
-        rooted(self, PlaneFunction::BroadcastFrom, root, scope, (src, dst, root.wire(), scope.in_group()))
+        rooted(self, PlaneFunction::BroadcastFrom, root, scope, (src, dst, root.wire()))
     }
 
     /// `dst` of the `i`-th worker becomes block `i` of the root's `src`, which the other workers need not have.
@@ -163,13 +139,13 @@ pub trait DataPlane: Session {
         root: Rank,
         scope: Scope,
     ) -> impl Future<Output = Result<()>> + Send {
-        rooted(self, PlaneFunction::ScatterFrom, root, scope, (src, dst, root.wire(), scope.in_group()))
+        rooted(self, PlaneFunction::ScatterFrom, root, scope, (src, dst, root.wire()))
     }
 
     /// The root's `dst`, which the other workers need not have, becomes the concatenation of all workers' `src`, in
     /// worker order.
     fn gather_to(&self, src: &DRef, dst: &DRef, root: Rank, scope: Scope) -> impl Future<Output = Result<()>> + Send {
-        rooted(self, PlaneFunction::GatherTo, root, scope, (src, dst, root.wire(), scope.in_group()))
+        rooted(self, PlaneFunction::GatherTo, root, scope, (src, dst, root.wire()))
     }
 
     /// The root's `dst`, which the other workers need not have, becomes the reduction of all `src`; `src` and `dst` may
@@ -182,8 +158,7 @@ pub trait DataPlane: Session {
         root: Rank,
         scope: Scope,
     ) -> impl Future<Output = Result<()>> + Send {
-        let args = (src, dst, reduction.name(), root.wire(), scope.in_group());
-        rooted(self, PlaneFunction::Reduce, root, scope, args)
+        rooted(self, PlaneFunction::Reduce, root, scope, (src, dst, reduction.name(), root.wire()))
     }
 
     /// Every `dst` becomes the reduction of all `src`; `src` and `dst` may be one handle.
@@ -194,16 +169,16 @@ pub trait DataPlane: Session {
         reduction: Reduction,
         scope: Scope,
     ) -> impl Future<Output = Result<()>> + Send {
-        collective(self, PlaneFunction::AllReduce, (src, dst, reduction.name(), scope.in_group()))
+        scoped(self, PlaneFunction::AllReduce, scope, (src, dst, reduction.name()))
     }
 
     /// Every `dst` becomes the concatenation of all `src`, in worker order.
     fn all_gather(&self, src: &DRef, dst: &DRef, scope: Scope) -> impl Future<Output = Result<()>> + Send {
-        collective(self, PlaneFunction::AllGather, (src, dst, scope.in_group()))
+        scoped(self, PlaneFunction::AllGather, scope, (src, dst))
     }
 
     /// Every `dst` becomes the concatenation of all `src`, in worker order; the `i`-th `src` has `counts[i]` elements.
-    /// In [`Scope::Group`] the counts apply to each group.
+    /// The counts apply to each set of the scope.
     fn all_gather_v(
         &self,
         src: &DRef,
@@ -211,14 +186,13 @@ pub trait DataPlane: Session {
         counts: &[usize],
         scope: Scope,
     ) -> impl Future<Output = Result<()>> + Send {
-        let args = counts_shape(self, PlaneFunction::AllGatherV, &[counts], 1, scope);
-        let args = args.map(|counts| (src, dst, counts, scope.in_group()).into_args());
-        async move { collective(self, PlaneFunction::AllGatherV, args?).await }
+        let counts = counts_shape(self, PlaneFunction::AllGatherV, &[counts], 1, &scope);
+        async move { scoped(self, PlaneFunction::AllGatherV, scope, (src, dst, counts?)).await }
     }
 
     /// `dst` of the `i`-th worker becomes the concatenation of a part of each worker's `src`, in worker order. The
     /// `i`-th worker sends `counts[i][j]` elements to the `j`-th: its `src` has the sum of row `i` elements, its `dst`
-    /// the sum of column `i`. In [`Scope::Group`] the counts apply to each group.
+    /// the sum of column `i`. The counts apply to each set of the scope.
     ///
     /// ```
     /// # use disco_core::{DRef, DataPlane, Result, Scope, Session};
@@ -235,14 +209,13 @@ pub trait DataPlane: Session {
         scope: Scope,
     ) -> impl Future<Output = Result<()>> + Send {
         let rows = scope.ranks(&self.world());
-        let args = counts_shape(self, PlaneFunction::AllToAllV, counts, rows, scope);
-        let args = args.map(|counts| (src, dst, counts, scope.in_group()).into_args());
-        async move { collective(self, PlaneFunction::AllToAllV, args?).await }
+        let counts = counts_shape(self, PlaneFunction::AllToAllV, counts, rows, &scope);
+        async move { scoped(self, PlaneFunction::AllToAllV, scope, (src, dst, counts?)).await }
     }
 
     /// Later commands start only after all workers of the scope have executed all earlier commands.
     fn barrier(&self, scope: Scope) -> impl Future<Output = Result<()>> + Send {
-        collective(self, PlaneFunction::Barrier, (scope.in_group(),))
+        scoped(self, PlaneFunction::Barrier, scope, ())
     }
 
     /// `dst` of the `i`-th worker becomes block `i` of the reduction of all `src`.
@@ -253,12 +226,12 @@ pub trait DataPlane: Session {
         reduction: Reduction,
         scope: Scope,
     ) -> impl Future<Output = Result<()>> + Send {
-        collective(self, PlaneFunction::ReduceScatter, (src, dst, reduction.name(), scope.in_group()))
+        scoped(self, PlaneFunction::ReduceScatter, scope, (src, dst, reduction.name()))
     }
 
     /// Block `j` of the `i`-th worker's `dst` becomes block `i` of the `j`-th worker's `src`.
     fn all_to_all(&self, src: &DRef, dst: &DRef, scope: Scope) -> impl Future<Output = Result<()>> + Send {
-        collective(self, PlaneFunction::AllToAll, (src, dst, scope.in_group()))
+        scoped(self, PlaneFunction::AllToAll, scope, (src, dst))
     }
 
     /// Each worker sends `src` to the worker at the same position in the next group, which must receive it; workers of
@@ -323,7 +296,7 @@ fn rooted<S: Session + ?Sized>(
     args: impl IntoArgs,
 ) -> impl Future<Output = Result<()>> + Send {
     let ranks = scope.ranks(&session.world());
-    let call = collective(session, function, args);
+    let call = scoped(session, function, scope, args);
     async move {
         if root.index() >= ranks {
             let name = function.method();
@@ -339,8 +312,9 @@ fn counts_shape<S: Session + ?Sized>(
     function: PlaneFunction,
     counts: &[&[usize]],
     rows: usize,
-    scope: Scope,
+    scope: &Scope,
 ) -> Result<Shape> {
+    check(session, function, scope)?;
     let (name, ranks) = (function.method(), scope.ranks(&session.world()));
     if counts.len() != rows {
         return Err(Error::invalid(format!("{name}: {} rows of counts for {ranks} ranks", counts.len())));
@@ -351,6 +325,29 @@ fn counts_shape<S: Session + ?Sized>(
     let refused = |count| Error::invalid(format!("{name}: {count} elements are too many"));
     let counts = counts.iter().copied().flatten().map(|count| i64::try_from(*count).map_err(|_| refused(count)));
     Ok(Shape::from(counts.collect::<Result<Vec<_>>>()?))
+}
+
+/// Refuses a mesh that does not fit the session.
+fn check<S: Session + ?Sized>(session: &S, function: PlaneFunction, scope: &Scope) -> Result<()> {
+    let name = function.method();
+    scope.check(&session.world()).map_err(|error| Error::invalid(format!("{name}: {error}")))
+}
+
+/// An operation over a scope, which becomes its last argument.
+fn scoped<S: Session + ?Sized>(
+    session: &S,
+    function: PlaneFunction,
+    scope: Scope,
+    args: impl IntoArgs,
+) -> impl Future<Output = Result<()>> + Send {
+    let checked = check(session, function, &scope);
+    let mut args = args.into_args();
+    args.push(&scope);
+    let call = collective(session, function, args);
+    async move {
+        checked?;
+        call.await
+    }
 }
 
 fn collective<S: Session + ?Sized>(

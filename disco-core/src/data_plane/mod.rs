@@ -4,4 +4,4 @@ mod functions;
 mod methods;
 mod table;
 
-pub use methods::{DataPlane, Placement, Scope};
+pub use methods::{DataPlane, Placement};

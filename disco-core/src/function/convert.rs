@@ -7,6 +7,8 @@ use std::sync::Arc;
 use super::{Arg, BoxError, Function, Object, Opaque};
 use crate::device::Device;
 use crate::dtype::DType;
+use crate::mesh::Mesh;
+use crate::scope::Scope;
 use crate::shape::Shape;
 use crate::tensor::Tensor;
 use crate::value::Value;
@@ -19,7 +21,7 @@ use crate::value::Value;
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no type of values: no argument of a worker function, and nothing that `get_as` reads",
     label = "not a type of values",
-    note = "a value is an integer of up to 64 bits, `usize`, `f32`, `f64`, `bool`, `String`, `Arc<str>`, `Vec<u8>`, a `Vec` of numbers or strings, a pair, a `Tensor`, a `Shape`, a `DType`, a `Device`, a `Value`, an `Object`, a `Function`, an `Option` of one of these, or `Rc<T>` of a value that another worker function returned as `Opaque`",
+    note = "a value is an integer of up to 64 bits, `usize`, `f32`, `f64`, `bool`, `String`, `Arc<str>`, `Vec<u8>`, a `Vec` of numbers or strings, a pair, a `Tensor`, a `Shape`, a `DType`, a `Device`, a `Mesh`, a `Scope`, a `Value`, an `Object`, a `Function`, an `Option` of one of these, or `Rc<T>` of a value that another worker function returned as `Opaque`",
     note = "a struct of any serde type is taken as `Json(value): Json<T>` (feature `serde`), an own type with `register_object!`, and many numbers as a `Tensor`",
     note = "a worker function takes owned arguments: `String` instead of `&str`, `Tensor` instead of `&Tensor`"
 )]
@@ -40,7 +42,7 @@ pub trait FromArg: Sized {
 #[diagnostic::on_unimplemented(
     message = "`{Self}` can't be the result of a worker function",
     label = "not a result of a worker function",
-    note = "a result is `()`, an integer, a float, a `bool`, a string, `Vec<u8>`, a `Vec` of numbers or strings, a pair, a `Tensor`, a `Shape`, a `DType`, a `Device`, a `Value`, an `Object`, a `Function`, or an `Option` of one of these",
+    note = "a result is `()`, an integer, a float, a `bool`, a string, `Vec<u8>`, a `Vec` of numbers or strings, a pair, a `Tensor`, a `Shape`, a `DType`, a `Device`, a `Mesh`, a `Scope`, a `Value`, an `Object`, a `Function`, or an `Option` of one of these",
     note = "a struct of any serde type is returned as `Json(value)` (feature `serde`), an own type with `register_object!`, and many numbers as a `Tensor`",
     note = "a value of another type stays on its worker if the function returns `Opaque::new(value)`"
 )]
@@ -120,6 +122,38 @@ vec_from_arg! {
     u32, "unsigned ints of 32 bits";
     bool, "bools";
     String, "strings";
+}
+
+/// Types that are texts as arguments. A text that the type refuses is an argument of a wrong type, with the reason.
+macro_rules! text_from_arg {
+    ($($ty:ty, $expected:literal, $($pattern:pat => $value:expr,)*;)*) => {
+        $(impl FromArg for $ty {
+            fn expected() -> &'static str {
+                $expected
+            }
+
+            fn from_arg(arg: Arg<'_>) -> Option<Self> {
+                match arg.value()? {
+                    Value::Str(text) => text.parse().ok(),
+                    $($pattern => $value,)*
+                    _ => None,
+                }
+            }
+
+            fn found(arg: Arg<'_>) -> String {
+                let refused = arg.value().and_then(|value| match value {
+                    Value::Str(text) => text.parse::<Self>().err(),
+                    _ => None,
+                });
+                refused.map_or_else(|| arg.kind().into(), |error| format!("a string: {error}"))
+            }
+        })*
+    };
+}
+
+text_from_arg! {
+    Mesh, "a mesh",;
+    Scope, "a scope", Value::Bool(in_group) => Some((*in_group).into()),;
 }
 
 impl<A: FromArg, B: FromArg> FromArg for (A, B) {
@@ -373,5 +407,7 @@ into_object!(
     DType,
     Device,
     Shape,
+    Mesh,
+    Scope,
     Tensor
 );

@@ -74,7 +74,7 @@ impl Arguments {
 #[diagnostic::on_unimplemented(
     message = "`{Self}` can't be an argument of a call",
     label = "not an argument of a worker function",
-    note = "an argument is an integer, a float, a `bool`, a string, bytes (`Vec<u8>`, `&[u8]`), a `Tensor` or `&Tensor`, a `Vec` of numbers or strings, a pair, a `Shape`, a `DType`, a `Device`, a `DRef` or `&DRef`, a `Value`, or an `Option` of one of these",
+    note = "an argument is an integer, a float, a `bool`, a string, bytes (`Vec<u8>`, `&[u8]`), a `Tensor` or `&Tensor`, a `Vec` of numbers or strings, a pair, a `Shape`, a `DType`, a `Device`, a `Mesh`, a `Scope`, a `DRef` or `&DRef`, a `Value`, or an `Option` of one of these",
     note = "a struct of any serde type is passed as `Json(value)` (feature `serde`), an own type with `register_object!`, and many numbers as a `Tensor`"
 )]
 pub trait IntoArg {

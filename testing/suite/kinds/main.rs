@@ -12,6 +12,7 @@ mod cancelled;
 mod functions;
 mod limits;
 mod marker;
+mod meshes;
 mod plane;
 mod records;
 mod recovery;
@@ -47,6 +48,7 @@ fn main() -> ExitCode {
         all_workers::tests(),
         cancelled::tests(),
         limits::tests(),
+        meshes::tests(),
         plane::tests(),
         records::tests(),
         recovery::tests(),

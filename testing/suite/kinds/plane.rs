@@ -136,7 +136,7 @@ fn a_barrier_waits_for_the_slowest_worker(kind: Kind) {
     block_on(async {
         for (scope, waiting) in [(Scope::World, &[0, 1, 3][..]), (Scope::Group, &[3])] {
             let late = stay(&session, 2);
-            session.barrier(scope).await?;
+            session.barrier(scope.clone()).await?;
             wait_until_in_collective(&session, waiting.iter().copied());
             for worker in 0..4 {
                 let mut sync = session.sync_worker(WorkerId::new(worker));
@@ -162,18 +162,18 @@ fn roots_and_counts_out_of_range_are_rejected_by_the_controller(kind: Kind) {
             Error::Invalid(text) => text,
             other => panic!("{other:?}"),
         };
-        let group = Scope::Group;
+        let group = || Scope::Group;
         let missing = "rank 2 of 2 ranks does not exist";
-        assert_eq!(text(session.broadcast_from(&x, &x, root, group).await), format!("broadcast_from: {missing}"));
-        assert_eq!(text(session.scatter_from(&x, &x, root, group).await), format!("scatter_from: {missing}"));
-        assert_eq!(text(session.gather_to(&x, &x, root, group).await), format!("gather_to: {missing}"));
-        let reduce = session.reduce(&x, &x, Reduction::Sum, root, group);
+        assert_eq!(text(session.broadcast_from(&x, &x, root, group()).await), format!("broadcast_from: {missing}"));
+        assert_eq!(text(session.scatter_from(&x, &x, root, group()).await), format!("scatter_from: {missing}"));
+        assert_eq!(text(session.gather_to(&x, &x, root, group()).await), format!("gather_to: {missing}"));
+        let reduce = session.reduce(&x, &x, Reduction::Sum, root, group());
         assert_eq!(text(reduce.await), format!("reduce: {missing}"));
         let gather = session.all_gather_v(&x, &x, &[1, 2, 3], Scope::World);
         assert_eq!(text(gather.await), "all_gather_v: 3 counts for 4 ranks: [1, 2, 3]");
-        let exchange = session.all_to_all_v(&x, &x, &[&[1, 2], &[3]], group);
+        let exchange = session.all_to_all_v(&x, &x, &[&[1, 2], &[3]], group());
         assert_eq!(text(exchange.await), "all_to_all_v: 1 counts for 2 ranks: [3]");
-        let large = session.all_gather_v(&x, &x, &[usize::MAX, 0], group);
+        let large = session.all_gather_v(&x, &x, &[usize::MAX, 0], group());
         assert_eq!(text(large.await), format!("all_gather_v: {} elements are too many", usize::MAX));
         session.sync_all().await?;
         session.shutdown().await

@@ -1,7 +1,7 @@
 //! Exchanges of tensors between workers: descriptions for both the worker functions and the plain loops that check
 //! them.
 
-use disco::{DType, Reduction};
+use disco::{DType, Mesh, Reduction, Result};
 
 use crate::random::Random;
 
@@ -65,10 +65,58 @@ pub(crate) enum Scope {
     Group,
     /// A split into even and odd workers, in reverse order, made for this exchange.
     Split,
+    /// Axes of a mesh of two axes: the number chooses a size and the axes.
+    Along(usize),
 }
 
+/// Numbers of [`Scope::Along`] that are drawn.
+const MESHES: usize = 6;
+
 impl Scope {
-    pub(crate) const ALL: [Self; 3] = [Self::World, Self::Group, Self::Split];
+    pub(crate) fn draw(random: &mut Random) -> Self {
+        match random.below(4) {
+            0 => Self::World,
+            1 => Self::Group,
+            2 => Self::Split,
+            _ => Self::draw_mesh(random),
+        }
+    }
+
+    pub(crate) fn draw_mesh(random: &mut Random) -> Self {
+        Self::Along(random.below(MESHES))
+    }
+
+    fn number(self) -> usize {
+        match self {
+            Self::World => 0,
+            Self::Group => 1,
+            Self::Split => 2,
+            Self::Along(number) => 3 + number,
+        }
+    }
+
+    fn from_number(number: usize) -> Self {
+        match number {
+            0 => Self::World,
+            1 => Self::Group,
+            2 => Self::Split,
+            _ => Self::Along(number - 3),
+        }
+    }
+
+    /// The scope for the session; none for a split, which is no scope.
+    pub(crate) fn of_session(self, workers: usize) -> Result<Option<disco::Scope>> {
+        Ok(match self {
+            Self::World => Some(disco::Scope::World),
+            Self::Group => Some(disco::Scope::Group),
+            Self::Split => None,
+            Self::Along(number) => {
+                let rows = rows(number, workers);
+                let axes = [&["x"][..], &["y"], &["y", "x"]][number % 3];
+                Some(Mesh::new([("x", rows), ("y", workers / rows)])?.along(axes)?)
+            }
+        })
+    }
 
     /// The workers of each communicator, in rank order.
     pub(crate) fn communicators(self, workers: usize, groups: usize) -> Vec<Vec<usize>> {
@@ -79,8 +127,24 @@ impl Scope {
                 let members = |parity| (0..workers).rev().filter(|worker| worker % 2 == parity).collect::<Vec<_>>();
                 [0, 1].map(members).into_iter().filter(|members| !members.is_empty()).collect()
             }
+            Self::Along(number) => {
+                let rows = rows(number, workers);
+                let columns = workers / rows;
+                let column = |y| (0..rows).map(move |x| x * columns + y);
+                match number % 3 {
+                    0 => (0..columns).map(|y| column(y).collect()).collect(),
+                    1 => (0..rows).map(|x| (x * columns..(x + 1) * columns).collect()).collect(),
+                    _ => vec![(0..columns).flat_map(column).collect()],
+                }
+            }
         }
     }
+}
+
+/// The size of the first of two axes, by the number of a scope.
+fn rows(number: usize, workers: usize) -> usize {
+    let divisors: Vec<usize> = (1..=workers).filter(|size| workers.is_multiple_of(*size)).collect();
+    divisors[(number / 3 + 1) % divisors.len()]
 }
 
 /// The memory of a tensor.
@@ -125,7 +189,7 @@ impl Exchange {
     pub(crate) fn args(&self) -> (i64, i64, i64, i64, i64) {
         (
             place(&Kind::ALL, &self.kind),
-            place(&Scope::ALL, &self.scope),
+            self.scope.number() as i64,
             place(&REDUCTIONS, &self.reduction),
             self.root as i64,
             self.memory.number(),
@@ -133,7 +197,7 @@ impl Exchange {
     }
 
     pub(crate) fn from_args((kind, scope, reduction, root, memory): (usize, usize, usize, usize, usize)) -> Self {
-        let (kind, scope, reduction) = (Kind::ALL[kind], Scope::ALL[scope], REDUCTIONS[reduction]);
+        let (kind, scope, reduction) = (Kind::ALL[kind], Scope::from_number(scope), REDUCTIONS[reduction]);
         Self { kind, scope, reduction, root, memory: Memory::ALL[memory] }
     }
 }
@@ -158,7 +222,9 @@ impl Burst {
             let dtype = random.pick(&DTYPES);
             let reductions = [Reduction::Max, Reduction::Min, Reduction::Sum, Reduction::Prod, TURN];
             let reduction = random.pick(if dtype.is_float() { &reductions[..2] } else { &reductions });
-            let (kind, scope) = (random.pick(&Kind::ALL), random.pick(&[Scope::World, Scope::World, Scope::Group]));
+            let along = Scope::draw_mesh(&mut random);
+            let (kind, scope) =
+                (random.pick(&Kind::ALL), random.pick(&[Scope::World, Scope::World, Scope::Group, along]));
             let (root, memory) = (random.below(8), random.pick(&Memory::ALL));
             let exchange = Exchange { kind, scope, reduction, root, memory };
             let (count, seed, memory) = (random.pick(&COUNTS), random.below(1000), random.pick(&Memory::ALL));

@@ -8,7 +8,7 @@ use std::{process, thread};
 
 use disco::function::BoxError;
 use disco::{
-    Abort, Capabilities, Communicator, CommunicatorExt, DType, Element, Error, Json, Op, Rank, Reduction, Result,
+    Abort, Capabilities, Communicator, CommunicatorExt, DType, Element, Error, Json, Op, Rank, Reduction, Result, Scope,
     Tensor, Value, Work, WorkerContext,
 };
 use disco_conformance::waiting;
@@ -16,7 +16,7 @@ use rustix::process::{Signal, getpid, kill_process};
 use serde::{Deserialize, Serialize};
 
 use crate::content::{self, Content, Record};
-use crate::exchange::{self, Burst, Exchange, Kind, Memory, Scope, TURN, uneven, uneven_pair};
+use crate::exchange::{self, Burst, Exchange, Kind, Memory, TURN, uneven, uneven_pair};
 
 disco::register_error!(Diverged);
 disco::register_function!("soak.hold", hold);
@@ -168,13 +168,15 @@ fn exchange_one(
 fn run(ctx: &mut WorkerContext, x: Tensor, exchange: &Exchange) -> Result<Tensor> {
     let mut child = None;
     let worker = ctx.worker().index();
-    if exchange.scope == Scope::Split {
-        child = ctx.comm()?.split(Some(worker as u32 % 2), -(worker as i32))?;
-    }
-    let (me, ranks) = match &child {
-        Some(child) => (child.rank().index(), child.size()),
+    let scope = exchange.scope.of_session(ctx.world().size())?;
+    let (me, ranks) = match &scope {
         None => {
-            let comm = ctx.comm_in(exchange.scope == Scope::Group)?;
+            let comm = ctx.comm()?.split(Some(worker as u32 % 2), -(worker as i32))?.ok_or(Error::NoCommunicator)?;
+            let comm = child.insert(comm);
+            (comm.rank().index(), comm.size())
+        }
+        Some(scope) => {
+            let comm = ctx.comm_in(scope)?;
             (comm.rank().index(), comm.size())
         }
     };
@@ -183,9 +185,9 @@ fn run(ctx: &mut WorkerContext, x: Tensor, exchange: &Exchange) -> Result<Tensor
     let at_root = root.index() == me;
     let elements = result_elements(exchange.kind, count, me, ranks, at_root);
     let dst = output(ctx, dtype, elements, exchange.memory)?;
-    let comm = match &mut child {
-        Some(child) => &mut **child,
-        None => ctx.comm_in(exchange.scope == Scope::Group)?,
+    let comm = match (&mut child, &scope) {
+        (Some(child), _) => &mut **child,
+        (None, scope) => ctx.comm_in(scope.as_ref().unwrap_or(&Scope::World))?,
     };
     if (count + worker + exchange.root).is_multiple_of(3) {
         let mut starter = Starter { comm: &mut *comm, works: Vec::new() };
@@ -308,8 +310,8 @@ fn result_elements(kind: Kind, count: usize, me: usize, ranks: usize, at_root: b
 }
 
 /// The source of an exchange by handles: the part of a tensor that it sends.
-fn source(ctx: &mut WorkerContext, x: Tensor, kind: usize, in_group: bool) -> Result<Tensor> {
-    let comm = ctx.comm_in(in_group)?;
+fn source(ctx: &mut WorkerContext, x: Tensor, kind: usize, scope: Scope) -> Result<Tensor> {
+    let comm = ctx.comm_in(&scope)?;
     let (me, ranks) = (comm.rank().index(), comm.size());
     let block = x.elements() / ranks;
     let elements = match Kind::ALL[kind] {
@@ -331,8 +333,8 @@ fn by_handles(tensor: &Tensor, kind: usize, block: usize) -> Result<Tensor> {
 }
 
 /// The destination of an exchange by handles: a copy of the input on ranks that get no result.
-fn target(ctx: &mut WorkerContext, x: Tensor, kind: usize, root: usize, in_group: bool) -> Result<Tensor> {
-    let comm = ctx.comm_in(in_group)?;
+fn target(ctx: &mut WorkerContext, x: Tensor, kind: usize, root: usize, scope: Scope) -> Result<Tensor> {
+    let comm = ctx.comm_in(&scope)?;
     let (me, ranks) = (comm.rank().index(), comm.size());
     let (count, block) = (x.elements(), x.elements() / ranks);
     let elements = match Kind::ALL[kind] {

@@ -115,7 +115,7 @@ impl<'s> User<'s> {
         let reduction = if model.is_exact(reduction, world.size()) { reduction } else { Reduction::Max };
         let exchange = Exchange {
             kind,
-            scope: self.random.pick(&Scope::ALL),
+            scope: Scope::draw(&mut self.random),
             reduction,
             root: self.random.below(world.size()),
             memory: self.random.pick(&Memory::ALL),
@@ -135,20 +135,18 @@ impl<'s> User<'s> {
         let Some(count) = model.count().filter(|_| !grows || model.largest() * world.size() <= MAX_GATHERED) else {
             return self.check_one();
         };
-        let (scope, plane_scope, ranks) = if self.random.chance(50) {
-            (Scope::World, disco::Scope::World, world.size())
-        } else {
-            (Scope::Group, disco::Scope::Group, world.group_size())
-        };
+        let along = Scope::draw_mesh(&mut self.random);
+        let scope = self.random.pick(&[Scope::World, Scope::Group, along]);
+        let of_session = words(scope.of_session(world.size()))?.ok_or("a split is no scope")?;
+        let (plane_scope, ranks) = (of_session.clone(), of_session.ranks(&world));
         let reduction = self.random.pick(&REDUCTIONS);
         let reduction = if model.is_exact(reduction, world.size()) { reduction } else { Reduction::Max };
         let root = self.random.below(ranks);
         let exchange = Exchange { kind, scope, reduction, root, memory: Memory::Shared };
         watch::step(format_args!("{exchange:?} by handles of {} x {count}", model.dtype));
         let number = Kind::ALL.iter().position(|other| *other == kind).unwrap_or(0) as i64;
-        let in_group = scope == Scope::Group;
-        let src = self.call("soak.source", (&handle, number, in_group))?;
-        let dst = self.call("soak.target", (&handle, number, root as i64, in_group))?;
+        let src = self.call("soak.source", (&handle, number, &of_session))?;
+        let dst = self.call("soak.target", (&handle, number, root as i64, &of_session))?;
         let (session, rank, block) = (self.session, Rank::new(root as u32), count / ranks);
         let result = block_on(async {
             match kind {

@@ -1,7 +1,7 @@
 //! Errors of operations and layers, as a controller sees them.
 
 use candle_core::Tensor;
-use disco::{Builder, DataPlane, Session, SessionExt, WorkerContext};
+use disco::{Builder, DataPlane, Mesh, Scope, Session, SessionExt, WorkerContext};
 use disco_candle::{Comm, find_disco_error, to_candle};
 use disco_core::Reduction;
 
@@ -50,9 +50,9 @@ fn a_value_that_differs_on_one_rank_is_an_error_on_all() {
     assert_eq!(errors, [expected; 3]);
 }
 
-/// Fails on worker 1, in which worker 0 waits.
-fn fail(ctx: &mut WorkerContext) -> candle_core::Result<f32> {
-    let comm = Comm::world(ctx).map_err(to_candle)?;
+/// Fails on rank 1, for which rank 0 waits.
+fn fail(ctx: &mut WorkerContext, scope: Scope) -> candle_core::Result<f32> {
+    let comm = Comm::over(ctx, &scope).map_err(to_candle)?;
     if comm.rank() == 1 {
         candle_core::bail!("planted");
     }
@@ -61,11 +61,12 @@ fn fail(ctx: &mut WorkerContext) -> candle_core::Result<f32> {
     x.sum_all()?.to_scalar()
 }
 
-/// Keeps a communicator in a static of the thread, as a model in a register does, and joins again after a recovery.
-fn rejoin(ctx: &mut WorkerContext, is_first: bool) -> candle_core::Result<f32> {
+/// Keeps a communicator in a static of the thread, as a model in a register does, and joins again after a recovery. Returns
+/// the sum of the workers' numbers.
+fn rejoin(ctx: &mut WorkerContext, scope: Scope, is_first: bool) -> candle_core::Result<f32> {
     thread_local!(static COMM: std::cell::RefCell<Option<Comm>> = const { std::cell::RefCell::new(None) });
     if is_first {
-        COMM.set(Some(Comm::world(ctx).map_err(to_candle)?));
+        COMM.set(Some(Comm::over(ctx, &scope).map_err(to_candle)?));
     }
     let comm = COMM.with_borrow(|comm| comm.clone().unwrap());
     if !is_first {
@@ -74,8 +75,8 @@ fn rejoin(ctx: &mut WorkerContext, is_first: bool) -> candle_core::Result<f32> {
         assert!(find_disco_error(&error).is_some(), "{error}");
         comm.rejoin(ctx).map_err(to_candle)?;
     }
-    let one = Tensor::new(1f32, &candle_core::Device::Cpu)?;
-    comm.all_reduce(&one, Reduction::Sum)?.to_scalar()
+    let number = Tensor::new(ctx.worker().index() as f32, &candle_core::Device::Cpu)?;
+    comm.all_reduce(&number, Reduction::Sum)?.to_scalar()
 }
 
 disco::register_function!("candle.fail", fail);
@@ -83,19 +84,26 @@ disco::register_function!("candle.rejoin", rejoin);
 
 #[test]
 fn the_controller_gets_the_error_of_candle_and_the_session_recovers() {
-    let session = Builder::threads(2).start().unwrap();
-    disco::block_on(async {
-        session.init_ccl("local", &[]).await.unwrap();
-        let first = session.call_named("candle.rejoin", (true,)).await.unwrap();
-        assert_eq!(session.get_all_as::<f32>(&first).await.unwrap(), [2.0, 2.0]);
+    let mesh: Mesh = "dp=2,tp=2".parse().unwrap();
+    for (scope, sums) in [
+        (Scope::World, [6.0, 6.0, 6.0, 6.0]),
+        (Scope::Group, [1.0, 1.0, 5.0, 5.0]),
+        (mesh.along(&["dp"]).unwrap(), [2.0, 4.0, 2.0, 4.0]),
+    ] {
+        let session = Builder::threads(4).groups(2).start().unwrap();
+        disco::block_on(async {
+            session.init_ccl("local", &[]).await.unwrap();
+            let first = session.call_named("candle.rejoin", (&scope, true)).await.unwrap();
+            assert_eq!(session.get_all_as::<f32>(&first).await.unwrap(), sums, "{scope}");
 
-        session.call_named("candle.fail", ()).await.unwrap();
-        let error = session.sync_all().await.unwrap_err().to_string();
-        assert!(error.contains("worker 1") && error.contains("candle.fail") && error.contains("planted"), "{error}");
+            session.call_named("candle.fail", (&scope,)).await.unwrap();
+            let error = session.sync_all().await.unwrap_err().to_string();
+            assert!(error.contains("worker ") && error.contains("candle.fail") && error.contains("planted"), "{error}");
 
-        session.init_ccl("local", &[]).await.unwrap();
-        let again = session.call_named("candle.rejoin", (false,)).await.unwrap();
-        assert_eq!(session.get_all_as::<f32>(&again).await.unwrap(), [2.0, 2.0]);
-        session.shutdown().await.unwrap();
-    });
+            session.init_ccl("local", &[]).await.unwrap();
+            let again = session.call_named("candle.rejoin", (&scope, false)).await.unwrap();
+            assert_eq!(session.get_all_as::<f32>(&again).await.unwrap(), sums, "{scope}");
+            session.shutdown().await.unwrap();
+        });
+    }
 }

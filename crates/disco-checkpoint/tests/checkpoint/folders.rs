@@ -87,7 +87,7 @@ fn of_two_saves_of_one_step_the_first_wins(kind: Kind) {
     block_on(async {
         let (same, split) = handles(&session, 6).await;
         let entries = [("same", &same, Layout::Replicated), ("split", &split, Layout::split(0))];
-        let one = checkpoint::save(&session, folder.path(), 6, entries).await.unwrap();
+        let one = checkpoint::save(&session, folder.path(), 6, entries.clone()).await.unwrap();
         let other = checkpoint::save(&session, folder.path(), 6, entries).await.unwrap();
         one.await.unwrap();
         let error = other.await.unwrap_err();

@@ -1,7 +1,7 @@
 //! Every layout, saved and loaded by any number of workers, against plain slices.
 
-use disco::checkpoint::{self, Layout};
-use disco::{Builder, LaneSession, SessionExt as _, Tensor, block_on};
+use disco::checkpoint::{self, Layout, Request};
+use disco::{Builder, LaneSession, Mesh, Scope, SessionExt as _, Tensor, block_on};
 use proptest::test_runner::{Config, TestRunner};
 
 use crate::{Kind, end, names, scattered};
@@ -10,6 +10,7 @@ crate::tests![
     tests: any_number_of_workers_loads_what_any_number_has_saved,
     every_dtype_keeps_its_bytes,
     parts_of_unequal_size_load_in_as_many_workers,
+    a_mesh_that_does_not_fit_is_refused_at_the_save_and_at_the_load,
     tensors_of_groups_are_saved_beside_tensors_of_unequal_size,
     shards_are_plain_safetensors,
 ];
@@ -22,22 +23,57 @@ fn range(extent: usize, rank: usize, ranks: usize) -> (usize, usize) {
     (extent / ranks * rank, extent / ranks * (rank + 1))
 }
 
-/// The elements of a `rows × columns` matrix that a worker has in a layout, by plain slicing. Element (i, j) is
-/// 100 i + j.
-fn part(layout: Layout, (rows, columns): (usize, usize), worker: usize, (groups, group_size): Shape) -> Tensor {
-    let (rank, ranks) = match layout {
-        Layout::Replicated => (0, 1),
-        layout if layout == Layout::split_in_group(0) || layout == Layout::split_in_group(1) => {
-            (worker % group_size, group_size)
+/// How a matrix is divided.
+#[derive(Clone, Copy, Debug)]
+enum Case {
+    Replicated,
+    Split { dim: usize, over: Over },
+}
+
+/// The workers that a matrix is divided over. The mesh has the axes `x`, the groups, and `y`, the workers of a group.
+#[derive(Clone, Copy, Debug)]
+enum Over {
+    World,
+    Group,
+    X,
+    YX,
+}
+
+impl Case {
+    fn layout(self, (groups, group_size): Shape) -> Layout {
+        let mesh = Mesh::new([("x", groups), ("y", group_size)]).unwrap();
+        match self {
+            Self::Replicated => Layout::Replicated,
+            Self::Split { dim, over: Over::World } => Layout::split(dim),
+            Self::Split { dim, over: Over::Group } => Layout::split_over(dim, Scope::Group),
+            Self::Split { dim, over: Over::X } => Layout::split_over(dim, mesh.along(&["x"]).unwrap()),
+            Self::Split { dim, over: Over::YX } => Layout::split_over(dim, mesh.along(&["y", "x"]).unwrap()),
         }
-        _ => (worker, groups * group_size),
-    };
-    let by_rows = layout == Layout::split(0) || layout == Layout::split_in_group(0);
-    let ((top, bottom), (left, right)) = match layout {
-        Layout::Replicated => ((0, rows), (0, columns)),
-        _ if by_rows => (range(rows, rank, ranks), (0, columns)),
-        _ => ((0, rows), range(columns, rank, ranks)),
-    };
+    }
+
+    /// Whether a session of other workers can load the layout.
+    fn is_of_any_world(self) -> bool {
+        !matches!(self, Self::Split { over: Over::X | Over::YX, .. })
+    }
+}
+
+/// The elements of a `rows × columns` matrix that a worker has, by plain slicing. Element (i, j) is 100 i + j.
+fn part(case: Case, (rows, columns): (usize, usize), worker: usize, (groups, group_size): Shape) -> Tensor {
+    let (x, y, workers) = (worker / group_size, worker % group_size, groups * group_size);
+    let (mut vertical, mut horizontal) = ((0, rows), (0, columns));
+    if let Case::Split { dim, over } = case {
+        let (rank, ranks) = match over {
+            Over::World => (worker, workers),
+            Over::Group => (y, group_size),
+            Over::X => (x, groups),
+            Over::YX => (y * groups + x, workers),
+        };
+        match dim {
+            0 => vertical = range(rows, rank, ranks),
+            _ => horizontal = range(columns, rank, ranks),
+        }
+    }
+    let ((top, bottom), (left, right)) = (vertical, horizontal);
     let elements = (top..bottom).flat_map(|row| (left..right).map(move |column| (100 * row + column) as f64));
     Tensor::from_vec(elements.collect::<Vec<f64>>(), [bottom - top, right - left]).unwrap()
 }
@@ -49,14 +85,12 @@ fn start((groups, group_size): Shape) -> LaneSession {
 fn any_number_of_workers_loads_what_any_number_has_saved(_: Kind) {
     let worlds: Vec<Shape> =
         (1..=6).flat_map(|n| (1..=n).filter(move |g| n % g == 0).map(move |g| (g, n / g))).collect();
-    let layouts =
-        [Layout::Replicated, Layout::split(0), Layout::split(1), Layout::split_in_group(0), Layout::split_in_group(1)];
+    let overs = [Over::World, Over::Group, Over::X, Over::YX];
+    let split = overs.into_iter().flat_map(|over| [0, 1].map(|dim| Case::Split { dim, over }));
+    let cases: Vec<_> = [Case::Replicated].into_iter().chain(split).collect();
     let world = proptest::sample::select(worlds);
-    let entry = (
-        proptest::sample::select(layouts.to_vec()),
-        proptest::option::of(proptest::sample::select(layouts.to_vec())),
-        1usize..3,
-    );
+    let entry =
+        (proptest::sample::select(cases.clone()), proptest::option::of(proptest::sample::select(cases)), 1usize..3);
     let strategy = (world.clone(), world, proptest::collection::vec(entry, 1..6));
     let config = Config { cases: 40, failure_persistence: None, ..Config::default() };
     TestRunner::new(config)
@@ -67,26 +101,31 @@ fn any_number_of_workers_loads_what_any_number_has_saved(_: Kind) {
             let first = start(saved);
             block_on(async {
                 let mut handles = Vec::new();
-                for (layout, _, factor) in &entries {
-                    handles.push(scattered(&first, |worker| Some(part(*layout, matrix(*factor), worker, saved))).await);
+                for (case, _, factor) in &entries {
+                    handles.push(scattered(&first, |worker| Some(part(*case, matrix(*factor), worker, saved))).await);
                 }
                 let named = entries.iter().zip(&handles).enumerate();
-                let named = named.map(|(index, ((layout, _, _), handle))| (format!("t{index}"), handle, *layout));
+                let named =
+                    named.map(|(index, ((case, _, _), handle))| (format!("t{index}"), handle, case.layout(saved)));
                 checkpoint::save(&first, folder.path(), 7, named).await.unwrap().await.unwrap();
             });
             end(&first);
             let second = start(loaded);
             block_on(async {
-                let requests = entries.iter().enumerate();
-                let requests =
-                    requests.map(|(index, (layout, other, _))| (format!("t{index}"), other.unwrap_or(*layout)));
-                let requests: Vec<_> = requests.collect();
+                let request = |(index, (case, other, _)): (usize, &(Case, Option<Case>, usize))| {
+                    let name = format!("t{index}");
+                    match other {
+                        None if case.is_of_any_world() || saved == loaded => Request::from(name),
+                        other => (name, other.unwrap_or(*case).layout(loaded)).into(),
+                    }
+                };
+                let requests: Vec<_> = entries.iter().enumerate().map(request).collect();
                 let found = checkpoint::load_only(&second, folder.path(), requests).await.unwrap().unwrap();
-                for (index, (layout, other, factor)) in entries.iter().enumerate() {
+                for (index, (case, other, factor)) in entries.iter().enumerate() {
                     let handle = found.tensor(&format!("t{index}")).unwrap();
                     let tensors: Vec<Tensor> = second.get_all_as(handle).await.unwrap();
                     for (worker, tensor) in tensors.iter().enumerate() {
-                        let wanted = part(other.unwrap_or(*layout), matrix(*factor), worker, loaded);
+                        let wanted = part(other.unwrap_or(*case), matrix(*factor), worker, loaded);
                         assert_eq!(tensor.shape(), wanted.shape());
                         assert_eq!(tensor.to_vec::<f64>().unwrap(), wanted.to_vec::<f64>().unwrap());
                     }
@@ -172,13 +211,57 @@ fn parts_of_unequal_size_load_in_as_many_workers(_: Kind) {
     end(&session);
 }
 
+fn a_mesh_that_does_not_fit_is_refused_at_the_save_and_at_the_load(_: Kind) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("step-000001");
+    let over = |mesh: &str| Layout::split_over(0, mesh.parse::<Mesh>().unwrap().along(&["tp"]).unwrap());
+    let session = start((1, 4));
+    let rows = |worker: usize| crate::numbers(40 * (worker % 2) as i32, 40);
+    block_on(async {
+        let handle = scattered(&session, |worker| Some(rows(worker))).await;
+        let entries = |mesh| [("rows", &handle, over(mesh))];
+        let error = checkpoint::save(&session, folder.path(), 1, entries("dp=2,tp=3")).await.unwrap_err().to_string();
+        assert_eq!(
+            error,
+            format!(
+                "`{}`: tensor `rows`: it can't be split along dimension 0 over `tp of dp=2,tp=3`: mesh `dp=2,tp=3` has 6 \
+                 places, and the session has 4 workers; `dp=2,tp=2` or `dp=1,tp=4` would fit",
+                path.display()
+            )
+        );
+        checkpoint::save(&session, folder.path(), 1, entries("dp=2,tp=2")).await.unwrap().await.unwrap();
+        let index = std::fs::read_to_string(path.join("index.json")).unwrap();
+        assert!(index.contains(r#"{"split":{"dim":0,"over":"tp of dp=2,tp=2"}}"#), "{index}");
+        // Two copies; the workers of one write it.
+        assert_eq!(names(&path).len(), 3);
+    });
+    end(&session);
+    let session = start((1, 2));
+    block_on(async {
+        let error = checkpoint::load(&session, folder.path()).await.unwrap_err().to_string();
+        assert_eq!(
+            error,
+            format!(
+                "`{}`: tensor `rows`: it can't be loaded split along dimension 0 over `tp of dp=2,tp=2`: mesh `dp=2,tp=2` \
+                 has 4 places, and the session has 2 workers; `dp=1,tp=2` or `dp=2,tp=1` would fit; choose its layout with \
+                 `load_only`",
+                path.display()
+            )
+        );
+        let loaded = checkpoint::load_only(&session, folder.path(), [("rows", over("dp=1,tp=2"))]).await;
+        let expected = [0, 1].map(|worker| rows(worker).to_vec::<i32>().unwrap());
+        assert_eq!(crate::values(&session, loaded.unwrap().unwrap().tensor("rows").unwrap()).await, expected);
+    });
+    end(&session);
+}
+
 fn tensors_of_groups_are_saved_beside_tensors_of_unequal_size(_: Kind) {
     let folder = tempfile::tempdir().unwrap();
     let session = start((2, 2));
     block_on(async {
         let own = scattered(&session, |worker| Some(crate::numbers(0, 100 / (worker + 1)))).await;
         let split = scattered(&session, |worker| Some(crate::numbers(40 * (worker % 2) as i32, 40))).await;
-        let entries = [("own", &own, Layout::PerWorker), ("split", &split, Layout::split_in_group(0))];
+        let entries = [("own", &own, Layout::PerWorker), ("split", &split, Layout::split_over(0, Scope::Group))];
         checkpoint::save(&session, folder.path(), 1, entries).await.unwrap().await.unwrap();
         let loaded = checkpoint::load(&session, folder.path()).await.unwrap().unwrap();
         let expected = [0, 1, 0, 1].map(|rank| crate::numbers(40 * rank, 40).to_vec::<i32>().unwrap());

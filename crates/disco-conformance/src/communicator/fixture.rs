@@ -95,7 +95,7 @@ impl<'a> Fixture<'a> {
     pub(crate) fn comm(&mut self) -> Result<&mut dyn Communicator> {
         match &mut self.child {
             Some(child) => Ok(&mut **child),
-            None => self.ctx.comm_in(self.scope == Scope::Group),
+            None => self.ctx.comm_in(&(self.scope == Scope::Group).into()),
         }
     }
 

@@ -1,7 +1,7 @@
 //! Arguments as compiled code passes them.
 
 use disco_core::function::Args;
-use disco_core::{Error, Result, Shape, Value, WorkerId};
+use disco_core::{Error, Result, Scope, Shape, Value, WorkerId};
 
 /// A bool, which compiled code passes as an int.
 pub(super) fn flag(args: &Args<'_>, index: usize) -> Result<bool> {
@@ -10,6 +10,11 @@ pub(super) fn flag(args: &Args<'_>, index: usize) -> Result<bool> {
         Value::Int(number @ 0..=1) => Ok(number == 1),
         other => Err(Error::Argument { index, expected: "a bool", found: other.kind().into() }),
     }
+}
+
+/// The flag `in_group`.
+pub(super) fn scope(args: &Args<'_>, index: usize) -> Result<Scope> {
+    flag(args, index).map(Scope::from)
 }
 
 /// An int, which compiled code passes as a shape of one extent.

@@ -3,7 +3,7 @@
 use disco_core::function::{Args, BoxError};
 use disco_core::{CommunicatorExt as _, Error, Object, Rank, Reduction, Result, Tensor, Value, WorkerContext};
 
-use super::arguments::{flag, number, worker};
+use super::arguments::{number, scope, worker};
 
 const ROOT: Rank = Rank::new(0);
 
@@ -22,32 +22,32 @@ fn none(done: Result<()>) -> Result<Object, BoxError> {
 
 pub(super) fn all_reduce(ctx: &mut WorkerContext, args: &Args<'_>) -> Result<Object, BoxError> {
     let (src, kind): (Tensor, _) = (args.take(0)?, reduction(number(args, 1)?)?);
-    let (in_group, dst): (_, Tensor) = (flag(args, 2)?, args.take(3)?);
-    none(ctx.comm_in(in_group)?.all_reduce(&src, &dst, kind))
+    let (scope, dst): (_, Tensor) = (scope(args, 2)?, args.take(3)?);
+    none(ctx.comm_in(&scope)?.all_reduce(&src, &dst, kind))
 }
 
 pub(super) fn all_gather(ctx: &mut WorkerContext, args: &Args<'_>) -> Result<Object, BoxError> {
-    let (src, in_group, dst): (Tensor, _, Tensor) = (args.take(0)?, flag(args, 1)?, args.take(2)?);
-    none(ctx.comm_in(in_group)?.all_gather(&src, &dst))
+    let (src, scope, dst): (Tensor, _, Tensor) = (args.take(0)?, scope(args, 1)?, args.take(2)?);
+    none(ctx.comm_in(&scope)?.all_gather(&src, &dst))
 }
 
 pub(super) fn broadcast_from_worker_0(ctx: &mut WorkerContext, args: &Args<'_>) -> Result<Object, BoxError> {
-    let (src, in_group, dst): (Tensor, _, Tensor) = (args.take(0)?, flag(args, 1)?, args.take(2)?);
-    let comm = ctx.comm_in(in_group)?;
+    let (src, scope, dst): (Tensor, _, Tensor) = (args.take(0)?, scope(args, 1)?, args.take(2)?);
+    let comm = ctx.comm_in(&scope)?;
     let src = (comm.rank() == ROOT).then_some(src);
     none(comm.enqueue(&[disco_core::Op::Broadcast { src, dst, root: ROOT }]))
 }
 
 pub(super) fn scatter_from_worker_0(ctx: &mut WorkerContext, args: &Args<'_>) -> Result<Object, BoxError> {
-    let (src, in_group, dst): (Option<Tensor>, _, Tensor) = (args.take(0)?, flag(args, 1)?, args.take(2)?);
-    let comm = ctx.comm_in(in_group)?;
+    let (src, scope, dst): (Option<Tensor>, _, Tensor) = (args.take(0)?, scope(args, 1)?, args.take(2)?);
+    let comm = ctx.comm_in(&scope)?;
     let src = src.filter(|_| comm.rank() == ROOT);
     none(comm.scatter(src.as_ref(), &dst, ROOT))
 }
 
 pub(super) fn gather_to_worker_0(ctx: &mut WorkerContext, args: &Args<'_>) -> Result<Object, BoxError> {
-    let (src, in_group, dst): (Tensor, _, Option<Tensor>) = (args.take(0)?, flag(args, 1)?, args.take(2)?);
-    let comm = ctx.comm_in(in_group)?;
+    let (src, scope, dst): (Tensor, _, Option<Tensor>) = (args.take(0)?, scope(args, 1)?, args.take(2)?);
+    let comm = ctx.comm_in(&scope)?;
     let dst = dst.filter(|_| comm.rank() == ROOT);
     none(comm.gather(&src, dst.as_ref(), ROOT))
 }

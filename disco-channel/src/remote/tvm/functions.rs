@@ -76,7 +76,7 @@ fn worker_rank(ctx: &mut WorkerContext) -> Result<i64> {
 
 fn all_gather(ctx: &mut WorkerContext, src: Tensor, in_group: Value, dst: Tensor) -> Result<()> {
     let in_group = flag("allgather", &in_group)?;
-    ctx.comm_in(in_group)?.all_gather(&src, &dst)
+    ctx.comm_in(&in_group.into())?.all_gather(&src, &dst)
 }
 
 fn all_reduce(ctx: &mut WorkerContext, src: Tensor, kind: Shape, in_group: Value, dst: Tensor) -> Result<()> {
@@ -89,7 +89,7 @@ fn all_reduce(ctx: &mut WorkerContext, src: Tensor, kind: Shape, in_group: Value
         Some(4) => Reduction::Avg,
         _ => return Err(Error::invalid(format!("allreduce: {kind} is not the number of a reduction of TVM"))),
     };
-    ctx.comm_in(in_group)?.all_reduce(&src, &dst, reduction)
+    ctx.comm_in(&in_group.into())?.all_reduce(&src, &dst, reduction)
 }
 
 /// An element type, which TVM passes as a value or by name.

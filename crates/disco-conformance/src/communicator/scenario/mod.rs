@@ -1,10 +1,11 @@
-//! Scenarios that the controller runs: failures, mismatches, deadlines, dropped communicators, concurrent submissions, handles.
+//! Scenarios that the controller runs: failures, mismatches, deadlines, dropped communicators, concurrent submissions, handles, meshes.
 
 mod abort;
 mod deadline;
 mod dropped;
 mod handles;
 mod merge_panic;
+mod meshes;
 mod mismatch;
 mod order;
 
@@ -44,6 +45,8 @@ pub(super) enum Scenario {
     Order,
     /// The controller calls collectives with handles.
     Handles,
+    /// Communicators along axes of meshes.
+    Meshes,
     /// The session compares calls, and all ranks call the same.
     Checked,
 }
@@ -58,6 +61,7 @@ pub(super) fn all() -> impl Iterator<Item = Scenario> {
         Scenario::Dropped,
         Scenario::Order,
         Scenario::Handles,
+        Scenario::Meshes,
         Scenario::Checked,
     ])
 }
@@ -90,6 +94,9 @@ impl Scenario {
                 needs.map(|reduction| (OpKind::AllReduce, DType::I32, Some(reduction))).into()
             }
             Self::Handles => handles::NEEDS.map(|kind| (kind, DType::I32, sum_of(kind))).into(),
+            Self::Meshes => {
+                vec![(OpKind::AllReduce, DType::I32, Some(Reduction::Sum)), (OpKind::AllGather, DType::I32, None)]
+            }
             Self::Checked => Vec::new(),
         }
     }
@@ -118,6 +125,7 @@ impl Scenario {
             Self::Dropped => dropped::run(session, harness, run).await?,
             Self::Order => return order::run(session).await,
             Self::Handles => return handles::run(session).await,
+            Self::Meshes => return meshes::run(session).await,
             Self::Checked => return checked(session, run).await,
         };
         recover(session, harness, run).await?;
@@ -172,6 +180,7 @@ impl fmt::Display for Scenario {
             Self::Dropped => f.write_str("drop::a_rank_that_drops_its_communicator_ends_the_wait_of_the_others"),
             Self::Checked => f.write_str("checked::collectives_give_the_same_results"),
             Self::Handles => f.write_str("handles::the_controller_exchanges_tensors_with_any_root_and_counts"),
+            Self::Meshes => f.write_str("meshes::communicators_along_axes_are_those_of_splits_by_hand"),
             Self::Order => f.write_str("order::concurrent_submissions_arrive_in_one_order"),
         }
     }
