@@ -163,7 +163,7 @@ impl Transformer {
     }
 
     /// Goes on after lost workers were replaced and `init_ccl` was called: the communicator becomes a
-    /// [new one](Comm::rejoin). Collective: workers that replaced lost ones call [`Comm::world`] and [`Transformer::load`], which
+    /// [new one](Comm::rejoin). Collective: workers that replaced lost ones call [`Comm::over`] and [`Transformer::load`], which
     /// compare their model with this one. New workers have no caches, so prompts have to be computed
     /// again.
     ///

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use disco_candle::Comm;
 use disco_candle::weights::{Shards, Weights};
 use disco_core::function::Json;
-use disco_core::{Error, Object, Opaque, WorkerContext};
+use disco_core::{Error, Object, Opaque, Scope, WorkerContext};
 use serde::{Deserialize, Serialize};
 
 use crate::{Config, ExpertSplit, Generation, ModelError, Precision, Sampler, Steps, Transformer, plan};
@@ -26,13 +26,16 @@ pub struct Load {
     pub ignored_keys: Vec<String>,
     /// How the experts of a mixture are split over the workers.
     pub expert_split: ExpertSplit,
+    /// The workers that share one copy of the model. With axes of a [mesh](disco_core::Mesh::along), there is a copy along
+    /// each line, and each may get its own batch: a handle with another [`Batch`] on each worker.
+    pub over: Scope,
     /// Tokens that end a text beside those of the model's configuration.
     pub ends: Vec<u32>,
     /// Threads of each worker.
     pub threads: usize,
     /// Whether waits for other workers are measured apart, which costs a barrier for each collective.
     pub measures_waits: bool,
-    /// Number of the largest logits of each prompt that worker 0 prints on standard error, a line
+    /// Number of the largest logits of each prompt that the first rank of each copy prints on standard error, a line
     /// `logits [[token, logit], ..]` each.
     pub print_logits: usize,
     /// Whether greedy steps on a GPU are replayed as a graph.
@@ -40,13 +43,14 @@ pub struct Load {
 }
 
 impl Load {
-    /// Loads a model for workers of one thread.
+    /// Loads a model over all workers, each of one thread.
     pub fn new(model: PathBuf, precision: Precision) -> Self {
         Self {
             model,
             precision,
             ignored_keys: Vec::new(),
             expert_split: ExpertSplit::default(),
+            over: Scope::World,
             ends: Vec::new(),
             threads: 1,
             measures_waits: false,
@@ -141,7 +145,7 @@ pub(crate) fn open(
     progress: Option<impl Fn(u64, u64) + Send + Sync + 'static>,
 ) -> Result<(Transformer, Arc<Weights>), ModelError> {
     disco_candle::compute_threads(load.threads).map_err(disco_candle::to_candle)?;
-    let comm = Comm::world(ctx).map_err(disco_candle::to_candle)?;
+    let comm = Comm::over(ctx, &load.over).map_err(disco_candle::to_candle)?;
     comm.measure_waits(load.measures_waits).map_err(disco_candle::to_candle)?;
     let weights = Arc::new(Weights::open(&load.model)?);
     let mut config = Config::open_ignoring(&weights, &load.ignored_keys)?;
@@ -230,7 +234,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Prints the largest logits after each prompt on worker 0.
+    /// Prints the largest logits after each prompt on rank 0.
     #[expect(clippy::disallowed_methods, reason = "all of them are sorted on the host")]
     fn print_logits(&self, prompts: &[Vec<u32>]) -> Result<(), ModelError> {
         let (_, hidden) = self.model.prompt(prompts)?;

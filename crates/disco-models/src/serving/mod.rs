@@ -1,7 +1,7 @@
 //! Worker functions for sequences that come and go: the controller plans each step, and the workers compute it.
 //!
 //! `disco.models.serve` reads the model and makes the pool of blocks for keys and values; its result, the worker's state, is the first argument
-//! of `serve.step`, whose second argument is a [`Plan`]. Worker 0 returns the [`Reply`]; the others return nothing. The
+//! of `serve.step`, whose second argument is a [`Plan`]. Rank 0 of each copy of the model returns the [`Reply`]; other ranks return nothing. The
 //! workers keep the last token of each sequence, so that the controller can plan and send the next step before it has the
 //! reply of this one: commands are executed in order, and so a block that the controller takes from one sequence can be
 //! given to another one in the next step.
@@ -78,8 +78,9 @@ fn serve(ctx: &mut WorkerContext, Json(serve): Json<Serve>, kept: Object) -> Res
 /// Worker function: computes a step.
 fn step(ctx: &mut WorkerContext, server: Rc<RefCell<Server>>, plan: Arc<[u8]>) -> Result<Option<Vec<u8>>, ModelError> {
     let plan = Plan::from_bytes(&plan).map_err(ModelError::Call)?;
-    let reply = server.borrow_mut().step(ctx, plan)?;
-    if ctx.worker().index() != 0 {
+    let mut server = server.borrow_mut();
+    let reply = server.step(ctx, plan)?;
+    if server.model.comm().rank() != 0 {
         return Ok(None);
     }
     let bytes = postcard::to_allocvec(&reply).map_err(|error| ModelError::Call(format!("the reply: {error}")))?;

@@ -140,7 +140,7 @@ impl Plan {
     }
 }
 
-/// What worker 0 says of a step.
+/// What rank 0 says of a step.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[non_exhaustive]
 pub struct Reply {
@@ -150,7 +150,7 @@ pub struct Reply {
     pub rows: Vec<Replied>,
 }
 
-/// What worker 0 says of a row.
+/// What rank 0 says of a row.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[non_exhaustive]
 pub struct Replied {

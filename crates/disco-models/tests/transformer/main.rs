@@ -5,6 +5,7 @@
 
 mod configuration;
 mod converted;
+mod copies;
 #[path = "../../examples/compare/dequantise.rs"]
 mod dequantise;
 mod draw;
