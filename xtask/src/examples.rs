@@ -1,11 +1,13 @@
 //! The examples of the facade, as data.
 
 /// Examples, with the arguments of each run. A test compares this with the folder.
-pub(crate) const EXAMPLES: [(&str, &str); 17] = [
+pub(crate) const EXAMPLES: [(&str, &str); 19] = [
     ("bare_communicator", ""),
     ("digits", "--epochs 2 --workers 2"),
     ("digits", "--epochs 2 --workers 2 --session processes"),
     ("hello", ""),
+    ("mesh", ""),
+    ("mesh", "--processes"),
     ("node", ""),
     ("own_backend", ""),
     ("own_reduction", ""),
