@@ -209,10 +209,15 @@ impl fmt::Display for LossCause {
                 if *end != ProcessEnd::Unknown {
                     write!(f, ": {end}")?;
                 }
-                if *connected {
-                    Ok(())
-                } else {
-                    f.write_str(" before it connected; does its `main` call `disco::init()` first?")
+                match end {
+                    _ if *connected => Ok(()),
+                    ProcessEnd::Exited(0) | ProcessEnd::Unknown => {
+                        f.write_str(" before it connected; does its `main` call `disco::init()` first?")
+                    }
+                    ProcessEnd::Exited(_) => {
+                        f.write_str(" before it connected; its standard error may have the reason")
+                    }
+                    ProcessEnd::Signaled { .. } => f.write_str(" before it connected"),
                 }
             }
             LossCause::ThreadEnded(None) => f.write_str("its thread ended before shutdown"),

@@ -1,10 +1,11 @@
 //! The end of peers and of the lane.
 
+use std::process::ExitStatus;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use disco_core::channel::Signal;
-use disco_core::error::{LossCause, LostPeer, Node};
+use disco_core::error::{LossCause, LostPeer, Node, ProcessEnd};
 use disco_core::wire::Message;
 use disco_core::{Error, Result, WorkerId, WorkerRange};
 
@@ -171,6 +172,23 @@ impl Controller {
         }
         self.out.act(Action::Started(Err(error.clone())));
         self.finish(now);
+    }
+
+    /// Fails the start if the process of the node in a place has ended while nodes are awaited.
+    pub(super) fn give_up_without(&mut self, place: usize, status: Option<ExitStatus>, now: Instant) {
+        let (Phase::Starting(_), Side::Nodes(side)) = (self.phase, &self.side) else { return };
+        let Some(nodes) = side.admission.as_ref().filter(|nodes| !nodes.has_started()) else { return };
+        let number = side.number(place);
+        let node = Node::new(number, nodes.terms.name(number, None));
+        let workers = side.workers_of(self.workers, place, 1);
+        let end = status.map_or(ProcessEnd::Unknown, ProcessEnd::from);
+        let why = match nodes.refusals() {
+            Some(refused) => LossCause::Refused(format!("its process ended: {end}; refused: {refused}")),
+            None => LossCause::ProcessEnded { end, connected: false },
+        };
+        let error = Error::peer_lost(LostPeer::Node { node, behind: 0, workers }, why);
+        tracing::info!(%error, "the process of a node ended before all nodes had joined");
+        self.give_up(&error, now);
     }
 
     /// Ends admission: closes the listener and the connections that are not peers. Nodes among them are told `why`.

@@ -161,9 +161,10 @@ impl Controller {
             }
             Event::Ended(place, status) => {
                 self.set_process(place, Process::Ended(status));
-                // Its end of the connection may be held open by another process, so it is closed here.
-                if self.side.kind() == Kind::Process {
-                    self.close(place, Cause::Unknown, now);
+                match self.side.kind() {
+                    // Its end of the connection may be held open by another process, so it is closed here.
+                    Kind::Process => self.close(place, Cause::Unknown, now),
+                    Kind::Node => self.give_up_without(place, status, now),
                 }
                 self.end_if_over(now);
             }

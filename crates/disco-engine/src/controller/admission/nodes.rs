@@ -8,6 +8,7 @@
 //! the same way, in the places that the controller has chosen.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
 use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -319,6 +320,11 @@ impl Nodes {
         self.missing.0.set(self.terms.count().saturating_sub(self.joined.len()));
     }
 
+    /// The connections that were refused, with the reasons, if there are any.
+    pub(crate) fn refusals(&self) -> Option<&impl Display> {
+        Some(&self.refused).filter(|refused| !refused.is_empty())
+    }
+
     /// Describes the nodes that have not joined, and the connections that were refused.
     pub(crate) fn missing(&self) -> String {
         let taken: BTreeSet<u32> = self.joined.values().filter_map(|joined| joined.request.node).collect();
@@ -337,8 +343,8 @@ impl Nodes {
             // Some of the joined nodes did not ask for a number.
             false => format!("{missing} of {} did not join", free.join(", ")),
         };
-        if !self.refused.is_empty() {
-            text += &format!("; refused: {}", self.refused);
+        if let Some(refused) = self.refusals() {
+            text += &format!("; refused: {refused}");
         }
         text
     }

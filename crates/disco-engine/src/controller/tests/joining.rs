@@ -1,6 +1,30 @@
 //! Timeouts and refusals while nodes join.
 
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::ExitStatus;
+
 use super::*;
+
+/// What becomes of a lane to two nodes if the process of the second one fails after `before`.
+fn after_a_failed_process(before: impl FnOnce(&mut Bench)) -> Vec<String> {
+    let mut bench = Bench::nodes(2);
+    (0..2).for_each(|node| bench.on(Event::Started(node, Some(100 + node as u32))));
+    before(&mut bench);
+    bench.done();
+    bench.on(Event::Ended(1, Some(ExitStatus::from_raw(256))));
+    bench.done()
+}
+
+#[test]
+fn a_process_of_a_node_that_ends_while_nodes_join_fails_the_start_at_once() {
+    let lost = "failed: node 2 with workers 2 to 3 lost: its process ended: exit status: 1";
+    let ended = after_a_failed_process(|bench| bench.join(0, Some(1)));
+    assert_eq!(ended[0], format!("{lost} before it connected; its standard error may have the reason"));
+    let refused = after_a_failed_process(|bench| bench.prove(0, "another secret of many words", Request::default()));
+    assert_eq!(refused[0], format!("{lost}; refused: 127.0.0.1:1000: its token does not match"));
+    let both_joined = after_a_failed_process(|bench| (0..2).for_each(|slot| bench.join(slot, Some(slot + 1))));
+    assert!(both_joined.is_empty(), "a node that has joined is lost with its connection: {both_joined:?}");
+}
 
 #[test]
 fn a_node_that_froze_while_it_waited_joins_again() {

@@ -15,11 +15,11 @@ fn a_process_that_ends_before_it_connects_fails_the_start_with_a_hint() {
     let mut bench = Bench::processes();
     bench.hello(1, 1);
     bench.done();
-    bench.on(Event::Ended(0, Some(ExitStatus::from_raw(256))));
+    bench.on(Event::Ended(0, Some(ExitStatus::from_raw(0))));
     let done = bench.done();
     assert_eq!(
         done[1],
-        "failed: worker 0 lost: its process ended: exit status: 1 before it connected; does its `main` call \
+        "failed: worker 0 lost: its process ended: exit status: 0 before it connected; does its `main` call \
          `disco::init()` first?"
     );
     assert!(done.contains(&"Kill(1)".to_owned()) && bench.sent_to(1).contains(&"Bye".to_owned()));
