@@ -145,6 +145,9 @@ pub mod internal {
     pub use crate::remote::node::be_node;
     pub use crate::remote::role::{WorkerProgram, set_worker_program};
     pub use crate::remote::signals;
+    pub use crate::remote::start_nodes::START_NODE;
+    pub use disco_channel::nodes::everywhere;
+    pub use disco_channel::terminal::print as print_line;
 }
 
 // A crate that is never mentioned is not linked, so it registers nothing.

@@ -71,6 +71,6 @@ pub use remote::fuzzing;
 #[cfg(all(target_os = "linux", feature = "tvm", not(loom)))]
 pub use remote::tvm;
 #[cfg(all(target_os = "linux", not(loom)))]
-pub use remote::{NodeLane, ProcessEndpoint, ProcessLane, environment, nodes, processes, programs};
+pub use remote::{NodeLane, ProcessEndpoint, ProcessLane, environment, nodes, processes, programs, terminal};
 #[cfg(not(loom))]
 pub use threads::{ThreadEndpoint, ThreadLane};

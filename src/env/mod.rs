@@ -13,7 +13,8 @@ use disco_core::{Error, Result};
 use crate::{Builder, SessionKind};
 
 /// The settings of a session, read from `DISCO_SESSION`, `DISCO_WORKERS`, `DISCO_GROUPS`, `DISCO_NODES`,
-/// `DISCO_LISTEN`, `DISCO_SPARES`, `DISCO_APART`, `DISCO_LOG_DIR`, `DISCO_BACKEND` and `DISCO_DEVICES`.
+/// `DISCO_LISTEN`, `DISCO_HOSTS`, `DISCO_NODE_LAUNCHER`, `DISCO_SPARES`, `DISCO_APART`, `DISCO_LOG_DIR`, `DISCO_BACKEND`
+/// and `DISCO_DEVICES`.
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -30,6 +31,12 @@ pub struct Settings {
     /// Address where other nodes connect. Default: any free port of the loopback address; under a launcher the port that
     /// its tasks know, on all interfaces.
     pub listen: Option<String>,
+    /// Machines on which [`node_launcher`](Self::node_launcher) starts the nodes 1, 2, … of a session of nodes. If they are as
+    /// many as `nodes`, this machine has the controller alone, and the session is apart. Default: none.
+    pub hosts: Vec<String>,
+    /// The program that starts each node on its host; `disco run --hosts` sets it. Default: none, and nodes are started
+    /// by hand.
+    pub node_launcher: Option<PathBuf>,
     /// Number of processes that wait to take the places of lost ones; see `ProcessOptions::spares`. Default: 0.
     pub spares: usize,
     /// Whether no worker is a thread of this process; see `Builder::apart`. Default: false.
@@ -111,8 +118,43 @@ impl Settings {
         let (workers, groups) = (number("DISCO_WORKERS", nodes.max(tasks))?, number("DISCO_GROUPS", 1)?);
         let (listen, log_dir) = (text("DISCO_LISTEN")?, variable("DISCO_LOG_DIR").path());
         let spares = number("DISCO_SPARES", 0)?;
-        Ok(Self { session, workers, groups, nodes, listen, spares, apart, log_dir, backend, devices })
+        let hosts = variable("DISCO_HOSTS").list("hosts", "a,b", |text| Some(text.to_owned()))?;
+        let node_launcher = variable("DISCO_NODE_LAUNCHER").path();
+        check_hosts(&hosts, node_launcher.is_some(), nodes, apart)?;
+        Ok(Self {
+            session,
+            workers,
+            groups,
+            nodes,
+            listen,
+            hosts,
+            node_launcher,
+            spares,
+            apart,
+            log_dir,
+            backend,
+            devices,
+        })
     }
+}
+
+/// Checks that each node but that of this machine, if it has one, has a host.
+///
+/// # Errors
+/// There are too few or too many hosts, or no program that starts the nodes; this machine has the controller alone, and the
+/// session is not apart.
+fn check_hosts(hosts: &[String], has_launcher: bool, nodes: usize, apart: bool) -> Result<()> {
+    let count = hosts.len();
+    let why = match has_launcher {
+        false if count == 0 => return Ok(()),
+        true if count + 1 == nodes || count == nodes && apart => return Ok(()),
+        false => "DISCO_NODE_LAUNCHER is not set".to_owned(),
+        true if count == nodes => {
+            "the nodes are as many, so this machine has no worker, which needs DISCO_APART=1".to_owned()
+        }
+        true => format!("DISCO_NODES is {nodes}, but with this machine these are {}", count + 1),
+    };
+    Err(Error::invalid(format!("DISCO_HOSTS names {count} machines: {why}; `disco run --hosts` sets these variables")))
 }
 
 /// Starts the session that the environment describes; see [`Settings`].
@@ -174,6 +216,20 @@ mod tests {
         assert_eq!(read(&[("DISCO_BACKEND", "mpi")]).unwrap().session, SessionKind::Processes);
         let nodes = read(&[("DISCO_NODES", "2")]).unwrap();
         assert_eq!((nodes.session, nodes.workers, nodes.listen), (SessionKind::Nodes, 2, None));
+    }
+
+    #[test]
+    fn hosts_are_all_nodes_or_all_but_this_machine() {
+        let hosts = |nodes, apart, launcher| {
+            let launcher = ("DISCO_NODE_LAUNCHER", launcher);
+            read(&[("DISCO_NODES", nodes), ("DISCO_HOSTS", "b,c"), ("DISCO_APART", apart), launcher])
+        };
+        assert_eq!(hosts("3", "0", "disco").unwrap().hosts, ["b", "c"]);
+        assert_eq!(hosts("2", "1", "disco").unwrap().node_launcher, Some("disco".into()));
+        let why = |nodes, launcher| hosts(nodes, "0", launcher).unwrap_err().to_string();
+        assert!(why("3", "").contains("DISCO_HOSTS names 2 machines: DISCO_NODE_LAUNCHER is not set"));
+        assert!(why("2", "disco").contains("so this machine has no worker, which needs DISCO_APART=1"));
+        assert!(why("4", "disco").contains("DISCO_NODES is 4, but with this machine these are 3"));
     }
 
     #[test]

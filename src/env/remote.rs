@@ -9,6 +9,7 @@ use disco_core::Result;
 use disco_core::env::Variable;
 
 use super::{Launched, Settings};
+use crate::remote::start_nodes::NodeLauncher;
 use crate::{Builder, SessionKind};
 
 /// Environment variable with the socket where `disco run` learns that its program has read the settings.
@@ -49,7 +50,12 @@ pub(super) fn configure(builder: Builder, settings: &Settings) -> Builder {
     builder.node_options(|nodes| {
         nodes.count = settings.nodes;
         nodes.listen.clone_from(&settings.listen);
-        nodes.announce = Some(Announce::new(show_command));
+        match &settings.node_launcher {
+            Some(program) => {
+                nodes.launcher = Some(NodeLauncher { program: program.clone(), hosts: settings.hosts.clone() });
+            }
+            None => nodes.announce = Some(Announce::new(show_command)),
+        }
     })
 }
 

@@ -10,6 +10,7 @@ pub(crate) mod node;
 pub(crate) mod ranks;
 pub(crate) mod role;
 pub mod signals;
+pub(crate) mod start_nodes;
 pub(crate) mod tasks;
 #[cfg(feature = "tvm")]
 pub mod tvm;

@@ -1,14 +1,14 @@
-//! Nodes: joining another program's session, and starting nodes on this machine.
+//! Nodes: joining another program's session.
 
 use std::io::{self, Write as _};
 use std::path::Path;
-use std::process::{self, Stdio};
+use std::process;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use disco_channel::environment;
-use disco_channel::nodes::{self, Announcement, JoinOptions, NodeProcess, StopHandle, Token};
+use disco_channel::nodes::{self, JoinOptions, StopHandle, Token};
 use disco_channel::processes::{self, Invitation, ProcessLane};
 use disco_channel::threads::ThreadLane;
 use disco_core::env::Variable;
@@ -22,19 +22,19 @@ use super::{log_files, signals};
 /// Exit status of a node that SIGTERM ends while it serves no session: that of a shell for this signal.
 const STOPPED: i32 = 128 + SIGTERM;
 /// Environment variable with the controller's address; makes [`init`](crate::init) join as a node.
-const CONNECT: &str = "DISCO_CONNECT";
+pub(super) const CONNECT: &str = "DISCO_CONNECT";
 /// Environment variable with the id of the node.
-const NODE_ID: &str = "DISCO_NODE_ID";
+pub(super) const NODE_ID: &str = "DISCO_NODE_ID";
 /// Environment variable with the rack of the node's machine.
 const RACK: &str = "DISCO_RACK";
 /// Environment variable with the largest number of workers that the node accepts.
 const MAX_WORKERS: &str = "DISCO_MAX_WORKERS";
 /// Environment variable with the process that has started the node.
-const STARTER: &str = "DISCO_STARTER";
+pub(super) const STARTER: &str = "DISCO_STARTER";
 /// Environment variable that makes the node stand by.
-const SPARE: &str = "DISCO_SPARE";
+pub(super) const SPARE: &str = "DISCO_SPARE";
 /// Environment variable with the number of seconds to wait for the controller.
-const JOIN_SECONDS: &str = "DISCO_JOIN_SECONDS";
+pub(super) const JOIN_SECONDS: &str = "DISCO_JOIN_SECONDS";
 
 /// Joins a session as a node, and serves until the session ends. [`init`](crate::init) does the same if `DISCO_CONNECT`
 /// is set. Without a [rack](JoinOptions::rack), `DISCO_RACK` is read.
@@ -144,28 +144,4 @@ fn lane(
         None => output,
     };
     Ok(Arc::new(ProcessLane::new(workers, shared, options)))
-}
-
-/// Starts all nodes on this machine by executing this program once per node. Each node waits for the controller for
-/// `start`, in whole seconds, at least 1.
-pub(crate) fn start_here(
-    announcement: &Announcement,
-    token: &Token,
-    encrypts: Option<bool>,
-    start: Duration,
-    log_dir: Option<&Path>,
-) -> Result<Vec<NodeProcess>> {
-    let seconds = u32::try_from(start.as_secs()).unwrap_or(u32::MAX).max(1);
-    let start = |id: u32| {
-        let mut command = crate::remote::role::command();
-        command.stdin(Stdio::null());
-        command.env(CONNECT, announcement.address.to_string()).env(NODE_ID, id.to_string());
-        command.env(JOIN_SECONDS, seconds.to_string()).env_remove(SPARE).env(STARTER, process::id().to_string());
-        token.pass_on(&mut command);
-        encrypts.map(|encrypts| command.env("DISCO_ENCRYPT", if encrypts { "1" } else { "0" }));
-        log_dir.map(|folder| command.env(log_files::VARIABLE, folder));
-        let refused = |error: std::io::Error| Error::system(format!("node {id} can't be started"), error);
-        command.spawn().map_err(refused).and_then(NodeProcess::new)
-    };
-    (announcement.first_node..).take(announcement.nodes).map(start).collect()
 }

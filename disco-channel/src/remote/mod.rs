@@ -30,7 +30,7 @@ mod reactor;
 pub(crate) mod session;
 mod store;
 mod subset;
-mod terminal;
+pub mod terminal;
 #[cfg(feature = "tvm")]
 pub mod tvm;
 

@@ -1,11 +1,12 @@
-//! Prints workers' lines on this program's output, with control characters escaped on a terminal.
+//! Prints lines of other programs on this program's output, with control characters escaped on a terminal.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal as _, Write};
 
-/// Prints a worker's line with a prefix, in one write. On a terminal, control characters are [escaped](visible).
-pub(crate) fn print(prefix: &str, is_err: bool, line: &[u8]) {
+/// Prints a line, without its newline, with a prefix in brackets, in one write. On a terminal, control characters are
+/// escaped.
+pub fn print(prefix: &str, is_err: bool, line: &[u8]) {
     // The program's output may be closed.
     _ = if is_err {
         write(&mut io::stderr().lock(), io::stderr().is_terminal(), prefix, line)

@@ -6,6 +6,7 @@ use disco_channel::nodes::{Announce, Token};
 use disco_channel::processes::Launch;
 use disco_core::{Error, Result, World};
 
+use crate::remote::start_nodes::NodeLauncher;
 use crate::{Builder, SessionKind};
 
 /// The nodes of a session, and how they join. See [`Builder::node_options`].
@@ -41,6 +42,8 @@ pub struct NodeOptions {
     /// Largest number of nodes to which this program and each node send commands, at least 1. A session with more other
     /// nodes is a tree, in which nodes relay for nodes. Default: 32.
     pub fan_out: Option<usize>,
+    /// Starts the nodes on other machines, instead of this program on this one.
+    pub(crate) launcher: Option<NodeLauncher>,
     /// Whether each worker joins as its own node, even if several are on one machine.
     pub(super) one_worker_each: bool,
     pub(super) names: Vec<String>,
@@ -58,6 +61,7 @@ impl Default for NodeOptions {
             max_pending: None,
             max_unsent: None,
             fan_out: None,
+            launcher: None,
             one_worker_each: false,
             names: Vec::new(),
         }

@@ -9,6 +9,7 @@ use disco_core::worker::WorkerConfig;
 use disco_core::{Result, WorkerRange};
 
 use super::NodeOptions;
+use crate::remote::start_nodes::start_nodes;
 use crate::remote::{log_files, role};
 use crate::{Builder, SessionKind};
 
@@ -47,13 +48,17 @@ impl Builder {
     fn start_with_nodes(&self, config: WorkerConfig) -> Result<LaneSession> {
         let (given, apart, world) = (&self.remote.nodes, self.remote.apart, config.world);
         let NodeOptions { count, one_worker_each, encrypts, .. } = *given;
-        let (nodes, here) = if one_worker_each {
-            (world.size() - usize::from(!apart), u32::from(!apart))
-        } else {
-            (count - 1, world.per_node() as u32)
+        let (nodes, here) = match &given.launcher {
+            _ if one_worker_each => (world.size() - usize::from(!apart), u32::from(!apart)),
+            // This machine has the controller alone.
+            Some(launcher) if launcher.hosts.len() == count => (count, 0),
+            _ => (count - 1, world.per_node() as u32),
         };
-        let announce = given.announce.clone().or_else(|| given.listen.as_ref().map(|_| Announce::default()));
+        let has_launcher = given.launcher.is_some();
+        let listen = given.listen.as_ref().filter(|_| !has_launcher);
+        let announce = given.announce.clone().or_else(|| listen.map(|_| Announce::default()));
         let token = given.token.clone().map_or_else(Token::from_env, |token| Ok(Some(token)))?;
+        let has_token = token.is_some();
         let token = match (token, &announce) {
             (Some(token), _) => token,
             // Nodes that this program starts get the token from it.
@@ -69,19 +74,23 @@ impl Builder {
         options.fan_out = given.fan_out.unwrap_or(options.fan_out);
         options.max_pending = given.max_pending.unwrap_or(options.max_pending);
         options.max_unsent = given.max_unsent;
-        // Nodes that this program starts have its functions and its token.
-        if announce.is_some() {
+        // Nodes that this program starts here have its functions and its token.
+        if announce.is_some() || has_launcher {
             options.report = |text| _ = writeln!(io::stderr(), "disco: {text}");
         }
         // Clients have the token only if the user has.
-        options.answers_status = announce.is_some() && !one_worker_each;
+        options.answers_status = (announce.is_some() || has_launcher && has_token) && !one_worker_each;
         options.announce = match announce {
             Some(announce) => announce,
             None => {
-                role::check()?;
+                let launcher = given.launcher.clone();
+                match &launcher {
+                    Some(launcher) => options.names = launcher.names(),
+                    None => role::check()?,
+                }
                 let (start, log_dir) = (self.start_limit(), self.remote.processes.log_dir.clone());
                 Announce::starting(move |announcement| {
-                    crate::remote::node::start_here(announcement, &token, encrypts, start, log_dir.as_deref())
+                    start_nodes(announcement, launcher.as_ref(), &token, encrypts, start, log_dir.as_deref())
                 })
             }
         };
