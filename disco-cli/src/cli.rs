@@ -37,7 +37,8 @@ enum Command {
     Check(check::Check),
     Ping(ping::Ping),
     Plot(plot::Plot),
-    Run(run::Run),
+    Run(Box<run::Run>),
+    StartNode(run::StartNode),
     Status(status::Status),
     Token(token::Token),
     #[cfg(feature = "nccl")]
@@ -63,7 +64,10 @@ pub fn main(name: &'static str) -> ExitCode {
     take_role();
     let matches = Cli::command().name(name).bin_name(name).get_matches();
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
-    log::start(cli.log_format);
+    log::start(match cli.command {
+        Command::StartNode(_) => run::StartNode::log_format(),
+        _ => cli.log_format,
+    });
     let mut out = io::stdout().lock();
     let ended = execute(cli.command, name, &mut out).and_then(|code| {
         out.flush()?;
@@ -91,6 +95,10 @@ fn take_role() {
         // The value is the next argument unless it follows `=`.
         command = args.nth(usize::from(command == "--log-format")).unwrap_or_default();
     }
+    // The variables of a node are those of the program that it starts.
+    if command == disco::internal::START_NODE {
+        return;
+    }
     if !WITH_SESSIONS.iter().any(|name| command == *name) {
         return disco::internal::init_without_launcher();
     }
@@ -108,6 +116,7 @@ fn execute(command: Command, name: &str, out: &mut impl Write) -> anyhow::Result
         Command::Ping(ping) => ping.run(out),
         Command::Plot(plot) => plot.run(),
         Command::Run(run) => run.run(),
+        Command::StartNode(node) => node.run(),
         Command::Status(status) => status.run(out),
         Command::Token(token) => token.run(),
         #[cfg(feature = "nccl")]

@@ -1,5 +1,12 @@
 //! `disco run`
 
+mod copy;
+mod host_list;
+mod hosts;
+mod script;
+mod ssh;
+mod start_node;
+
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::process::CommandExt as _;
@@ -12,6 +19,8 @@ use disco::launcher::Place;
 use disco::{SessionKind, World, backend};
 use disco_core::env::Variable;
 
+use self::host_list::Host;
+pub(crate) use self::start_node::StartNode;
 use crate::session::Layout;
 use crate::values;
 use crate::{restart, supervisor, watch};
@@ -41,7 +50,9 @@ pub(crate) struct Run {
     /// Number of machines, including this one; prints the command to run on the others, which need the token
     #[arg(long, default_value_t = 1, value_parser = values::nodes)]
     nodes: usize,
-    /// Address where the other machines connect [default: any free port of 127.0.0.1]
+    #[command(flatten)]
+    hosts: hosts::Options,
+    /// Address where the other machines connect [default: any free port of 127.0.0.1; with --hosts any of all interfaces]
     #[arg(long, value_name = "HOST:PORT", value_parser = values::addresses)]
     listen: Option<String>,
     /// Processes that are started ahead, and take the places of workers that are lost, for `--session processes` [default:
@@ -80,15 +91,25 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
-        let usual = if self.nodes > 1 { SessionKind::Nodes } else { SessionKind::of(&self.backend) };
+    pub(crate) fn run(mut self) -> anyhow::Result<ExitCode> {
+        let others = self.take_machines()?;
+        let usual = if self.is_on_several(&others) { SessionKind::Nodes } else { SessionKind::of(&self.backend) };
         let apart = self.apart || Variable::read("DISCO_APART").flag()?.unwrap_or(false);
         let layout = Layout::new(self.session, usual, apart)?;
         let place = match Place::from_env() {
             // The options say what the launcher does not.
-            Err(_) if self.workers.is_some() || self.nodes > 1 || self.session.is_some() => None,
+            Err(_) if self.workers.is_some() || self.is_on_several(&others) || self.session.is_some() => None,
             place => place?.filter(Place::is_one_of_several),
         };
+        ensure!(
+            others.is_empty() || place.is_none(),
+            "--hosts has no effect under a launcher, which starts the program on its machines itself"
+        );
+        ensure!(
+            others.is_empty() || layout.kind == SessionKind::Nodes,
+            "--session {} runs on one machine, but --hosts names others",
+            layout.kind
+        );
         let is_task = place.is_some();
         let serves = place.as_ref().is_some_and(|place| place.rank > 0);
         let tasks = place.and_then(|place| self.workers_of(&place, layout));
@@ -101,7 +122,8 @@ impl Run {
         } else {
             self.check_effects(layout.kind)?
         }
-        let launcher = if is_task && self.launcher.is_none() { Vec::new() } else { self.launcher(workers, layout)? };
+        let launcher =
+            if is_task && self.launcher.is_none() { Vec::new() } else { self.launcher(workers, layout, &others)? };
         ensure!(
             self.log_dir.is_none() || launcher.is_empty(),
             "--log-dir has no effect on ranks started by MPI's launcher: their output goes through the launcher"
@@ -119,6 +141,7 @@ impl Run {
         let mut command = Command::new(program);
         command.args(args);
         self.set_variables(&mut command, workers, layout, is_task);
+        self.hosts.prepare(&mut command, &others, &self.program)?;
         if is_watched && let Err(error) = watch::begin(&mut command, program) {
             tracing::debug!(%error, "nothing tells whether the program reads the settings");
         }
@@ -127,6 +150,30 @@ impl Run {
 }
 
 impl Run {
+    /// Sets the options that the machines of `--hosts` determine. Returns the other machines than this one.
+    ///
+    /// # Errors
+    /// The hostfile is wrong, or the numbers of workers contradict each other.
+    fn take_machines(&mut self) -> anyhow::Result<Vec<Host>> {
+        let Some(machines) = self.hosts.machines()? else { return Ok(Vec::new()) };
+        if let (Some(asked), Some(given)) = (self.workers, machines.workers) {
+            ensure!(asked == given, "--workers asks for {asked} workers, but the hosts have {given} together");
+        }
+        self.workers = self.workers.or(machines.workers);
+        self.nodes = machines.count();
+        if !machines.others.is_empty() {
+            self.apart |= !machines.has_here;
+            let named = Variable::read("DISCO_LISTEN").text()?.map(str::to_owned);
+            self.listen = self.listen.take().or(named).or_else(|| Some(format!("{}:0", disco::internal::everywhere())));
+        }
+        Ok(machines.others)
+    }
+
+    /// Whether the session has nodes on other machines.
+    fn is_on_several(&self, others: &[Host]) -> bool {
+        self.nodes > 1 || !others.is_empty()
+    }
+
     /// Sets the variables of the program.
     fn set_variables(&self, command: &mut Command, workers: usize, layout: Layout, is_task: bool) {
         command.env("DISCO_BACKEND", &self.backend).env("DISCO_GROUPS", self.groups.to_string());
@@ -208,12 +255,12 @@ impl Run {
 
     /// The words of the launcher, which precede the program; empty if the program is run directly.
     #[cfg_attr(not(feature = "mpi"), expect(unused_variables))]
-    fn launcher(&self, workers: usize, layout: Layout) -> anyhow::Result<Vec<OsString>> {
+    fn launcher(&self, workers: usize, layout: Layout, others: &[Host]) -> anyhow::Result<Vec<OsString>> {
         if let Some(launcher) = &self.launcher {
             return Ok(launcher.split_whitespace().map(OsString::from).collect());
         }
         #[cfg(feature = "mpi")]
-        if self.backend == "mpi" && workers > 1 && self.nodes == 1 {
+        if self.backend == "mpi" && workers > 1 && !self.is_on_several(others) {
             return Ok(disco::mpi::launcher(workers + usize::from(layout.apart))?);
         }
         Ok(Vec::new())

@@ -1,4 +1,4 @@
-//! End-to-end tests of `disco run --nodes`, `disco worker`, `disco status` and `disco token`.
+//! End-to-end tests of `disco run --nodes` and `--hosts`, `disco worker`, `disco status` and `disco token`.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -15,6 +15,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 #[path = "../../../examples/hello.rs"]
 mod hello;
+mod hosts;
 mod network;
 mod service;
 mod status;
@@ -132,9 +133,11 @@ fn main() -> ExitCode {
         Ok("stall") => return stall(),
         Ok("send") => return network::send(),
         Ok("doze") => return service::doze(),
+        Ok("hurry") => return hosts::hurry(),
+        Ok("replace") => return hosts::replace(),
         _ => {}
     }
-    let tests = [tests(), service::tests(), status::tests(), network::tests(), traces::tests()];
+    let tests = [tests(), service::tests(), status::tests(), network::tests(), traces::tests(), hosts::tests()];
     trials::run_named(tests.into_iter().flatten(), None)
 }
 
