@@ -262,6 +262,6 @@ fn main() -> ExitCode {
         .lane(Tvm { nodes: true })
         .executes("local", EXECUTED_BY_LOCAL)
         // Requirements of other test programs: those of `testing/suite/processes`, of `disco-cli` and of the backends' crates.
-        .required_elsewhere(["ffi", "mpi", "nccl", "slurm", "torchrun", "tsan", "tvm"])
+        .required_elsewhere(["ffi", "mpi", "nccl", "slurm", "ssh", "torchrun", "tsan", "tvm"])
         .main()
 }

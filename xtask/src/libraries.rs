@@ -27,21 +27,35 @@ const DATA: &str = "*/data";
 /// All of a wheel, whose packages Python finds there.
 const WHOLE: &str = ".";
 
-/// Debian packages for the long tests, with their dependencies.
+/// Debian packages, with their dependencies.
 struct Packages {
     folder: &'static str,
     names: &'static [&'static str],
+    /// A program of the packages: if the machine has it, nothing is fetched.
+    program: Option<&'static str>,
+    /// Whether only the long tests need them.
+    is_long: bool,
     /// A release other than the machine's. Then all dependencies are fetched, including the C library and its loader.
     suite: Option<&'static str>,
 }
 
-const PACKAGES: [Packages; 4] = [
-    Packages { folder: "debian-mpich", names: &["libmpich12", "mpich"], suite: None },
-    Packages { folder: "debian-openmpi", names: &["libopenmpi3", "openmpi-bin"], suite: None },
+const PACKAGES: [Packages; 5] = [
+    // For `disco-cli/tests/nodes/hosts`; 2 MB.
+    Packages {
+        program: Some("/usr/sbin/sshd"),
+        is_long: false,
+        ..long_packages("debian-openssh", &["openssh-client", "openssh-server"])
+    },
+    long_packages("debian-mpich", &["libmpich12", "mpich"]),
+    long_packages("debian-openmpi", &["libopenmpi3", "openmpi-bin"]),
     // 180 packages, 150 MB, since this build of PyTorch uses OpenCV. PyPI's wheels for Linux need CUDA.
-    Packages { folder: "debian-torch", names: &["python3-torch"], suite: None },
-    Packages { folder: "debian-rccl", names: &["libamdhip64-5", "librccl1"], suite: Some("trixie") },
+    long_packages("debian-torch", &["python3-torch"]),
+    Packages { suite: Some("trixie"), ..long_packages("debian-rccl", &["libamdhip64-5", "librccl1"]) },
 ];
+
+const fn long_packages(folder: &'static str, names: &'static [&'static str]) -> Packages {
+    Packages { folder, names, program: None, is_long: true, suite: None }
+}
 
 /// Wheels for the tests of `disco-cli/tests/mpi`, `crates/disco-ccl/tests`, `disco-nccl/tests`, `crates/disco-ffi/tests`, `crates/disco-models/tests` and
 /// `testing/suite/tvm`, which name the files in them. TVM's are for Python 3.11; those of the packages that it imports, too.
@@ -138,7 +152,8 @@ pub(crate) fn fetch(long: bool) {
             eprintln!("== {} {} can't be fetched: {error:#}", wheel.name, wheel.version);
         }
     }
-    for packages in PACKAGES.into_iter().filter(|_| long) {
+    let is_here = |program: &str| Path::new(program).exists();
+    for packages in PACKAGES.into_iter().filter(|it| (long || !it.is_long) && !it.program.is_some_and(is_here)) {
         if let Err(error) = unpacked_once(&cache(), packages.folder, |parts| packages.unpack(parts)) {
             eprintln!("== {} can't be fetched: {error:#}", packages.folder);
         }
