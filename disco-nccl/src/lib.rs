@@ -41,4 +41,4 @@ pub mod p2p;
 
 pub use backend::{BACKEND, P2P};
 pub use disco_ccl::{Extension, extension};
-pub use {cudarc, disco_ccl};
+pub use {cudarc, disco_ccl, disco_dl};

@@ -12,7 +12,6 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use disco::{DataPlane, Session, SessionKind, Settings, block_on};
-use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 use crate::data::{BATCH, Dataset};
@@ -79,15 +78,12 @@ fn main() -> ExitCode {
 fn run(args: Args) -> Result<(), Failure> {
     let (data, held_out) = Dataset::load(args.data.as_deref())?.split(SEED);
     let session = settings(&args)?.builder().start()?;
-    let bar = progress(&args);
     let outcome = block_on(async {
         session.init_ccl(&args.backend, &args.devices).await?;
         let mut report = |epoch: usize, Epoch { loss, accuracy }: &Epoch| {
-            let epoch = epoch + 1;
             if !args.json {
-                bar.suspend(|| println!("epoch {epoch:>3}  loss {loss:.4}  test accuracy {accuracy:.4}"));
+                println!("epoch {:>3}  loss {loss:.4}  test accuracy {accuracy:.4}", epoch + 1);
             }
-            bar.set_position(epoch as u64);
         };
         let folder = args.checkpoint.as_deref();
         let mut attempt =
@@ -107,7 +103,6 @@ fn run(args: Args) -> Result<(), Failure> {
         session.shutdown().await?;
         Ok::<_, Failure>(outcome)
     })?;
-    bar.finish_and_clear();
 
     let (workers, backend) = (session.world().size(), args.backend);
     let test_accuracy = outcome.epochs.last().map_or(0.0, |epoch| epoch.accuracy);
@@ -152,16 +147,4 @@ fn print_summary(outcome: &Outcome, workers: usize, backend: &str) {
     );
     let accuracy = epochs.last().map_or(0.0, |epoch| epoch.accuracy);
     println!("test accuracy {accuracy:.3} ({images_per_second:.0} images/s)");
-}
-
-/// A progress bar on standard error, if that is a terminal.
-fn progress(args: &Args) -> ProgressBar {
-    if args.json {
-        return ProgressBar::hidden();
-    }
-    let bar = ProgressBar::new(args.epochs.into());
-    match ProgressStyle::with_template("epoch {pos:>3}/{len} [{bar:30}] {eta} left") {
-        Ok(style) => bar.with_style(style.progress_chars("=> ")),
-        Err(_) => bar,
-    }
 }

@@ -6,8 +6,8 @@ use std::ffi::{CString, c_void};
 use std::ptr;
 
 use disco::nccl::cudarc::driver::{result, sys};
+use disco::nccl::disco_dl::{Candidate, Library};
 use disco::{Queue, Tensor};
-use disco_dl::{Candidate, Library};
 
 use crate::ranks::Result;
 

@@ -167,7 +167,7 @@ impl Builder {
     ///
     /// Processes and nodes may take [`start_deadline`](Self::start_deadline), not counting the initialisation of an MPI
     /// library. Builders and sessions are [`Send`]: an async program starts a session on a thread for blocking work,
-    /// such as `tokio::task::spawn_blocking` (`examples/tokio.rs`).
+    /// such as `tokio::task::spawn_blocking` (`examples/tokio`).
     ///
     /// # Errors
     /// - There are no workers, or they can't be split into groups or nodes of equal size.

@@ -1,7 +1,7 @@
 //! The examples of the facade, as data.
 
 /// Examples, with the arguments of each run. A test compares this with the folder.
-pub(crate) const EXAMPLES: [(&str, &str); 19] = [
+pub(crate) const EXAMPLES: [(&str, &str); 18] = [
     ("bare_communicator", ""),
     ("digits", "--epochs 2 --workers 2"),
     ("digits", "--epochs 2 --workers 2 --session processes"),
@@ -19,7 +19,6 @@ pub(crate) const EXAMPLES: [(&str, &str); 19] = [
     ("started_collective", ""),
     ("tensor_parallel", ""),
     ("tensor_parallel", "--processes"),
-    ("tokio", ""),
     ("without_facade", ""),
 ];
 

@@ -2,6 +2,7 @@
 
 mod built;
 mod clients;
+mod crates;
 mod cuda;
 mod examples;
 mod fast;
@@ -75,6 +76,8 @@ enum Command {
     Deny,
     /// Check that the modules of each crate have no cycle
     Modules,
+    /// Count the crates that users build, and compare the numbers with their limits
+    Crates,
     /// Measure Disco beside TVM and MPI libraries, and write the tables of docs/maintainers/performance.md
     Peers(peers::Peers),
     /// Check the types and stubs of the Python package, and run its tests
@@ -107,6 +110,7 @@ impl Command {
             Self::FetchClients => return clients::fetch(),
             Self::Book => return tools::book(),
             Self::Deny => return tools::deny(),
+            Self::Crates => return crates::check(),
             Self::Modules => return modules::check(),
             Self::Peers(peers) => return peers.run(),
             Self::Python(python) => return python.run(),

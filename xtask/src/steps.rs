@@ -18,7 +18,7 @@ pub(crate) struct Step {
 }
 
 /// Packages of the workspace and their folders. Each must build alone. A test compares this with the manifests.
-pub(crate) const CRATES: [(&str, &str); 26] = [
+pub(crate) const CRATES: [(&str, &str); 27] = [
     ("disco-runtime", "."),
     ("disco-core", "disco-core"),
     ("disco-engine", "crates/disco-engine"),
@@ -43,17 +43,19 @@ pub(crate) const CRATES: [(&str, &str); 26] = [
     ("disco-mailbox", "examples/backend"),
     ("disco-ffi-library", "examples/ffi_library"),
     ("disco-metrics", "examples/metrics"),
+    ("disco-tokio", "examples/tokio"),
     ("disco-tests", "testing/suite"),
     ("xtask", "xtask"),
 ];
 
 /// Packages that are not published.
-const UNPUBLISHED: [&str; 8] = [
+const UNPUBLISHED: [&str; 9] = [
     "disco-gpu-double",
     "disco-benches",
     "disco-mailbox",
     "disco-ffi-library",
     "disco-metrics",
+    "disco-tokio",
     "disco-python",
     "disco-tests",
     "xtask",
@@ -77,12 +79,13 @@ const FEATURES: [&str; 13] = [
     "models",
 ];
 
-/// Format, clippy with all features, and cycles between modules.
+/// Format, clippy with all features, cycles between modules, and numbers of crates.
 pub(crate) fn lints() -> Vec<Step> {
     vec![
         step("format", "fmt --all --check"),
         step("clippy", &format!("clippy --quiet --workspace --all-targets {ALL_FEATURES} -- -D warnings")),
         step("no cycles between modules", "run --quiet --package xtask -- modules"),
+        step("numbers of crates", "run --quiet --package xtask -- crates"),
     ]
 }
 

@@ -20,10 +20,9 @@ use std::time::Duration;
 use disco_core::env::Variable;
 use disco_core::wire::VERSION;
 use disco_core::{Error, Result, World};
-use snow::HandshakeState;
 
 pub use crate::noise::Keys;
-use crate::noise::{self, MESSAGE_OVERHEAD_BYTES};
+use crate::noise::{self, HandshakeState, MESSAGE_OVERHEAD_BYTES};
 use crate::token::Token;
 
 /// Bytes of a greeting.

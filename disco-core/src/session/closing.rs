@@ -103,7 +103,8 @@ mod tests {
     use std::pin::pin;
     use std::sync::mpsc;
 
-    use futures_lite::future::{self, poll_once};
+    use futures_lite::future::poll_once;
+    use pollster::block_on;
 
     use super::*;
 
@@ -111,7 +112,7 @@ mod tests {
     fn all_callers_get_the_result_of_the_first_close_and_none_blocks() {
         let closing = Arc::new(Closing::default());
         let (open, gate) = mpsc::channel::<()>();
-        future::block_on(async {
+        block_on(async {
             let mut first = pin!(closing.run(move || {
                 _ = gate.recv();
                 Err(Error::NoCommunicator)
@@ -129,7 +130,7 @@ mod tests {
     fn a_close_continues_when_the_future_that_started_it_is_dropped() {
         let closing = Arc::new(Closing::default());
         let (open, gate) = mpsc::channel::<()>();
-        future::block_on(async {
+        block_on(async {
             let close = move || {
                 _ = gate.recv();
                 Ok(())
@@ -144,7 +145,7 @@ mod tests {
     #[test]
     fn a_close_that_panics_returns_an_error_to_all_callers() {
         let closing = Arc::new(Closing::default());
-        future::block_on(async {
+        block_on(async {
             assert!(closing.run(|| panic!("expected by this test")).await.is_err());
             assert!(closing.run(|| Ok(())).await.is_err());
         });

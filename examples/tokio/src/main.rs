@@ -1,4 +1,4 @@
-//! A session in a program that uses tokio: `cargo run --example tokio`.
+//! A session in a program that uses tokio: `cargo run` in this folder.
 //!
 //! A session's futures run on any executor. `Builder::start` blocks, so it runs on a thread for blocking work.
 
@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use disco::{Builder, Result, Session, SessionExt, WorkerContext};
 use tokio::task::{JoinSet, spawn_blocking};
+use tokio::time::timeout;
 
 /// Worker function: this worker's share of the sum of all squares below `count`.
 fn squares(ctx: &mut WorkerContext, count: u64) -> Result<u64> {
@@ -16,6 +17,14 @@ fn squares(ctx: &mut WorkerContext, count: u64) -> Result<u64> {
 }
 
 disco::register_function!("example.squares", squares);
+
+/// Worker function: takes `millis` milliseconds.
+fn sleep(_: &mut WorkerContext, millis: u64) -> Result<u64> {
+    std::thread::sleep(Duration::from_millis(millis));
+    Ok(millis)
+}
+
+disco::register_function!("example.sleep", sleep);
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
@@ -41,8 +50,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
         assert_eq!(sum, (0..count).map(|x| x * x).sum::<u64>());
     }
 
-    // If a timeout drops a wait, the reply is discarded, and the workers go on.
-    tokio::time::timeout(Duration::from_secs(30), session.sync_all()).await??;
+    // The timeout drops the wait. The workers go on, and a later wait is complete.
+    let slept = session.call_named("example.sleep", (300,)).await?;
+    assert!(timeout(Duration::from_millis(10), session.sync_all()).await.is_err());
+    assert_eq!(session.get_all_as::<u64>(&slept).await?, [300; 4]);
     // Dropping a session without a shutdown would block the executor.
     session.shutdown().await?;
     Ok(())

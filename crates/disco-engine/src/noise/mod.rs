@@ -13,15 +13,16 @@
 //! ends. After each 2^20 records of a direction, both ends change that direction's key by Noise's function REKEY; one key
 //! thus encrypts at most 64 GiB. TLS 1.3 permits 2^24.5 records of 16 KiB for each key (RFC 8446, 5.5), six times as much.
 
+mod cipher;
+
 use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use disco_core::{Error, Result};
-use hmac::{Hmac, Mac};
-use sha2::Sha256;
-use snow::{Builder, HandshakeState, StatelessTransportState};
 
+pub(crate) use self::cipher::HandshakeState;
+use self::cipher::{StatelessTransportState, begin};
 use crate::token::Token;
 
 /// Bytes that the handshake's messages add to their content: an ephemeral key and a tag.
@@ -29,9 +30,6 @@ pub(crate) const MESSAGE_OVERHEAD_BYTES: usize = 32 + TAG_BYTES;
 /// Bytes of the stream in one record.
 pub const MAX_PLAIN_BYTES: usize = MAX_CIPHER_BYTES - TAG_BYTES;
 
-const PROTOCOL: &str = "Noise_NNpsk0_25519_AESGCM_SHA256";
-/// Salt of the derivation of the pre-shared key.
-const SALT: &[u8] = b"disco node connection, pre-shared key";
 const TAG_BYTES: usize = 16;
 const LENGTH_BYTES: usize = 2;
 /// Noise's limit.
@@ -50,7 +48,7 @@ pub struct Keys(Arc<RwLock<StatelessTransportState>>);
 /// # Errors
 /// The system gives no random numbers.
 pub(crate) fn initiator(token: &Token, prologue: &[u8]) -> Result<HandshakeState> {
-    begin(token, prologue, true)
+    begin(token.bytes(), prologue, true)
 }
 
 /// Begins a handshake as the controller. Both ends must give the same `prologue`.
@@ -58,28 +56,10 @@ pub(crate) fn initiator(token: &Token, prologue: &[u8]) -> Result<HandshakeState
 /// # Errors
 /// As [`initiator`].
 pub(crate) fn responder(token: &Token, prologue: &[u8]) -> Result<HandshakeState> {
-    begin(token, prologue, false)
+    begin(token.bytes(), prologue, false)
 }
 
-fn begin(token: &Token, prologue: &[u8], is_initiator: bool) -> Result<HandshakeState> {
-    let key = pre_shared_key(token);
-    let begin = || {
-        let builder = Builder::new(PROTOCOL.parse()?).prologue(prologue)?.psk(0, &key)?;
-        if is_initiator { builder.build_initiator() } else { builder.build_responder() }
-    };
-    begin().map_err(|error| failed("the handshake can't begin", error))
-}
-
-/// HKDF-Extract of the token (RFC 5869).
-fn pre_shared_key(token: &Token) -> [u8; 32] {
-    // HMAC accepts keys of any length, so the other branch does not happen.
-    Hmac::<Sha256>::new_from_slice(SALT).map_or([0; 32], |mut mac| {
-        mac.update(token.bytes());
-        mac.finalize().into_bytes().into()
-    })
-}
-
-fn failed(what: &str, error: snow::Error) -> Error {
+fn failed(what: &str, error: impl fmt::Display) -> Error {
     Error::protocol(format!("{what}: {error}"))
 }
 
