@@ -46,6 +46,7 @@
 //! |---|---|
 //! | `local` (default) | the backend `local`: host tensors of threads, processes and nodes of one machine |
 //! | `checkpoint` (default) | [`checkpoint`]: checkpoints that any number of workers loads |
+//! | `nodes` (default) | sessions of nodes: workers on other machines, over encrypted connections; without it, starting or joining one is an error |
 //! | `trace` (default) | [`trace`], `Builder::trace` and `DISCO_DUMP`: files of timelines and flight recorders |
 //! | `mpi` | [`mpi`], the backend `mpi`: host tensors over the MPI library of the machine |
 //! | `nccl` | [`nccl`], the backends `nccl` and `cuda_p2p`, and the device kind `cuda`: NVIDIA GPUs |

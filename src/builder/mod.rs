@@ -176,6 +176,7 @@ impl Builder {
     /// - `NodeOptions::max_pending` or `fan_out` is 0, or `NodeOptions::max_unsent` is below its least value.
     /// - A node does not join in time or runs another program; the address is in use; nodes that are not started here have no token.
     /// - A log file can't be written, or log files are set and all workers are threads.
+    /// - The session has nodes, but this program is built without the feature `nodes`.
     /// - The session needs processes, but this program has not called [`init`](crate::init).
     pub fn start(self) -> Result<LaneSession> {
         let mut this = remote::with_launcher(self)?;

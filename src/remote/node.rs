@@ -43,7 +43,7 @@ pub(super) const JOIN_SECONDS: &str = "DISCO_JOIN_SECONDS";
 /// [`init`](crate::init). `examples/node.rs` is one program for all machines of a session.
 ///
 /// # Errors
-/// The controller does not answer in time, rejects this node, or is lost; a worker can't be started, or does not end.
+/// This program is built without the feature `nodes`. The controller does not answer in time, rejects this node, or is lost; a worker can't be started, or does not end.
 pub fn join(options: &JoinOptions) -> Result<()> {
     if Invitation::is_there() {
         return Err(Error::invalid(
@@ -88,13 +88,14 @@ pub fn be_node(mut options: JoinOptions) -> Result<()> {
 /// that child processes do not join, too.
 ///
 /// # Errors
-/// A variable is not a number; the token is missing or can't be read.
+/// This program is built without the feature `nodes`; a variable is not a number; the token is missing or can't be read.
 pub(crate) fn options() -> Option<Result<JoinOptions>> {
     let address = environment::take(CONNECT)?;
     Some(read(&address.to_string_lossy()))
 }
 
 fn read(address: &str) -> Result<JoinOptions> {
+    nodes::check("DISCO_CONNECT, which makes this program a node of a session,")?;
     let number = |name: &str| Variable::new(name, environment::take(name)).number::<u32>();
     let mut options = JoinOptions::new(address, Token::required()?);
     (options.node, options.starter) = (number(NODE_ID)?, number(STARTER)?);

@@ -11,7 +11,7 @@ use std::process;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use disco_channel::nodes::{JoinOptions, Token, everywhere, host_and_port};
+use disco_channel::nodes::{self, JoinOptions, Token, everywhere, host_and_port};
 use disco_channel::processes::{Invitation, Launch};
 use disco_core::env::Variable;
 use disco_core::launcher::Place;
@@ -91,6 +91,7 @@ fn serve(place: &Place) -> Result<()> {
         let limit = limit.unwrap_or(JOIN_TIMEOUT);
         return JobSocket::serve(&place.job, place.rank, limit, |invitation| crate::serve(&invitation));
     }
+    nodes::check(&format!("joining the session of task 0 of {}, which is on another machine,", place.launcher))?;
     let address = place.host.as_deref().ok_or_else(|| {
         Error::invalid(format!(
             "{} has started this process as task {}, but its variables name no machine of task 0: set DISCO_CONNECT=HOST:PORT for \

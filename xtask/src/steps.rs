@@ -63,9 +63,10 @@ const UNPUBLISHED: [&str; 9] = [
 
 /// Features of the facade, which must build with each alone. A test compares this with the manifest, except
 /// `nccl-without-bindings`, which needs a feature of another crate.
-const FEATURES: [&str; 13] = [
+const FEATURES: [&str; 14] = [
     "checkpoint",
     "local",
+    "nodes",
     "ndarray",
     "mpi",
     "nccl",

@@ -52,7 +52,7 @@ impl Drop for End {
 /// until all nodes have joined and started their workers, for at most [`nodes::Options::start`].
 ///
 /// # Errors
-/// A process can't be started, or a node does not join in time or is refused (the error names it and the reason); the
+/// This program is built without the feature `nodes`; a process can't be started, or a node does not join in time or is refused (the error names it and the reason); the
 /// address is in use; `here` exceeds the number of workers, or is 0 and `local.apart` is not set; `local.apart` is set and
 /// there are threads.
 pub fn nodes(
@@ -61,6 +61,7 @@ pub fn nodes(
     mut local: processes::Options,
     deadlines: Deadlines,
 ) -> Result<LaneSession> {
+    nodes::check("a session of nodes")?;
     let config = options.config;
     local.config = config;
     let (workers, least) = (config.world.size(), u32::from(!local.apart));

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write as _};
 
-use disco_channel::nodes::{Announce, Options as LaneOptions, Token};
+use disco_channel::nodes::{self, Announce, Options as LaneOptions, Token};
 use disco_channel::{processes, programs, session};
 use disco_core::session::LaneSession;
 use disco_core::worker::WorkerConfig;
@@ -46,9 +46,10 @@ impl Builder {
     }
 
     fn start_with_nodes(&self, config: WorkerConfig) -> Result<LaneSession> {
+        nodes::check("a session of nodes")?;
         let (given, apart, world) = (&self.remote.nodes, self.remote.apart, config.world);
         let NodeOptions { count, one_worker_each, encrypts, .. } = *given;
-        let (nodes, here) = match &given.launcher {
+        let (others, here) = match &given.launcher {
             _ if one_worker_each => (world.size() - usize::from(!apart), u32::from(!apart)),
             // This machine has the controller alone.
             Some(launcher) if launcher.hosts.len() == count => (count, 0),
@@ -65,7 +66,7 @@ impl Builder {
             (None, None) => Token::random()?,
             (None, Some(_)) => Token::required()?,
         };
-        let mut options = LaneOptions::new(nodes, token.clone(), config);
+        let mut options = LaneOptions::new(others, token.clone(), config);
         (options.start, options.heartbeat, options.silence) =
             (self.start_limit(), self.heartbeat_interval(), self.silence);
         (options.processes, options.names) = (given.workers == SessionKind::Processes, given.names.clone());

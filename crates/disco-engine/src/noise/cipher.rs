@@ -16,6 +16,15 @@ const PROTOCOL: &str = "Noise_NNpsk0_25519_AESGCM_SHA256";
 /// Salt of the derivation of the pre-shared key.
 const SALT: &[u8] = b"disco node connection, pre-shared key";
 
+/// Whether this program can encrypt connections between nodes, and so have sessions of nodes. `operation` is that which
+/// needs them.
+///
+/// # Errors
+/// The program is built without the feature `nodes`.
+pub fn check(_operation: &str) -> Result<()> {
+    Ok(())
+}
+
 /// Begins a handshake as a node (`is_initiator`) or as the controller.
 ///
 /// # Errors

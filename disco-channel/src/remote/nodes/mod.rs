@@ -38,6 +38,9 @@
 //! child that this end has started itself is killed when it is lost; other nodes that it has started, 2 s after they were
 //! told to shut down.
 //!
+//! Without the feature `nodes`, each start of such a session, each join and each question for the status is an error that
+//! [`check`] makes.
+//!
 //! # Invariants
 //! - Every listener has a secret. A session of nodes has a token: random if the session starts the nodes itself,
 //!   which get it through their environment or MPI, otherwise the user's. The socket of worker processes accepts only
@@ -72,6 +75,7 @@ pub(crate) use invitation::NodeInvitation;
 pub use node::{JoinOptions, StopHandle, serve};
 pub use status::status;
 
+pub use disco_engine::noise::check;
 pub use disco_engine::token::Token;
 
 /// Size of the socket's send buffer. An urgent packet waits for the bytes in it.

@@ -8,6 +8,7 @@ use disco_core::wire::Message;
 use disco_core::{Error, Result};
 use disco_engine::handshake::HANDSHAKE_TIMEOUT;
 use disco_engine::limits::MAX_PACKET_BYTES;
+use disco_engine::noise::check;
 use rustix::event::PollFlags;
 
 use super::node::JoinOptions;
@@ -18,10 +19,11 @@ use crate::remote::reactor::{Connection, Incoming, Waker, poll_one};
 /// attempt, which takes at most 5 s, and 5 s more for the answer; the other options are those of nodes and are ignored.
 ///
 /// # Errors
-/// No controller listens at the address, or it does not answer in time: sessions of threads or processes have no
+/// This program is built without the feature `nodes`. No controller listens at the address, or it does not answer in time: sessions of threads or processes have no
 /// listener, and neither have sessions that have started their nodes themselves. The listener is not a controller, is of
 /// another version, has another token, or refuses.
 pub fn status(options: &JoinOptions) -> Result<Status> {
+    check("asking a controller for the status of its session")?;
     let failed =
         |why: String| Error::refused(format!("asking the controller at {} for its status: {why}", options.address));
     let (stream, (_, keys)) = enter(options, Instant::now() + HANDSHAKE_TIMEOUT).map_err(|why| match why {

@@ -17,6 +17,7 @@ use disco_core::shared_memory::Arena;
 use disco_core::wire::{Assignment, Message};
 use disco_core::{Channel, Error, Result};
 use disco_engine::handshake::Secret;
+use disco_engine::noise::check;
 
 use self::bridge::{Bridge, FLUSH_TIMEOUT};
 use self::children::{Children, Listener};
@@ -38,12 +39,13 @@ use crate::ring::MAX_READERS;
 /// output of workers that are processes.
 ///
 /// # Errors
-/// The controller does not answer in time, refuses the node or is lost; the workers can't be started (the controller is
+/// This program is built without the feature `nodes`. The controller does not answer in time, refuses the node or is lost; the workers can't be started (the controller is
 /// told); or workers do not leave in time.
 pub fn serve<F>(options: &JoinOptions, lane: F) -> Result<()>
 where
     F: FnOnce(&Assignment, Arc<Shared>, Sink) -> Result<Arc<dyn Channel>>,
 {
+    check("joining a session as a node")?;
     let refused = |error: std::io::Error| Error::system("the system refuses a node", error);
     let waker = Arc::new(Waker::new().map_err(refused)?);
     let Some(mut joined) = join::join(options, &waker)? else { return Ok(()) };
