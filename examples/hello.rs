@@ -1,7 +1,7 @@
 //! Every worker returns its number and the name of its machine: `cargo run --example hello`. `docs/launching.md` runs
 //! it on several machines.
 
-use disco::{Session, SessionExt, WorkerContext};
+use disco::prelude::*;
 
 fn hello(ctx: &mut WorkerContext) -> disco::Result<String> {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_else(|_| "a machine".into());

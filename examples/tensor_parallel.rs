@@ -9,7 +9,7 @@
 
 use std::ops::Range;
 
-use disco::{Builder, CommunicatorExt, DataPlane, Reduction, Result, Session, SessionExt, Tensor, WorkerContext};
+use disco::prelude::*;
 
 const INPUT: usize = 64;
 const HIDDEN: usize = 256;
@@ -42,20 +42,20 @@ fn block(matrix: u8, rows: Range<usize>, columns: Range<usize>) -> Vec<f32> {
 }
 
 /// Worker function: makes this worker's columns of A. The tensor stays on the worker.
-fn columns_of_a(ctx: &mut WorkerContext) -> Result<Tensor> {
+fn columns_of_a(ctx: &mut WorkerContext) -> disco::Result<Tensor> {
     let units = own_units(ctx);
     Tensor::from_slice(&block(b'A', 0..INPUT, units.clone()), [INPUT, units.len()])
 }
 
 /// Worker function: makes this worker's rows of B.
-fn rows_of_b(ctx: &mut WorkerContext) -> Result<Tensor> {
+fn rows_of_b(ctx: &mut WorkerContext) -> disco::Result<Tensor> {
     let units = own_units(ctx);
     Tensor::from_slice(&block(b'B', units.clone(), 0..INPUT), [units.len(), INPUT])
 }
 
 /// Worker function: the layer. Every worker gets the whole `x`, and its own parts of A and B; the result is the whole
 /// y.
-fn layer(ctx: &mut WorkerContext, x: Tensor, a: Tensor, b: Tensor) -> Result<Tensor> {
+fn layer(ctx: &mut WorkerContext, x: Tensor, a: Tensor, b: Tensor) -> disco::Result<Tensor> {
     let hidden = relu(product(&x.view()?, own_units(ctx).len(), &a.view()?));
     let y = Tensor::from_slice(&product(&hidden, INPUT, &b.view()?), [INPUT])?;
     ctx.comm()?.all_reduce_in_place(&y, Reduction::Sum)?;
@@ -66,7 +66,7 @@ disco::register_function!("example.columns_of_a", columns_of_a);
 disco::register_function!("example.rows_of_b", rows_of_b);
 disco::register_function!("example.layer", layer);
 
-fn main() -> Result<()> {
+fn main() -> disco::Result<()> {
     // Where the session starts this program again as a worker, `init` serves the worker and does not return.
     disco::init();
     let x: Vec<f32> = (0..INPUT).map(|i| i as f32 / INPUT as f32).collect();

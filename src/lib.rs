@@ -3,15 +3,15 @@
 //! that is chosen at run time.
 //!
 //! ```
-//! use disco::{Builder, Result, Session, SessionExt, WorkerContext};
+//! use disco::prelude::*;
 //!
 //! /// Runs on every worker.
-//! fn scale(ctx: &mut WorkerContext, by: f64) -> Result<f64> {
+//! fn scale(ctx: &mut WorkerContext, by: f64) -> disco::Result<f64> {
 //!     Ok(by * ctx.worker().index() as f64)
 //! }
 //! disco::register_function!("docs.scale", scale);
 //!
-//! fn main() -> Result<()> {
+//! fn main() -> disco::Result<()> {
 //!     let session = Builder::threads(3).start()?;
 //!     disco::block_on(async {
 //!         let scaled = session.call_named("docs.scale", (2.5,)).await?;
@@ -24,6 +24,7 @@
 //! # Where to start
 //! | to do | start at |
 //! |---|---|
+//! | import what nearly every program uses | [`prelude`] |
 //! | start workers as threads, processes or nodes | [`Builder`]; [`init`] for processes and nodes; [`from_env`] and [`Settings`] for environment variables |
 //! | write a worker function | [`register_function!`], [`WorkerContext`], [`function`]; [`Opaque`] for an object that stays on its worker |
 //! | call functions and get their results | [`SessionExt`] and [`Session`]; a [`DRef`] is a handle to one object on each worker |
@@ -217,6 +218,36 @@ mod guide {
         Tensors "tensors.md"
         PeerToPeer "peer-to-peer.md"
     }
+}
+
+/// The names that nearly every program uses, for `use disco::prelude::*`. [`Result`](crate::Result) is not among them, so
+/// that std's keeps its name.
+///
+/// ```
+/// use disco::prelude::*;
+///
+/// /// Runs on every worker.
+/// fn sum(ctx: &mut WorkerContext) -> disco::Result<f32> {
+///     let tensor = Tensor::from_slice(&[ctx.worker().index() as f32], [1])?;
+///     ctx.comm()?.all_reduce_in_place(&tensor, Reduction::Sum)?;
+///     Ok(tensor.to_vec::<f32>()?[0])
+/// }
+/// disco::register_function!("docs.sum", sum);
+///
+/// fn main() -> Result<(), disco::Error> {
+///     let session = Builder::threads(3).start()?;
+///     disco::block_on(async {
+///         session.init_ccl("local", &[]).await?;
+///         let sums = session.call_named("docs.sum", ()).await?;
+///         assert_eq!(session.get_all_as::<f32>(&sums).await?, [3.0; 3]);
+///         session.shutdown().await
+///     })
+/// }
+/// ```
+pub mod prelude {
+    pub use crate::{
+        Builder, CommunicatorExt, DType, DataPlane, Reduction, Session, SessionExt, Tensor, WorkerContext,
+    };
 }
 
 /// The backends linked into this program. The documentation of `disco-core` explains how to write one.

@@ -10,7 +10,7 @@ use std::process;
 use std::time::{Duration, Instant};
 
 use disco::metrics::SECONDS_BUCKETS;
-use disco::{CommunicatorExt, DataPlane, Reduction, Session, SessionExt, Tensor, WorkerContext};
+use disco::prelude::*;
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder};
 
 /// Records the metrics of this process, and serves them on a thread. `name` tells the processes of a session apart.

@@ -6,12 +6,12 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
-use disco::{Builder, Result, Session, SessionExt, WorkerContext};
+use disco::prelude::*;
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::timeout;
 
 /// Worker function: this worker's share of the sum of all squares below `count`.
-fn squares(ctx: &mut WorkerContext, count: u64) -> Result<u64> {
+fn squares(ctx: &mut WorkerContext, count: u64) -> disco::Result<u64> {
     let (worker, workers) = (ctx.worker().index() as u64, ctx.world().size());
     Ok((worker..count).step_by(workers).map(|x| x * x).sum())
 }
@@ -19,7 +19,7 @@ fn squares(ctx: &mut WorkerContext, count: u64) -> Result<u64> {
 disco::register_function!("example.squares", squares);
 
 /// Worker function: takes `millis` milliseconds.
-fn sleep(_: &mut WorkerContext, millis: u64) -> Result<u64> {
+fn sleep(_: &mut WorkerContext, millis: u64) -> disco::Result<u64> {
     std::thread::sleep(Duration::from_millis(millis));
     Ok(millis)
 }
