@@ -49,7 +49,7 @@ pub(crate) fn save(
 ) -> PyResult<Operation> {
     let folder = keep.iter().fold(Folder::new(folder), |folder, &keep| folder.keep(keep));
     let save = |lanes: Arc<LaneSession>| async move {
-        let entries = tensors.iter().map(|(name, handle, layout)| Entry::new(name, handle, *layout));
+        let entries = tensors.iter().map(|(name, handle, layout)| Entry::new(name, handle, layout.clone()));
         let saving = checkpoint::save(&*lanes, folder, step, entries).await.map_err(failed)?;
         saving.note(NOTES, notes).await.map_err(failed)
     };

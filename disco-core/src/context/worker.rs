@@ -69,17 +69,7 @@ impl WorkerContext {
         let queue = device_api::host_queue(link.arena().cloned());
         link.note_ordinal((worker.index() % config.world.per_node()) as i32);
         let (states, axis_comms) = Default::default();
-        Ok(Self {
-            worker,
-            config,
-            link,
-            states,
-            queue,
-            world_comm: None,
-            group_comm: None,
-            axis_comms,
-            emitting: None,
-        })
+        Ok(Self { worker, config, link, states, queue, world_comm: None, group_comm: None, axis_comms, emitting: None })
     }
 
     /// This worker.

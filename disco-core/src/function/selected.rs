@@ -42,7 +42,7 @@ pub(crate) fn selection(parts: &[Option<Range<usize>>]) -> Shape {
 ///
 /// # Errors
 /// The world has changed since the call; or a session has not made these arguments.
-pub(crate) fn part<'a>(args: &'a [Value], worker: WorkerId, world: World) -> Result<Option<(RegisterId, &'a [Value])>> {
+pub(crate) fn part(args: &[Value], worker: WorkerId, world: World) -> Result<Option<(RegisterId, &[Value])>> {
     let [Value::Register(function), Value::Shape(selection), args @ ..] = args else {
         return Err(Error::invalid("the arguments are not those of a session"));
     };

@@ -8,8 +8,8 @@ use std::{process, thread};
 
 use disco::function::BoxError;
 use disco::{
-    Abort, Capabilities, Communicator, CommunicatorExt, DType, Element, Error, Json, Op, Rank, Reduction, Result, Scope,
-    Tensor, Value, Work, WorkerContext,
+    Abort, Capabilities, Communicator, CommunicatorExt, DType, Element, Error, Json, Op, Rank, Reduction, Result,
+    Scope, Tensor, Value, Work, WorkerContext,
 };
 use disco_conformance::waiting;
 use rustix::process::{Signal, getpid, kill_process};
