@@ -128,3 +128,29 @@ impl<N: Into<String>> From<(N, Layout)> for Request {
         Self { name: name.into(), layout: Some(layout) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use crate::index::Index;
+
+    #[test]
+    fn an_index_with_an_impossible_scope_is_damaged() {
+        let refused = |over: &str| {
+            let layout = format!(r#"{{"split": {{"dim": 0, "over": "{over}"}}}}"#);
+            let tensor = format!(r#"{{"layout": {layout}, "parts": []}}"#);
+            let world = r#""version": 1, "step": 1, "workers": 2, "groups": 1, "notes": {}, "shards": []"#;
+            let index = format!(r#"{{{world}, "tensors": {{"x": {tensor}}}}}"#);
+            Index::decode_unsigned(Path::new("index.json"), &index).unwrap_err().to_string()
+        };
+        assert_eq!(
+            refused("tp of dp=2,tp=2"),
+            "`index.json` is damaged: tensor `x` has a layout that does not fit: mesh `dp=2,tp=2` has 4 places, and the \
+             session has 2 workers; `dp=1,tp=2` or `dp=2,tp=1` would fit"
+        );
+        let unread = refused("tp of 4");
+        assert!(unread.contains("it is no index: `4` is no mesh"), "{unread}");
+        assert_eq!(refused("dp of dp=2"), "`index.json` is damaged: tensor `x` has 0 parts, expected 2");
+    }
+}

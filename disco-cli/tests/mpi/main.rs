@@ -24,7 +24,7 @@ use library::{
 
 /// Runs the whole conformance suite on 2 of 4 ranks, and the parts that depend on the number of workers on others.
 fn conforms(library: Library) {
-    conforms_on(library, 4, &[("2", ""), ("4", "f32"), ("3", "f32"), ("3", "abort::"), ("1", "f32")]);
+    conforms_on(library, 4, &[("2", ""), ("4", "f32"), ("3", "f32"), ("3", "abort::"), ("1", "f32"), ("4", "meshes")]);
 }
 
 /// Runs `parts` of the suite under the launcher with `ranks` ranks: pairs of a number of workers and a filter.
