@@ -103,7 +103,10 @@ fn entries() -> impl Iterator<Item = &'static ReductionEntry> {
 /// # Errors
 /// [`Error::Invalid`] with the name and the places.
 pub(crate) fn check_registered() -> Result<()> {
-    let mut entries: Vec<_> = entries().collect();
+    check(entries().collect())
+}
+
+fn check(mut entries: Vec<&ReductionEntry>) -> Result<()> {
     entries.sort_unstable_by_key(|entry| (entry.name, entry.dtype.name(), entry.place));
     if let Some(entry) = entries.iter().find(|entry| Reduction::ALL.iter().any(|known| known.name() == entry.name)) {
         let ReductionEntry { name, place, .. } = entry;
@@ -274,6 +277,24 @@ mod tests {
         let dst = Tensor::zeros(DType::F16, [1]).unwrap();
         let op = Op::AllReduce { src: None, dst, reduction: Reduction::Custom("test.weigh") };
         assert_eq!(why(op), "all_reduce: the reduction `test.weigh` is registered for i32, i64, not for f16");
+    }
+
+    #[test]
+    fn a_name_that_is_registered_twice_or_built_in_is_an_error_with_its_places() {
+        let entry = |name, dtype, place| ReductionEntry { name, dtype, merge: |_, _, _| Ok(()), place };
+        let (first, second) = (entry("x.y", DType::F32, "x at a.rs:1"), entry("x.y", DType::F64, "x at a.rs:2"));
+        check(vec![&first, &second]).unwrap();
+        let again = entry("x.y", DType::F32, "z at b.rs:9");
+        assert_eq!(
+            check(vec![&again, &second, &first]).unwrap_err().to_string(),
+            "two reductions are registered as `x.y` for f32: in x at a.rs:1 and in z at b.rs:9; give one of them another \
+             name"
+        );
+        assert_eq!(
+            check(vec![&entry("max", DType::F32, "x at a.rs:3")]).unwrap_err().to_string(),
+            "`max` is a built-in reduction: give the one in x at a.rs:3 another name"
+        );
+        check_registered().unwrap();
     }
 
     #[test]

@@ -452,7 +452,7 @@ proptest! {
     }
 }
 
-const MESSAGES: usize = 45;
+const MESSAGES: usize = 46;
 
 fn failure_of_worker_1() -> Failure {
     Failure {
