@@ -27,7 +27,8 @@ fn search(ctx: &mut WorkerContext) -> Result<u64> {
 disco::register_function!("search.divisors", search);
 
 async fn find(session: &LaneSession) -> Result<(WorkerId, Value)> {
-    let mut divisors = session.call_streaming("search.divisors", ()).await?;
+    let search = session.function("search.divisors").await?;
+    let mut divisors = session.call_streaming(&search, ()).await?;
     let found = divisors.next().await.unwrap_or_else(|| Err(disco::Error::Invalid("it is a prime".into())))?;
     let call = divisors.call().clone();
     // Cancels the call.

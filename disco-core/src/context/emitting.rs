@@ -1,13 +1,11 @@
 //! The worker's end of a streaming call.
 
 use super::WorkerContext;
-use crate::command::Command;
 use crate::error::{Error, Result};
-use crate::function::{WINDOW, result_key, taken_key};
-use crate::id::RegisterId;
+use crate::function::{Sent, WINDOW, result_key, taken_key};
+use crate::signal::Reply;
 use crate::tensor::Tensor;
 use crate::value::Value;
-use crate::wire;
 
 /// The stream of the call that the worker runs.
 #[derive(Debug)]
@@ -15,12 +13,6 @@ pub(crate) struct Emitting {
     stream: u64,
     /// Number of results so far.
     sent: u64,
-}
-
-impl Emitting {
-    pub(crate) const fn new(stream: u64) -> Self {
-        Self { stream, sent: 0 }
-    }
 }
 
 impl WorkerContext {
@@ -69,14 +61,27 @@ impl WorkerContext {
         if let Some(cause) = self.link.cancelled_now() {
             return Err(Error::Cancelled { cause });
         }
-        // Encoded as the reply to a `get_all`.
-        let command = Command::GetAll { register: RegisterId::new(0) };
-        let bytes = wire::encode_reply(&command, worker, &Ok(value))?;
-        self.link.store().set(&result_key(stream, worker, number), &bytes)?;
+        self.link.store().set(&result_key(stream, worker, number), &Sent::Value(value).encode(worker)?)?;
         if let Some(emitting) = &mut self.emitting {
             emitting.sent += 1;
         }
         Ok(())
+    }
+
+    /// Begins a streaming call.
+    pub(crate) fn begin_stream(&mut self, stream: u64) {
+        self.emitting = Some(Emitting { stream, sent: 0 });
+    }
+
+    /// Ends the streaming call, and tells the controller.
+    pub(crate) fn end_stream(&mut self, outcome: Reply) {
+        let (worker, Some(Emitting { stream, sent })) = (self.worker(), self.emitting.take()) else { return };
+        let end = Sent::End(outcome.map(|_| Value::None)).encode(worker);
+        let end = end.and_then(|end| self.link.store().set(&result_key(stream, worker, sent), &end));
+        if let Err(error) = end {
+            // The session has failed, and the controller knows that.
+            tracing::debug!(%error, "the end of a stream was not sent");
+        }
     }
 
     /// A tensor of the host with the elements of `tensor`.

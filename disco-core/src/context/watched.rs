@@ -10,7 +10,7 @@ use crate::activity::{GROUP_MARK, OpPlace, RANK_MARK, Running, SPLIT_MARK};
 use crate::communicator::{Capabilities, Communicator};
 use crate::error::{Error, Result};
 use crate::id::Rank;
-use crate::link::{Link, Operation};
+use crate::link::Link;
 use crate::metrics;
 use crate::op::Op;
 use crate::work::{Notes, Work};
@@ -31,6 +31,8 @@ pub(super) struct Watched {
     at: OpPlace,
     /// Number of the last send or receive.
     transfers: u64,
+    /// Started operations, except for those that have ended without an error.
+    started: Vec<Work>,
 }
 
 impl Watched {
@@ -48,7 +50,18 @@ impl Watched {
             activity.intern(&name)
         };
         let at = OpPlace::new(comm, 0);
-        Self { inner, name, link, deadline, check, checks: Cell::new(0), splits: 0, at, transfers: 0 }
+        Self {
+            inner,
+            name,
+            link,
+            deadline,
+            check,
+            checks: Cell::new(0),
+            splits: 0,
+            at,
+            transfers: 0,
+            started: Vec::new(),
+        }
     }
 
     /// Splits into groups of consecutive ranks, which keep their order; this rank is in `group`.
@@ -71,9 +84,13 @@ impl Watched {
         if me.index() == 0 {
             store.set(&key, scope.as_bytes())?;
         }
-        let inner = self.inner.split(Some(set as u32), rank.index() as i32)?.ok_or(Error::NoCommunicator)?;
+        let inner = {
+            let _operation = self.link.begin_operation()?;
+            let split = self.inner.split(Some(set as u32), rank.index() as i32);
+            split.map_err(|error| self.link.error_of_operation(error))?.ok_or(Error::NoCommunicator)?
+        };
         // Rank 0 has set the key before the split.
-        let theirs = store.wait(&key, self.deadline)?;
+        let theirs = self.link.await_key(&*store, &key, self.deadline)?;
         let theirs = String::from_utf8_lossy(&theirs);
         let (found, size) = (inner.rank(), inner.size());
         let detail = if theirs != scope {
@@ -96,7 +113,7 @@ impl Watched {
     /// Runs `run`, which runs the operations of `group`, and records them.
     #[inline]
     fn watch(&mut self, group: &[Op], run: impl FnOnce(&mut dyn Communicator) -> Result<()>) -> Result<()> {
-        self.record(group, run, |(), running, measured, _operation| {
+        self.record(group, run, |(), running, measured| {
             running.end(true);
             measured.end(true);
         })
@@ -108,11 +125,11 @@ impl Watched {
         &mut self,
         group: &[Op],
         run: impl FnOnce(&mut dyn Communicator) -> Result<T>,
-        go_on: impl FnOnce(&T, Running<'_>, metrics::Running, Operation),
+        go_on: impl FnOnce(&T, Running<'_>, metrics::Running),
     ) -> Result<T> {
         let Some((first, more)) = group.split_first() else { return Ok(T::default()) };
-        let operation = self.link.begin_operation()?;
-        let size = self.size();
+        let _operation = self.link.begin_operation()?;
+        let size = self.inner.size();
         let number = if first.kind().is_point_to_point() { &mut self.transfers } else { &mut self.at.number };
         *number += 1;
         let at = OpPlace { number: *number, ..self.at };
@@ -126,16 +143,13 @@ impl Watched {
         };
         let started = checked.and_then(|()| run(&mut *self.inner));
         match &started {
-            Ok(work) => go_on(work, running, measured, operation),
+            Ok(work) => go_on(work, running, measured),
             Err(_) => {
                 running.end(false);
                 measured.end(false);
             }
         }
-        started.map_err(|error| match (error, self.link.cancelled_now()) {
-            (Error::Aborted { .. } | Error::Broken { .. }, Some(cause)) => Error::Cancelled { cause },
-            (error, _) => error,
-        })
+        started.map_err(|error| self.link.error_of_operation(error))
     }
 
     /// Compares the signature of a collective with those of all ranks.
@@ -191,26 +205,37 @@ impl Communicator for Watched {
     }
 
     fn start(&mut self, group: &[Op]) -> Result<Work> {
-        let activity = self.link.activity().clone();
-        self.record(
+        let link = self.link.clone();
+        let work = self.record(
             group,
             |inner| inner.start(group),
-            |work, running, measured, operation| {
-                work.note(Notes::new(running.go_on(&activity), measured, operation));
+            |work, running, measured| {
+                let beside = link.go_beside();
+                let error = move |error| beside.error(error);
+                work.note(Notes::new(running.go_on(link.activity()), measured, error));
             },
-        )
+        )?;
+        self.started.retain(|work| !work.has_ended_well());
+        self.started.push(work.clone());
+        Ok(work)
     }
 
     fn split(&mut self, color: Option<u32>, key: i32) -> Result<Option<Box<dyn Communicator>>> {
-        let _operation = self.link.begin_operation()?;
-        let inner = self.inner.split(color, key)?;
+        let inner = {
+            let _operation = self.link.begin_operation()?;
+            self.inner.split(color, key).map_err(|error| self.link.error_of_operation(error))?
+        };
         self.splits += 1;
         let mark = format!("{SPLIT_MARK}{} color {color:?}", self.splits);
         Ok(inner.map(|inner| Box::new(self.part(inner, mark)) as Box<dyn Communicator>))
     }
 
     fn synchronize(&mut self) -> Result<()> {
-        self.inner.synchronize()
+        let _wait = self.link.begin_wait();
+        let synchronized = self.inner.synchronize();
+        // An operation whose error nobody has seen must not pass for complete.
+        self.started.drain(..).try_for_each(|work| work.unseen_error().map_or(Ok(()), Err))?;
+        synchronized
     }
 
     fn aborter(&self) -> Arc<dyn Abort> {

@@ -17,7 +17,7 @@ use crate::device_api::{self, Queue};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::id::{GroupId, Rank, WorkerId};
-use crate::link::{Link, is_cancellation};
+use crate::link::{Link, cancelled_command};
 use crate::scope::Scope;
 use crate::shape::Shape;
 use crate::store::Store;
@@ -305,11 +305,6 @@ impl WorkerContext {
         Ok(())
     }
 
-    /// Sets the stream of the next results, or none.
-    pub(crate) fn set_stream(&mut self, stream: Option<u64>) {
-        self.emitting = stream.map(Emitting::new);
-    }
-
     /// From now on, this is `worker` of `world`. There are no communicators.
     pub(crate) fn renumber(&mut self, worker: WorkerId, world: World) {
         (self.worker, self.config.world) = (worker, world);
@@ -329,11 +324,11 @@ impl WorkerContext {
         for comm in self.world_comm.iter_mut().chain(&mut self.group_comm).chain(axis_comms) {
             match comm.synchronize() {
                 // No operation is left to wait for. The next one fails.
-                Err(Error::Aborted { cause } | Error::Broken { cause, .. }) if is_cancellation(&cause) => {}
+                Err(Error::Aborted { cause } | Error::Broken { cause, .. }) if cancelled_command(&cause).is_some() => {}
                 synchronized => synchronized?,
             }
         }
-        let deadline = self.deadline();
+        let (deadline, _wait) = (self.config.collective_deadline, self.link.begin_wait());
         self.queue.synchronize(deadline)
     }
 }

@@ -1,4 +1,4 @@
-//! Calls of a worker that the controller has cancelled.
+//! Calls of a worker that the controller has cancelled, and the operations that a cancellation ends.
 
 use std::error::Error as StdError;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -11,42 +11,51 @@ use crate::error::{Error, Result};
 use crate::store::Store;
 use crate::sync;
 
-/// The start of the cause with which a cancellation aborts operations.
+/// The start of the cause with which a cancellation aborts operations. The number of the call's command is at the end.
 const MARK: &str = "cancelled: ";
-/// How long a worker waits for the cancellation of which a peer was told, and how often it looks.
-const TOLD_WITHIN: Duration = Duration::from_secs(1);
-const TOLD_INTERVAL: Duration = Duration::from_millis(1);
+/// How long a worker waits for a cancellation of which a peer has learned before, and how often it looks.
+const NEWS_LIMIT: Duration = Duration::from_secs(1);
+const NEWS_INTERVAL: Duration = Duration::from_millis(1);
 /// How often a wait for a key asks whether its call was cancelled.
 const CANCELLED_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The cancelled calls of one worker, by the numbers of their commands, and the operations that a cancellation ends.
+/// The cancelled calls of one worker, by the numbers of their commands, and the operations that run.
 #[derive(Debug, Default)]
 pub(super) struct Cancelled {
-    /// Whether `calls` has any; read without the lock.
+    /// Whether there are cancelled calls; read without the lock.
     is_any: AtomicBool,
-    /// Operations of communicators that run, in a call or beside it.
-    operations: AtomicUsize,
-    calls: Mutex<Vec<(u64, Arc<str>)>>,
+    /// Operations that the worker is inside: at most one, and a synchronisation around it.
+    inside: AtomicUsize,
+    state: Mutex<State>,
 }
 
-/// An operation of a communicator that runs. A cancellation of the worker's call aborts it.
+#[derive(Debug, Default)]
+struct State {
+    calls: Vec<(u64, Arc<str>)>,
+    /// For each operation that runs beside the worker, the command that has started it.
+    beside: Vec<u64>,
+}
+
+/// An operation that the worker is inside. A cancellation of its call aborts it.
 #[derive(Debug)]
-pub(crate) struct Operation(Arc<Cancelled>);
+pub(crate) struct Inside<'a>(&'a Cancelled);
 
-/// Whether this cause of an abort is a cancellation.
-pub(crate) fn is_cancellation(cause: &str) -> bool {
-    cause.starts_with(MARK)
+/// An operation that runs beside the worker. A cancellation of the call that has started it aborts it.
+#[derive(Debug)]
+pub(crate) struct Beside {
+    cancelled: Arc<Cancelled>,
+    command: u64,
 }
 
-impl Drop for Operation {
-    fn drop(&mut self) {
-        self.0.operations.fetch_sub(1, Ordering::Release);
-    }
+/// The command whose cancellation is the cause of an abort.
+pub(crate) fn cancelled_command(cause: &str) -> Option<u64> {
+    let (_, number) = cause.strip_prefix(MARK)?.strip_suffix(')')?.rsplit_once(" (command ")?;
+    number.parse().ok()
 }
 
 impl Cancelled {
-    fn calls(&self) -> MutexGuard<'_, Vec<(u64, Arc<str>)>> {
-        sync::lock(&self.calls)
+    fn state(&self) -> MutexGuard<'_, State> {
+        sync::lock(&self.state)
     }
 
     #[inline]
@@ -58,36 +67,54 @@ impl Cancelled {
 
     #[cold]
     fn find(&self, command: u64) -> Option<Arc<str>> {
-        self.calls().iter().find(|call| call.0 == command).map(|call| call.1.clone())
+        self.state().calls.iter().find(|call| call.0 == command).map(|call| call.1.clone())
+    }
+}
+
+impl Drop for Inside<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.inside.fetch_sub(1, Ordering::SeqCst);
+        if self.0.is_any.load(Ordering::SeqCst) {
+            // A cancellation that has counted this operation aborts it now, and must not hit a later one.
+            drop(self.0.state());
+        }
+    }
+}
+
+impl Beside {
+    /// The error of the operation, or the cancellation that was its cause.
+    pub(crate) fn error(&self, error: Error) -> Error {
+        match (&error, self.cancelled.cause(self.command)) {
+            (Error::Aborted { .. } | Error::Broken { .. }, Some(cause)) => Error::Cancelled { cause },
+            _ => error,
+        }
+    }
+}
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        let mut state = self.cancelled.state();
+        if let Some(at) = state.beside.iter().position(|command| *command == self.command) {
+            state.beside.swap_remove(at);
+        }
     }
 }
 
 impl Link {
-    /// Cancels the call with this command, unless it has ended. An operation that it is inside, or that runs beside it, is
+    /// Cancels the call with this command, unless it has ended. An operation that it is inside, or that it has started, is
     /// aborted, which breaks the worker's communicators. Lanes call this method.
     pub fn cancel(&self, command: u64, cause: &Arc<str>) {
         if command <= self.activity.finished() {
             return;
         }
-        self.cancelled.calls().push((command, cause.clone()));
+        let mut state = self.cancelled.state();
+        state.calls.push((command, cause.clone()));
         self.cancelled.is_any.store(true, Ordering::SeqCst);
-        let is_running = self.cancelled.operations.load(Ordering::SeqCst) > 0;
-        if is_running && self.activity.received() == command {
-            self.aborts.end_operations(&format!("{MARK}{cause}").into());
+        let is_inside = self.cancelled.inside.load(Ordering::SeqCst) > 0 && self.activity.received() == command;
+        if is_inside || state.beside.contains(&command) {
+            self.aborts.end_operations(&format!("{MARK}{cause} (command {command})").into());
         }
-    }
-
-    /// Why the call with this command, which has failed with `error`, was cancelled, if it was. A peer that was told of the
-    /// cancellation earlier may have ended the operation that they had in common: then this waits until this worker is told.
-    pub(crate) fn cancelled_with(&self, command: u64, error: &(dyn StdError + 'static)) -> Option<Arc<str>> {
-        let start = Instant::now();
-        while Error::abort_cause(error).is_some_and(|cause| is_cancellation(&cause)) && start.elapsed() < TOLD_WITHIN {
-            if let Some(cause) = self.cancelled(command) {
-                return Some(cause);
-            }
-            thread::sleep(TOLD_INTERVAL);
-        }
-        self.cancelled(command)
     }
 
     /// Why the call with this command was cancelled, if it was.
@@ -101,17 +128,49 @@ impl Link {
         self.cancelled(self.activity.received())
     }
 
+    /// Why the call with this command, which has failed with `error`, was cancelled, if it was. A peer that has learned of
+    /// the cancellation before may have ended the operation that they had in common: then this waits for the news.
+    pub(crate) fn cancelled_with(&self, command: u64, error: &(dyn StdError + 'static)) -> Option<Arc<str>> {
+        let start = Instant::now();
+        let is_expected = Error::abort_cause(error).and_then(|cause| cancelled_command(&cause)) == Some(command);
+        while is_expected && start.elapsed() < NEWS_LIMIT && self.cancelled(command).is_none() {
+            thread::sleep(NEWS_INTERVAL);
+        }
+        self.cancelled(command)
+    }
+
     /// Begins an operation of a communicator.
     ///
     /// # Errors
     /// The call that the worker runs is cancelled.
     #[inline]
-    pub(crate) fn begin_operation(&self) -> Result<Operation> {
-        self.cancelled.operations.fetch_add(1, Ordering::SeqCst);
-        let operation = Operation(self.cancelled.clone());
+    pub(crate) fn begin_operation(&self) -> Result<Inside<'_>> {
+        let operation = self.begin_wait();
         match self.cancelled_now() {
             None => Ok(operation),
             Some(cause) => Err(Error::Cancelled { cause }),
+        }
+    }
+
+    /// Begins a wait for operations.
+    #[inline]
+    pub(crate) fn begin_wait(&self) -> Inside<'_> {
+        self.cancelled.inside.fetch_add(1, Ordering::SeqCst);
+        Inside(&self.cancelled)
+    }
+
+    /// Begins an operation beside the worker. The caller has [begun](Link::begin_operation) it.
+    pub(crate) fn go_beside(&self) -> Beside {
+        let command = self.activity.received();
+        self.cancelled.state().beside.push(command);
+        Beside { cancelled: self.cancelled.clone(), command }
+    }
+
+    /// The error of an operation in the call that the worker runs, or the cancellation that was its cause.
+    pub(crate) fn error_of_operation(&self, error: Error) -> Error {
+        match (&error, self.cancelled_now()) {
+            (Error::Aborted { .. } | Error::Broken { .. }, Some(cause)) => Error::Cancelled { cause },
+            _ => error,
         }
     }
 
@@ -140,17 +199,15 @@ impl Link {
     #[inline]
     pub(crate) fn end_call(&self, command: u64) {
         if self.cancelled.is_any.load(Ordering::Relaxed) {
-            let mut calls = self.cancelled.calls();
-            calls.retain(|call| call.0 > command);
-            self.cancelled.is_any.store(!calls.is_empty(), Ordering::SeqCst);
+            let mut state = self.cancelled.state();
+            state.calls.retain(|call| call.0 > command);
+            self.cancelled.is_any.store(!state.calls.is_empty(), Ordering::SeqCst);
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
-
     use super::*;
     use crate::abort::Abort;
 
@@ -166,9 +223,9 @@ mod tests {
     #[test]
     fn a_cancellation_aborts_the_operations_of_its_call_only() {
         let link = Link::bare(Arc::default());
-        let heard = Arc::new(Heard::default());
-        link.on_abort(&(heard.clone() as Arc<dyn Abort>));
-        let heard = || heard.0.lock().unwrap().len();
+        let listener = Arc::new(Heard::default());
+        link.on_abort(&(listener.clone() as Arc<dyn Abort>));
+        let heard = || listener.0.lock().unwrap().len();
         link.activity().receive(4);
         link.cancel(4, &"no longer needed".into());
         assert_eq!(heard(), 0, "the call has used no communicator");
@@ -182,9 +239,32 @@ mod tests {
         assert_eq!((heard(), link.cancelled_now()), (0, None));
         link.cancel(5, &"in time".into());
         assert_eq!((heard(), link.cancelled_now().as_deref()), (1, Some("in time")));
+        assert_eq!(cancelled_command(&listener.0.lock().unwrap()[0]), Some(5));
         drop(operation);
         link.activity().finish(5, true);
         link.end_call(5);
         assert_eq!(link.cancelled(6).as_deref(), Some("early"));
+    }
+
+    #[test]
+    fn an_operation_beside_the_worker_is_aborted_with_the_call_that_has_started_it() {
+        let link = Link::bare(Arc::default());
+        let listener = Arc::new(Heard::default());
+        link.on_abort(&(listener.clone() as Arc<dyn Abort>));
+        link.activity().receive(1);
+        let beside = link.go_beside();
+        link.activity().finish(1, true);
+        link.activity().receive(2);
+        link.cancel(2, &"another call".into());
+        assert!(listener.0.lock().unwrap().is_empty());
+        let aborted = || Error::Aborted { cause: "why".into() };
+        assert!(matches!(beside.error(aborted()), Error::Aborted { .. }));
+        let own = link.go_beside();
+        link.cancel(2, &"its call".into());
+        assert_eq!(listener.0.lock().unwrap().len(), 1);
+        assert!(matches!(own.error(aborted()), Error::Cancelled { .. }));
+        drop((beside, own));
+        link.cancel(2, &"nothing runs".into());
+        assert_eq!(listener.0.lock().unwrap().len(), 1);
     }
 }

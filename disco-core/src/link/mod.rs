@@ -20,7 +20,7 @@ mod proc_descriptors;
 mod shared;
 mod worker;
 
-pub(crate) use cancel::{Operation, is_cancellation};
+pub(crate) use cancel::cancelled_command;
 pub use descriptors::{Descriptors, SharedFd};
 pub use proc_descriptors::ProcDescriptors;
 pub use shared::Shared;

@@ -1,24 +1,23 @@
 //! The results that a call sends while it runs, on the controller.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::future::{self, Future};
+use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_channel::mpsc::{self, UnboundedReceiver, UnboundedSender};
-use futures_lite::Stream as _;
+use futures_lite::{StreamExt as _, future as either};
 
 use super::{Arguments, DRef, IntoArgs, LaneSession, Session, SessionExt as _};
-use crate::error::{Error, Result};
-use crate::function::{CALL_STREAMING, WINDOW, result_key, taken_key};
+use crate::error::{Error, Failure, Result};
+use crate::function::{CALL_STREAMING, Sent, WINDOW, result_key, taken_key};
 use crate::id::WorkerId;
 use crate::store::{SharedStore, StoreCall};
+use crate::stream::reply_table::ReplyTable;
 use crate::value::Value;
-use crate::wire::{self, Packet};
 
 /// The results of a running call, in the order of their arrival; those of one worker in the order in which it has sent
 /// them. [`LaneSession::call_streaming`] makes it.
@@ -26,35 +25,50 @@ use crate::wire::{self, Packet};
 /// Dropping it before the end cancels the call.
 pub struct Results<'s> {
     session: &'s LaneSession,
-    store: Arc<dyn SharedStore>,
-    epoch: u64,
-    stream: u64,
     call: DRef,
-    arrived: UnboundedReceiver<Arrived>,
-    sender: UnboundedSender<Arrived>,
-    /// For each worker the number of its next result.
-    next: BTreeMap<WorkerId, u64>,
+    source: Arc<Source>,
+    arrived: UnboundedReceiver<(WorkerId, Arrived)>,
+    /// For each worker the number of results that were taken.
+    taken: BTreeMap<WorkerId, u64>,
+    /// The workers that have not ended the call.
+    running: BTreeSet<WorkerId>,
+    /// The first failure of a worker.
+    failure: Option<Arc<Failure>>,
     end: End<'s>,
 }
 
-/// A result as bytes.
-type Arrived = (WorkerId, Vec<u8>);
+/// Something of a worker.
+enum Arrived {
+    Sent(Sent),
+    /// The store of the call's epoch takes no more results.
+    Closed,
+}
 
 enum End<'s> {
-    /// The wait until all workers have executed the call.
-    Running(Pin<Box<dyn Future<Output = Result<()>> + Send + 's>>),
-    Ended(Result<()>),
-    Told,
+    Running,
+    /// The session has failed: the reason is asked for.
+    Failed(Pin<Box<dyn Future<Output = Result<()>> + Send + 's>>),
+    /// The first error of the call, which is the last result.
+    Ended(Option<Error>),
+}
+
+/// Where results come from: the store of the session.
+struct Source {
+    store: Arc<dyn SharedStore>,
+    epoch: u64,
+    stream: u64,
+    sender: UnboundedSender<(WorkerId, Arrived)>,
 }
 
 impl LaneSession {
     /// Calls a worker function that [emits](crate::WorkerContext::emit) results while it runs. The stream ends when all workers
-    /// have executed the call; what they return is the object of [`Results::call`], as of any call.
+    /// have executed the call. The function's return values are the object of [`Results::call`], as of any call.
     ///
     /// ```
-    /// # use disco_core::{Result, session::LaneSession};
+    /// # use disco_core::{Result, Session, session::LaneSession};
     /// # async fn example(session: &LaneSession) -> Result<()> {
-    /// let mut losses = session.call_streaming("docs.train", (10,)).await?;
+    /// let train = session.function("docs.train").await?;
+    /// let mut losses = session.call_streaming(&train, (10,)).await?;
     /// while let Some(loss) = losses.next().await {
     ///     let (worker, loss) = loss?;
     ///     println!("{worker}: {loss}");
@@ -64,26 +78,24 @@ impl LaneSession {
     /// ```
     ///
     /// # Errors
-    /// As [`SessionExt::call_named`](super::SessionExt::call_named); [`Error::State`] if the lanes of the session have no store
-    /// (workers of TVM's Disco).
-    pub async fn call_streaming(&self, function: &str, args: impl IntoArgs + Send) -> Result<Results<'_>> {
+    /// As [`SessionExt::call`](super::SessionExt::call); [`Error::State`] if the lanes of the session have no store (workers of
+    /// TVM's Disco). A recovery or resize between this call and its execution makes the call fail.
+    pub async fn call_streaming(&self, function: &DRef, args: impl IntoArgs + Send) -> Result<Results<'_>> {
         static STREAMS: AtomicU64 = AtomicU64::new(0);
         let stream = STREAMS.fetch_add(1, Ordering::Relaxed);
         let store = self.stream.lanes().iter().find_map(|lane| lane.store());
         let store = store.ok_or_else(|| Error::state("call_streaming: the lanes of this session have no store"))?;
-        let function = self.function(function).await?;
-        let mut all = Arguments::with_capacity(2);
-        all.push(&function);
-        all.push(stream.cast_signed());
-        all.append(args.into_args());
         let (epoch, world) = (self.stream.reply_table.epoch(), self.world());
+        let mut all = Arguments::with_capacity(4);
+        all.push(function);
+        all.push(Value::Shape([stream.cast_signed(), epoch.cast_signed(), world.size() as i64].into()));
+        all.append(args.into_args());
         let call = self.call_named(CALL_STREAMING, all).await?;
         let (sender, arrived) = mpsc::unbounded();
-        let (next, end) =
-            (world.workers().map(|worker| (worker, 0)).collect(), End::Running(Box::pin(self.sync_all())));
-        let results = Results { session: self, store, epoch, stream, call, arrived, sender, next, end };
-        results.next.keys().for_each(|worker| results.watch(*worker));
-        Ok(results)
+        let source = Arc::new(Source { store, epoch, stream, sender });
+        world.workers().for_each(|worker| source.watch(worker, 0));
+        let (taken, running) = (BTreeMap::new(), world.workers().collect());
+        Ok(Results { session: self, call, source, arrived, taken, running, failure: None, end: End::Running })
     }
 }
 
@@ -93,59 +105,111 @@ impl Results<'_> {
         &self.call
     }
 
-    /// The next result, with its worker; `None` at the end. If the call fails, its error is the last result.
+    /// The next result, with its worker; `None` at the end. If the call fails or is cancelled, its error is the last result.
     ///
     /// # Cancel safety
     /// If the future is dropped, no result is lost.
     pub async fn next(&mut self) -> Option<Result<(WorkerId, Value)>> {
-        future::poll_fn(|context| self.poll_next(context)).await
-    }
-
-    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<(WorkerId, Value)>>> {
-        if let End::Running(end) = &mut self.end
-            && let Poll::Ready(ended) = end.as_mut().poll(context)
-        {
-            self.end = End::Ended(ended);
-        }
-        // Polled after the end: all results have arrived by then.
-        if let Poll::Ready(Some((worker, bytes))) = Pin::new(&mut self.arrived).poll_next(context) {
-            self.note_taken(worker);
-            return Poll::Ready(Some(decode(&bytes).map(|value| (worker, value))));
-        }
-        match std::mem::replace(&mut self.end, End::Told) {
-            running @ End::Running(_) => {
-                self.end = running;
-                Poll::Pending
+        loop {
+            match &mut self.end {
+                End::Ended(error) => return error.take().map(Err),
+                End::Failed(reason) => {
+                    let reason = reason.await;
+                    let other = || Error::state("call_streaming: the session has failed and recovered meanwhile");
+                    self.end = End::Ended(Some(reason.err().unwrap_or_else(other)));
+                }
+                End::Running => {
+                    // Results that have arrived come before a failure of the session.
+                    let stream = &self.session.stream;
+                    let changed = stream.reply_table.has_capacity.listen();
+                    let has_failed = stream.check("call_streaming", ReplyTable::check).is_err();
+                    let arrived = match self.arrived.try_recv() {
+                        Ok(arrived) => Some(arrived),
+                        Err(_) if has_failed => {
+                            self.note_end();
+                            continue;
+                        }
+                        Err(_) => {
+                            let changed = async {
+                                changed.await;
+                                None
+                            };
+                            either::or(self.arrived.next(), changed).await
+                        }
+                    };
+                    if let Some((worker, arrived)) = arrived
+                        && let Some(value) = self.note(worker, arrived)
+                    {
+                        return Some(Ok((worker, value)));
+                    }
+                }
             }
-            End::Ended(Err(error)) => Poll::Ready(Some(Err(error))),
-            End::Ended(Ok(())) | End::Told => Poll::Ready(None),
         }
     }
 
-    /// Waits for the next result of a worker without a thread.
-    fn watch(&self, worker: WorkerId) {
-        let (sender, number) = (self.sender.clone(), self.next.get(&worker).copied().unwrap_or_default());
-        let tell = move |result| {
-            // An abort ends the call, whose error is the last result.
-            if let Ok(Value::Bytes(bytes)) = result {
-                _ = sender.unbounded_send((worker, bytes.to_vec()));
+    /// Notes something of a worker. Returns the value if it is a result.
+    fn note(&mut self, worker: WorkerId, arrived: Arrived) -> Option<Value> {
+        match arrived {
+            Arrived::Sent(Sent::Value(value)) => {
+                let taken = self.taken.entry(worker).or_default();
+                self.source.tell(StoreCall::Set(self.source.taken(worker, *taken), [].into()));
+                *taken += 1;
+                return Some(value);
+            }
+            Arrived::Sent(Sent::End(outcome)) => {
+                self.running.remove(&worker);
+                self.failure = self.failure.take().or(outcome.err());
+                if self.running.is_empty() {
+                    self.note_end();
+                }
+            }
+            Arrived::Closed => self.note_end(),
+        }
+        None
+    }
+
+    /// No more results come.
+    fn note_end(&mut self) {
+        self.end = match self.failure.take() {
+            Some(failure) if !failure.aborted => End::Ended(Some(Error::Worker(failure))),
+            None if self.running.is_empty() => End::Ended(None),
+            // The session knows the root cause.
+            _ => End::Failed(Box::pin(self.session.sync_all())),
+        };
+    }
+}
+
+impl Source {
+    fn result(&self, worker: WorkerId, number: u64) -> Arc<str> {
+        result_key(self.stream, worker, number).into()
+    }
+
+    fn taken(&self, worker: WorkerId, number: u64) -> Arc<str> {
+        taken_key(self.stream, worker, number).into()
+    }
+
+    /// Passes on result `number` of a worker once it is there, without a thread, and then the later ones. Each leaves the
+    /// store at its arrival, also if nobody takes it any more.
+    fn watch(self: &Arc<Self>, worker: WorkerId, number: u64) {
+        let this = self.clone();
+        let arrive = move |result: Result<Value>| {
+            let sent = match result {
+                Ok(Value::Bytes(bytes)) => Sent::decode(&bytes).map_or(Arrived::Closed, Arrived::Sent),
+                _ => Arrived::Closed,
+            };
+            this.tell(StoreCall::Delete(this.result(worker, number)));
+            // The worker has read the marks before these.
+            let is_value = matches!(sent, Arrived::Sent(Sent::Value(_)));
+            let read =
+                number.saturating_sub(WINDOW)..if is_value { (number + 1).saturating_sub(WINDOW) } else { number };
+            read.for_each(|read| this.tell(StoreCall::Delete(this.taken(worker, read))));
+            // `Results` may be dropped.
+            _ = this.sender.unbounded_send((worker, sent));
+            if is_value {
+                this.watch(worker, number + 1);
             }
         };
-        let wait = StoreCall::Wait(result_key(self.stream, worker, number).into(), Duration::MAX);
-        self.store.call(self.epoch, wait, Box::new(tell));
-    }
-
-    /// Lets the worker send one more result, and waits for its next one.
-    fn note_taken(&mut self, worker: WorkerId) {
-        let Some(next) = self.next.get_mut(&worker) else { return };
-        let number = *next;
-        *next += 1;
-        self.tell(StoreCall::Delete(result_key(self.stream, worker, number).into()));
-        self.tell(StoreCall::Set(taken_key(self.stream, worker, number).into(), [].into()));
-        if let Some(read) = number.checked_sub(WINDOW) {
-            self.tell(StoreCall::Delete(taken_key(self.stream, worker, read).into()));
-        }
-        self.watch(worker);
+        self.store.call(self.epoch, StoreCall::Wait(self.result(worker, number), Duration::MAX), Box::new(arrive));
     }
 
     fn tell(&self, call: StoreCall) {
@@ -153,34 +217,53 @@ impl Results<'_> {
     }
 }
 
-fn decode(bytes: &[u8]) -> Result<Value> {
-    let (packet, _) = Packet::split(bytes)?;
-    wire::decode_reply(packet)?.map_err(Error::Worker)
-}
-
 impl Drop for Results<'_> {
-    /// Cancels the call if it runs, and removes its keys from the store.
+    /// Cancels the call if it runs.
     fn drop(&mut self) {
-        if let End::Running(_) = self.end
+        if let End::Running = self.end
             && let Err(error) = self.session.cancel(&self.call, "the stream of its results is dropped")
         {
             tracing::debug!(%error, "a call could not be cancelled");
-        }
-        for (worker, next) in &self.next {
-            for number in next.saturating_sub(WINDOW)..*next {
-                self.tell(StoreCall::Delete(taken_key(self.stream, *worker, number).into()));
-            }
-            // Setting the key ends the wait for it.
-            self.tell(StoreCall::Set(result_key(self.stream, *worker, *next).into(), [].into()));
-            for number in *next..=next + WINDOW {
-                self.tell(StoreCall::Delete(result_key(self.stream, *worker, number).into()));
-            }
         }
     }
 }
 
 impl fmt::Debug for Results<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Results").field("call", &self.call).field("taken", &self.next).finish_non_exhaustive()
+        f.debug_struct("Results").field("call", &self.call).field("taken", &self.taken).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::{MemoryStore, Store as _, View};
+
+    #[test]
+    fn results_leave_the_store_whether_they_are_taken_or_not() {
+        for is_dropped in [false, true] {
+            let store: Arc<dyn SharedStore> = Arc::new(MemoryStore::default());
+            let (sender, mut arrived) = mpsc::unbounded();
+            let source = Arc::new(Source { store: store.clone(), epoch: 0, stream: 7, sender });
+            let (worker, view) = (WorkerId::new(1), View::new(store.clone(), 0));
+            source.watch(worker, 0);
+            if is_dropped {
+                arrived.close();
+            }
+            let send = |number: u64, sent: Sent| {
+                view.set(&result_key(7, worker, number), &sent.encode(worker).unwrap()).unwrap();
+            };
+            for number in 0..40 {
+                send(number, Sent::Value(Value::Int(number as i64)));
+                source.tell(StoreCall::Set(source.taken(worker, number), [].into()));
+            }
+            send(40, Sent::End(Ok(Value::None)));
+            assert!(format!("{store:?}").contains("values: {}"), "{store:?}");
+            let mut numbers = Vec::new();
+            while let Ok((_, Arrived::Sent(Sent::Value(Value::Int(number))))) = arrived.try_recv() {
+                numbers.push(number);
+            }
+            assert!(numbers.into_iter().eq(0..if is_dropped { 0 } else { 40 }));
+        }
     }
 }

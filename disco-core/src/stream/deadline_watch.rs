@@ -8,7 +8,7 @@
 //!   also checks the workers that are inside a function of the program. After a deadline has passed, the next
 //!   shutdown waits for 3 s at most.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
 use super::Deadlines;
@@ -54,13 +54,13 @@ impl DeadlineWatch {
     /// The error that ends a wait for `missing`, if one of these workers has made no progress for too long. User code
     /// is unlimited unless there is a deadline for calls. Collectives and `disco.init_ccl` have deadlines of their own;
     /// [`Deadlines::collective`] is for a backend that does not keep them. The error lists all workers of `missing`,
-    /// the ones that wait for other workers last.
+    /// the ones that wait for other workers last. With it come the commands of the calls that are late.
     pub(super) fn reply(
         &mut self,
         limits: &Deadlines,
         operation: &str,
         mut missing: Vec<(WorkerId, Progress)>,
-    ) -> Option<Error> {
+    ) -> Option<(Error, BTreeSet<u64>)> {
         let limit = |progress: &Progress| match &progress.inside {
             _ if waits_for_others(progress) => Some(limits.collective.unwrap_or(Deadlines::COLLECTIVE)),
             Some(_) => limits.call,
@@ -68,12 +68,17 @@ impl DeadlineWatch {
         };
         let idle: Vec<Duration> = missing.iter().map(|(worker, progress)| self.idle(*worker, progress)).collect();
         self.checked = Instant::now();
-        let late = missing.iter().zip(idle).filter_map(|((_, progress), idle)| limit(progress).filter(|l| idle >= *l));
-        let after = late.min()?;
+        let late = missing.iter().zip(idle).filter_map(|((_, progress), idle)| {
+            limit(progress).filter(|limit| idle >= *limit).map(|limit| (limit, progress))
+        });
+        let late: Vec<_> = late.collect();
+        let after = late.iter().map(|(limit, _)| *limit).min()?;
+        let calls = late.iter().filter(|(_, progress)| progress.inside.is_some());
+        let calls = calls.map(|(_, progress)| progress.received).collect();
         missing.sort_by_key(|(_, progress)| waits_for_others(progress));
         let state: Vec<String> =
             missing.iter().map(|(worker, progress)| format!("{worker} does not answer: {progress}")).collect();
-        Some(Error::Deadline { operation: operation.into(), after, state: state.join("; ") })
+        Some((Error::Deadline { operation: operation.into(), after, state: state.join("; ") }, calls))
     }
 
     /// The text of a warning that is due: `operation` still waits for workers inside a worker function that has no
@@ -151,7 +156,7 @@ mod tests {
         let op = activity.start_op(&Op::Barrier, 2, OpPlace::default());
         let missing = || vec![(WorkerId::new(1), activity.progress())];
         assert!(DeadlineWatch::new().reply(&Deadlines::default(), "sync_all", missing()).is_none());
-        let late = DeadlineWatch::new().reply(&limits, "sync_all", missing()).unwrap().to_string();
+        let late = DeadlineWatch::new().reply(&limits, "sync_all", missing()).unwrap().0.to_string();
         assert!(late.contains("worker 1 does not answer: "), "{late}");
         assert!(late.ends_with("inside `train.step`, in barrier (operation 1)"), "{late}");
         op.end(true);
@@ -169,7 +174,7 @@ mod tests {
             assert!(watch.stall(&limits, worker, &moved(bytes)).is_none());
         }
         pass(&mut watch, LIMIT);
-        let late = watch.reply(&limits, "get", vec![(worker, moved(4))]).unwrap().to_string();
+        let late = watch.reply(&limits, "get", vec![(worker, moved(4))]).unwrap().0.to_string();
         assert_eq!(late, "get: no end after 60s: worker 1 does not answer: finished command 2, in command 3");
         assert!(matches!(watch.stall(&limits, worker, &moved(4)), Some(Error::Stalled { .. })));
     }
@@ -242,7 +247,7 @@ mod tests {
             warning,
             "sync_all has waited 0ns for worker 2 inside `train.step` for 0ns; the limit for one call is 0ns"
         );
-        let late = DeadlineWatch::new().reply(&limits, "sync_all", missing).unwrap().to_string();
+        let late = DeadlineWatch::new().reply(&limits, "sync_all", missing).unwrap().0.to_string();
         assert!(late.starts_with("sync_all: no end after 0ns: worker 2 does not answer: "), "{late}");
         op.end(true);
     }

@@ -1,6 +1,5 @@
 //! Waits of a session for its workers: for replies, for capacity of lanes, and for shutdown.
 
-use std::collections::BTreeSet;
 use std::hint;
 use std::process;
 use std::sync::atomic::Ordering;
@@ -133,12 +132,10 @@ impl CommandStream {
             if let Some(warning) = watch.warning(&self.limits, operation, &missing) {
                 tracing::warn!("{warning}");
             }
-            let inside = missing.iter().filter(|(_, progress)| progress.inside.is_some());
-            let inside: BTreeSet<u64> = inside.map(|(_, progress)| progress.received).collect();
-            if let Some(late) = watch.reply(&self.limits, operation, missing) {
+            if let Some((late, calls)) = watch.reply(&self.limits, operation, missing) {
                 self.is_hung.store(true, Ordering::Relaxed);
                 let cause = format!("the deadline of {operation} has passed").into();
-                if let Err(error) = inside.iter().try_for_each(|command| self.cancel_command(*command, &cause)) {
+                if let Err(error) = calls.iter().try_for_each(|command| self.cancel_command(*command, &cause)) {
                     tracing::debug!(%error, "the late calls can't be cancelled");
                 }
                 return Err(late);

@@ -95,9 +95,10 @@ impl<T: Send + 'static> Queue<T> {
         let mut turn = sync::lock(&self.turn);
         loop {
             let Turn { jobs, state, is_closed } = &mut *turn;
-            if let Some((mut state, job)) = state.take_if(|_| !jobs.is_empty()).zip(jobs.pop_front()) {
+            if let Some(mut state) = state.take_if(|_| !jobs.is_empty()) {
+                let job = jobs.pop_front();
                 drop(turn);
-                job(&mut state);
+                job.into_iter().for_each(|job| job(&mut state));
                 turn = sync::lock(&self.turn);
                 turn.state = Some(state);
                 if turn.jobs.is_empty() {
@@ -128,10 +129,15 @@ impl<T: Send + 'static> Queue<T> {
 
 impl<T> Drop for Background<T> {
     fn drop(&mut self) {
-        if let Some(queue) = &self.thread {
-            sync::lock(&queue.turn).is_closed = true;
-            queue.changed.notify_all();
-        }
+        let Some(queue) = &self.thread else { return };
+        let mut turn = sync::lock(&queue.turn);
+        turn.is_closed = true;
+        // Dropped on this thread if no operation needs it: in the order of the program, before MPI is finalised.
+        let Turn { jobs, state, .. } = &mut *turn;
+        let idle = state.take_if(|_| jobs.is_empty());
+        drop(turn);
+        drop(idle);
+        queue.changed.notify_all();
     }
 }
 

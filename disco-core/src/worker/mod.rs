@@ -192,11 +192,15 @@ impl Worker {
             };
         }
         if function.name() == function::CALL_STREAMING {
-            return match function::streamed(args) {
+            return match function::streamed(args, self.epoch, self.context.world().size()) {
                 Ok((function, stream, args)) => {
-                    self.context.set_stream(Some(stream));
+                    self.context.begin_stream(stream);
                     self.call(seq, register, function, args);
-                    self.context.set_stream(None);
+                    let outcome = match self.registers.object(register) {
+                        Err(Error::Worker(failure)) => Err(failure),
+                        _ => Ok(Value::None),
+                    };
+                    self.context.end_stream(outcome);
                 }
                 Err(error) => self.set(seq, "call", register, |_| Err(error.into())),
             };
@@ -353,10 +357,15 @@ impl Worker {
         work: impl FnOnce(&mut Self) -> Result<T, BoxError>,
     ) -> Result<T, Arc<Failure>> {
         failure::catch(|| work(self)).map_err(|error| {
-            let is_cancelled = self.link.cancelled_with(seq, &*error).is_some();
+            let cancelled = self.link.cancelled_with(seq, &*error);
             let failure = failure::describe(self.worker, seq, operation, register, &*error);
-            if is_cancelled && failure.kind != ErrorKind::Panicked {
-                return Arc::new(Failure { kind: ErrorKind::Cancelled, aborted: false, ..failure });
+            if let Some(cause) = cancelled
+                && failure.kind != ErrorKind::Panicked
+            {
+                // An operation that a peer has ended before this worker learned of the cancellation.
+                let is_ended = matches!(failure.kind, ErrorKind::Aborted | ErrorKind::Broken);
+                let message = if is_ended { Error::Cancelled { cause }.to_string() } else { failure.message };
+                return Arc::new(Failure { kind: ErrorKind::Cancelled, aborted: false, message, ..failure });
             }
             let failure = Arc::new(failure);
             metrics::failure(operation);

@@ -10,7 +10,7 @@ use disco::{
 };
 use disco_conformance::waiting::{wait_for, wait_until_in_collective, wait_until_inside};
 
-use crate::marker::{Marker, stay};
+use crate::marker::Marker;
 use crate::with_session::with_session;
 use crate::{Kind, builder};
 
@@ -71,13 +71,18 @@ async fn expect_cancelled(session: &LaneSession, call: &DRef, worker: u32, why: 
 
 fn a_call_that_has_not_begun_is_left_out(kind: Kind) {
     with_session(builder(kind), async |session| {
-        let marker = stay(session, 1);
         let file = Marker::new();
+        let first = session.call_named("tests.until_cancelled", (file.path(),)).await.unwrap();
         let call = session.call_named("tests.until_cancelled", (file.path(),)).await.unwrap();
         let next = session.call_named("tests.whoami", ()).await.unwrap();
+        wait_until_inside(session, "tests.until_cancelled", 0..4);
+        // Each worker learns of the second cancellation after the first one.
         session.cancel(&call, "the user has left").unwrap();
-        drop(marker);
-        expect_cancelled(session, &call, 1, "cancelled: the user has left").await;
+        session.cancel(&first, "go on").unwrap();
+        assert_eq!(session.get_all_as::<i64>(&first).await.unwrap(), [0, 1, 2, 3]);
+        for worker in 0..4 {
+            expect_cancelled(session, &call, worker, "cancelled: the user has left").await;
+        }
         // The session has not failed.
         session.sync_all().await.unwrap();
         assert_eq!(session.get_all_as::<i64>(&next).await.unwrap(), [0, 1, 2, 3]);

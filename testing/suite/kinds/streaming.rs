@@ -5,7 +5,10 @@ use std::time::Duration;
 
 use disco::error::ErrorKind;
 use disco::function::BoxError;
-use disco::{Error, Result, Session as _, SessionExt as _, Tensor, Value, WorkerContext, WorkerId, block_on};
+use disco::{
+    Error, IntoArgs, LaneSession, Result, Results, Session as _, SessionExt as _, Tensor, Value, WorkerContext,
+    WorkerId, block_on,
+};
 
 use crate::with_session::with_session;
 use crate::{Kind, builder};
@@ -14,6 +17,8 @@ crate::tests![
     results_arrive_while_the_call_runs_in_the_order_of_each_worker,
     a_worker_waits_once_the_controller_has_left_16_results,
     a_failure_is_the_last_result,
+    a_lost_worker_ends_the_stream,
+    a_cancellation_is_the_last_result,
     a_dropped_stream_cancels_the_call,
     a_result_that_is_not_taken_is_an_error_after_the_deadline,
     a_call_without_a_stream_can_not_emit,
@@ -21,6 +26,7 @@ crate::tests![
 
 disco::register_function!("tests.emit", emit);
 disco::register_function!("tests.emit_ahead", emit_ahead);
+disco::register_function!("tests.emit_and_exit", emit_and_exit);
 disco::register_function!("tests.emit_until", emit_until);
 disco::register_function!("tests.store_entry", store_entry);
 
@@ -57,6 +63,18 @@ fn emit_until(ctx: &mut WorkerContext) -> Result<String> {
     }
 }
 
+/// A streaming call of a function by its name.
+async fn stream<'s>(session: &'s LaneSession, function: &str, args: impl IntoArgs + Send) -> Result<Results<'s>> {
+    let function = session.function(function).await?;
+    session.call_streaming(&function, args).await
+}
+
+/// Emits a number, and ends the process of one worker.
+fn emit_and_exit(ctx: &mut WorkerContext, worker: u32) -> Result<()> {
+    ctx.emit(ctx.worker().wire())?;
+    if ctx.worker() == worker.into() { std::process::exit(7) } else { Ok(()) }
+}
+
 /// The number under a key of the store.
 fn store_entry(ctx: &mut WorkerContext, key: String) -> Result<i64> {
     ctx.store().add(&key, 0)
@@ -65,7 +83,7 @@ fn store_entry(ctx: &mut WorkerContext, key: String) -> Result<i64> {
 fn results_arrive_while_the_call_runs_in_the_order_of_each_worker(kind: Kind) {
     with_session(builder(kind), async |session| {
         for count in [0_i64, 1, 100] {
-            let mut results = session.call_streaming("tests.emit", (count, 9)).await.unwrap();
+            let mut results = stream(session, "tests.emit", (count, 9)).await.unwrap();
             let mut got = [(); 4].map(|()| Vec::new());
             while let Some(result) = results.next().await {
                 let (worker, value) = result.unwrap();
@@ -85,7 +103,7 @@ fn results_arrive_while_the_call_runs_in_the_order_of_each_worker(kind: Kind) {
 fn a_worker_waits_once_the_controller_has_left_16_results(kind: Kind) {
     let other = builder(kind).start().unwrap();
     with_session(builder(kind), async |session| {
-        let mut results = session.call_streaming("tests.emit_ahead", (50,)).await.unwrap();
+        let mut results = stream(session, "tests.emit_ahead", (50,)).await.unwrap();
         let (mut tensor, mut numbers) = (None, [(); 4].map(|()| Vec::new()));
         while let Some(result) = results.next().await {
             match result.unwrap() {
@@ -101,7 +119,7 @@ fn a_worker_waits_once_the_controller_has_left_16_results(kind: Kind) {
     });
     // One result of each worker is taken, and no other one: each worker stands before result 17.
     block_on(async {
-        let mut results = other.call_streaming("tests.emit_ahead", (50,)).await.unwrap();
+        let mut results = stream(&other, "tests.emit_ahead", (50,)).await.unwrap();
         let mut taken = [0; 4];
         while taken.contains(&0) {
             taken[results.next().await.unwrap().unwrap().0.index()] += 1;
@@ -120,26 +138,77 @@ fn a_worker_waits_once_the_controller_has_left_16_results(kind: Kind) {
 fn a_failure_is_the_last_result(kind: Kind) {
     let session = builder(kind).start().unwrap();
     block_on(async {
-        let mut results = session.call_streaming("tests.emit", (3, 2)).await.unwrap();
-        let mut last = None;
+        let mut results = stream(&session, "tests.emit", (3, 2)).await.unwrap();
+        let (mut last, mut of_2) = (None, 0);
         while let Some(result) = results.next().await {
             assert!(last.is_none(), "the error is the last one");
-            last = result.err();
+            match result {
+                Ok((worker, _)) => of_2 += usize::from(worker == WorkerId::new(2)),
+                Err(error) => last = Some(error),
+            }
         }
+        assert_eq!(of_2, 3, "the results before the failure");
         let error = last.unwrap().to_string();
         assert!(error.starts_with("worker 2: tests.emit (command ") && error.ends_with("): out of luck"), "{error}");
         drop(results);
         session.recover().await.unwrap();
-        let results = session.call_streaming("tests.emit", (1, 9)).await.unwrap();
+        let results = stream(&session, "tests.emit", (1, 9)).await.unwrap();
         drop(results);
         session.sync_all().await.unwrap();
         session.shutdown().await.unwrap();
     });
 }
 
+fn a_lost_worker_ends_the_stream(kind: Kind) {
+    if matches!(kind, Kind::Threads | Kind::Nodes) {
+        return; // The worker is a thread of the program, or shares its process with others.
+    }
+    let session = builder(kind).start().unwrap();
+    block_on(async {
+        let mut results = stream(&session, "tests.emit_and_exit", (3,)).await.unwrap();
+        let error = loop {
+            match results.next().await.unwrap() {
+                Ok(_) => {}
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(error.kind(), ErrorKind::Lost { .. }), "{error}");
+        assert!(results.next().await.is_none());
+        drop(results);
+        if kind == Kind::NodesApart {
+            return; // Only whole nodes can be replaced.
+        }
+        session.replace_lost().await.unwrap();
+        let mut results = stream(&session, "tests.emit", (1, 9)).await.unwrap();
+        while let Some(result) = results.next().await {
+            result.unwrap();
+        }
+        drop(results);
+        session.shutdown().await.unwrap();
+    });
+}
+
+fn a_cancellation_is_the_last_result(kind: Kind) {
+    with_session(builder(kind), async |session| {
+        let mut results = stream(session, "tests.emit_ahead", (1000,)).await.unwrap();
+        assert!(results.next().await.unwrap().is_ok());
+        session.cancel(&results.call().clone(), "enough").unwrap();
+        let error = loop {
+            match results.next().await.unwrap() {
+                Ok(_) => {}
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error.kind(), ErrorKind::Cancelled, "{error}");
+        assert!(results.next().await.is_none());
+        drop(results);
+        session.sync_all().await.unwrap();
+    });
+}
+
 fn a_dropped_stream_cancels_the_call(kind: Kind) {
     with_session(builder(kind), async |session| {
-        let mut results = session.call_streaming("tests.emit_until", ()).await.unwrap();
+        let mut results = stream(session, "tests.emit_until", ()).await.unwrap();
         let call = results.call().clone();
         // All workers have begun.
         let mut begun = BTreeSet::new();
@@ -154,7 +223,7 @@ fn a_dropped_stream_cancels_the_call(kind: Kind) {
 
 fn a_result_that_is_not_taken_is_an_error_after_the_deadline(kind: Kind) {
     with_session(builder(kind).collective_deadline(Duration::from_millis(400)), async |session| {
-        let mut results = session.call_streaming("tests.emit_until", ()).await.unwrap();
+        let mut results = stream(session, "tests.emit_until", ()).await.unwrap();
         let call = results.call().clone();
         let ends = session.get_all_as::<String>(&call).await.unwrap();
         let expected = "emit of result 16: no end after 400ms: the controller has not taken result 0";
@@ -176,9 +245,9 @@ fn a_call_without_a_stream_can_not_emit(kind: Kind) {
         assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
         assert!(error.to_string().ends_with("emit: the call has no stream; the controller calls `call_streaming`"));
         session.recover().await.unwrap();
-        assert!(matches!(session.call_streaming("tests.emti", (1, 9)).await, Err(Error::UnknownFunction { .. })));
+        assert!(matches!(stream(session, "tests.emti", (1, 9)).await, Err(Error::UnknownFunction { .. })));
         // Also after a streaming call.
-        let mut results = session.call_streaming("tests.emit", (1, 9)).await.unwrap();
+        let mut results = stream(session, "tests.emit", (1, 9)).await.unwrap();
         while results.next().await.is_some() {}
         drop(results);
         session.call_named("tests.emit", (1, 9)).await.unwrap();

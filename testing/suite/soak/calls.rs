@@ -36,7 +36,8 @@ pub(crate) fn stream(session: &LaneSession, random: &mut Random) -> Wrong<()> {
     watch::step(format_args!("a stream of {count} results of each worker, dropped after {dropped_after}"));
     let workers = session.world().size();
     let taken = block_on(async {
-        let mut results = words(session.call_streaming("soak.emit", (count as i64,)).await)?;
+        let emit = words(session.function("soak.emit").await)?;
+        let mut results = words(session.call_streaming(&emit, (count as i64,)).await)?;
         let mut next = vec![0; workers];
         while next.iter().sum::<usize>() < dropped_after
             && let Some(result) = results.next().await
