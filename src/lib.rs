@@ -220,7 +220,7 @@ mod guide {
     }
 }
 
-/// The names that nearly every program uses, for `use disco::prelude::*`. [`Result`](crate::Result) is not among them, so
+/// The names that nearly every program uses, for `use disco::prelude::*`. [`Result`] is not among them, so
 /// that std's keeps its name.
 ///
 /// ```

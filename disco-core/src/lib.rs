@@ -68,6 +68,7 @@
 //! stream                                                     the path of a command
 //!    │             function ── context                       worker functions, and their view of the worker
 //!    ├──── channel ───┤  backend                             contracts of lanes and of data planes
+//!    │             emitted                                   results of running calls, in the store
 //!  wire              link   attendance                       encoding; a worker's store, descriptors and aborts; ranks that have arrived
 //! status  diagnosis  config                                  the state of a session, for operators; why a collective hangs;
 //!                                                            the configuration that all workers get at the start
@@ -110,6 +111,7 @@ mod device;
 pub mod device_api;
 mod diagnosis;
 mod dtype;
+mod emitted;
 pub mod env;
 pub mod error;
 mod error_kind;

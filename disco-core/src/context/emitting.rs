@@ -1,8 +1,8 @@
 //! The worker's end of a streaming call.
 
 use super::WorkerContext;
+use crate::emitted::{Sent, WINDOW, result_key, taken_key};
 use crate::error::{Error, Result};
-use crate::function::{Sent, WINDOW, result_key, taken_key};
 use crate::signal::Reply;
 use crate::tensor::Tensor;
 use crate::value::Value;

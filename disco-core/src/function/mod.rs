@@ -33,7 +33,7 @@ pub use json::Json;
 pub use object::{Object, Opaque};
 pub use registers::Registers;
 pub(crate) use selected::{CALL_SELECTED, part, selection};
-pub(crate) use streaming::{CALL_STREAMING, Sent, WINDOW, result_key, streamed, taken_key};
+pub(crate) use streaming::{CALL_STREAMING, streamed};
 
 use crate::activity::Activity;
 use crate::context::WorkerContext;

@@ -12,8 +12,9 @@ use futures_channel::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use futures_lite::{StreamExt as _, future as either};
 
 use super::{Arguments, DRef, IntoArgs, LaneSession, Session, SessionExt as _};
+use crate::emitted::{Sent, WINDOW, result_key, taken_key};
 use crate::error::{Error, Failure, Result};
-use crate::function::{CALL_STREAMING, Sent, WINDOW, result_key, taken_key};
+use crate::function::CALL_STREAMING;
 use crate::id::WorkerId;
 use crate::store::{SharedStore, StoreCall};
 use crate::stream::reply_table::ReplyTable;

@@ -18,6 +18,7 @@ const ORDERS: [(&str, &[&str]); 3] = [
         "disco-core/src/session/mod.rs",
         &[
             // Methods for programs.
+            "results",
             "ext",
             "methods",
             "shutdown",
@@ -56,6 +57,7 @@ const ORDERS: [(&str, &[&str]); 3] = [
             "collecting",
             // What stands alone.
             "ticker",
+            "selected",
             "args",
             "dref",
             "deadlines",
