@@ -22,7 +22,7 @@ use disco_core::{Channel, Endpoint, Link, worker::WorkerConfig};
 
 /// Number of sub-cases that `local` runs, summed over all workers, so that no case is lost by accident. After an
 /// intended change, copy the number from the failure message.
-const EXECUTED_BY_LOCAL: usize = 402_957;
+const EXECUTED_BY_LOCAL: usize = 403_630;
 
 /// Workers that are threads of this process.
 #[derive(Debug)]
