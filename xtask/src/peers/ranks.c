@@ -1,8 +1,8 @@
 // Measures collectives of MPI through its blocking calls, in the way of `disco bench`: operations follow each other
 // without a barrier, and the time is that of the slowest rank.
 //
-// Arguments: `bench OPERATION SIZE...` prints lines `SIZE MICROSECONDS`. A size is that of the larger of a rank's
-// buffers in bytes. `idle SECONDS`: rank 0 waits in MPI_Recv, the others sleep. `loop SECONDS`: all_reduces of 8 bytes.
+// Arguments: `bench OPERATION[,OPERATION...] SIZE...` prints lines `SIZE MICROSECONDS`. A size is that of the larger of a
+// rank's buffers in bytes. `idle SECONDS`: rank 0 waits in MPI_Recv, the others sleep. `loop SECONDS`: all_reduces of 8 bytes.
 
 #include <mpi.h>
 #include <stdio.h>
@@ -30,6 +30,14 @@ static void operation(const char *name, const float *from, float *to, int count)
     MPI_Reduce_scatter_block(from, to, block, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
   } else if (strcmp(name, "all_to_all") == 0) {
     MPI_Alltoall(from, block, MPI_FLOAT, to, block, MPI_FLOAT, MPI_COMM_WORLD);
+  } else if (strcmp(name, "reduce") == 0) {
+    MPI_Reduce(from, to, count, MPI_FLOAT, MPI_SUM, 0, MPI_COMM_WORLD);
+  } else if (strcmp(name, "gather") == 0) {
+    MPI_Gather(from, block, MPI_FLOAT, to, block, MPI_FLOAT, 0, MPI_COMM_WORLD);
+  } else if (strcmp(name, "scatter") == 0) {
+    MPI_Scatter(from, block, MPI_FLOAT, to, block, MPI_FLOAT, 0, MPI_COMM_WORLD);
+  } else if (strcmp(name, "barrier") == 0) {
+    MPI_Barrier(MPI_COMM_WORLD);
   } else {
     fprintf(stderr, "there is no operation %s\n", name);
     MPI_Abort(MPI_COMM_WORLD, 2);
@@ -50,13 +58,16 @@ static double timed(const char *name, const float *from, float *to, int count, l
 // The result of an operation on ones, or of a broadcast of `to`. Values stay finite in place too.
 static void check(const char *name, float *from, float *to, int count) {
   int in_place = strcmp(name, "all_reduce_in_place") == 0, broadcast = strcmp(name, "broadcast") == 0;
-  int reduces = strstr(name, "reduce") != NULL, scatters = strcmp(name, "reduce_scatter") == 0;
+  int reduces = strstr(name, "reduce") != NULL, scatters = strstr(name, "scatter") != NULL;
+  int at_root = strcmp(name, "reduce") == 0 || strcmp(name, "gather") == 0;
+  int results = scatters ? count / ranks : count;
+  if (strcmp(name, "barrier") == 0 || (at_root && rank > 0)) results = 0;
   for (int i = 0; i < count; i++) {
     from[i] = 1;
     to[i] = in_place || (broadcast && rank == 0);
   }
   operation(name, from, to, count);
-  for (int i = 0; i < (scatters ? count / ranks : count); i++) {
+  for (int i = 0; i < results; i++) {
     if (to[i] != (reduces ? ranks : 1)) {
       fprintf(stderr, "%s: element %d of %d is %f\n", name, i, count, to[i]);
       MPI_Abort(MPI_COMM_WORLD, 1);
@@ -76,7 +87,8 @@ static void bench(const char *name, int sizes, char **size) {
   for (int index = 0; index < sizes; index++) {
     size_t bytes = strtoull(size[index], NULL, 10);
     // At least one element per block.
-    int blocks = strstr(name, "all_reduce") != NULL || strcmp(name, "broadcast") == 0 ? 1 : ranks;
+    int has_blocks = strstr(name, "scatter") != NULL || strstr(name, "gather") != NULL || strcmp(name, "all_to_all") == 0;
+    int blocks = has_blocks ? ranks : 1;
     int count = (int)(bytes / 4 / blocks);
     count = (count > 0 ? count : 1) * blocks;
     float *from = buffer(count * 4ul), *to = buffer(count * 4ul);
@@ -110,7 +122,7 @@ int main(int argc, char **argv) {
   int length, seconds = argc > 2 ? atoi(argv[2]) : 0;
   MPI_Get_library_version(version, &length);
   if (argc > 3 && strcmp(argv[1], "bench") == 0) {
-    bench(argv[2], argc - 3, argv + 3);
+    for (char *name = strtok(argv[2], ","); name; name = strtok(NULL, ",")) bench(name, argc - 3, argv + 3);
   } else if (argc > 2 && strcmp(argv[1], "idle") == 0) {
     char byte = 0;
     MPI_Barrier(MPI_COMM_WORLD);
