@@ -24,6 +24,7 @@ SPEED, LONG, SPEED_TOKENS = (9, 128), (10, 2048), 128
 SHAPES = {
     "small": dict(layers=12, hidden=768, heads=12, kv_heads=4, ffn=2048, vocabulary=32000),
     "large": dict(layers=22, hidden=2048, heads=32, kv_heads=4, ffn=5632, vocabulary=32000),
+    "smollm2": dict(layers=30, hidden=576, heads=9, kv_heads=3, ffn=1536, vocabulary=49152),
     "tiny": dict(layers=2, hidden=96, heads=12, kv_heads=4, ffn=128, vocabulary=300, long=256),
 }
 
@@ -90,19 +91,26 @@ def tensors_of(shape):
     yield "lm_head.weight", [shape["vocabulary"], hidden]
 
 
-def tiny(folder):
-    """A model as a file of safetensors: the length of the header, the header, and the weights as 32-bit floats."""
-    shape, header, weights = SHAPES["tiny"], {}, array.array("f")
+def plain(name, folder):
+    """A model as a file of safetensors: the length of the header, the header, and the weights as 32-bit floats. They are those of a
+    table, whose length is a prime, so that the rows of a matrix differ, from another start for each tensor."""
+    shape, header, start = SHAPES[name], {}, 0
     begin(shape, folder)
     random.seed(1)
-    for name, sizes in tensors_of(shape):
-        start = 4 * len(weights)
-        mean, scale = (1, 0.1) if len(sizes) == 1 else (0, scale_of(name, sizes[1]))
-        weights.extend(random.gauss(mean, scale) for _ in range(math.prod(sizes)))
-        header[name] = dict(dtype="F32", shape=sizes, data_offsets=[start, 4 * len(weights)])
-    text = json.dumps(header).encode()
-    (folder / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + weights.tobytes())
-    print(f"{folder.name}: {len(weights)} weights")
+    table = [random.gauss(0, 1) for _ in range(65521)]
+    for tensor, sizes in tensors_of(shape):
+        header[tensor] = dict(dtype="F32", shape=sizes, data_offsets=[start, start + 4 * math.prod(sizes)])
+        start += 4 * math.prod(sizes)
+    with open(folder / "model.safetensors", "wb") as file:
+        text = json.dumps(header).encode()
+        file.write(len(text).to_bytes(8, "little") + text)
+        for index, (tensor, sizes) in enumerate(tensors_of(shape)):
+            first = index * 7919 % len(table)
+            mean, scale = (1, 0.1) if len(sizes) == 1 else (0, scale_of(tensor, sizes[1]))
+            numbers, count = array.array("f", (mean + scale * number for number in table[first:] + table[:first])), math.prod(sizes)
+            for written in range(0, count, len(numbers)):
+                file.write(numbers[: count - written].tobytes())
+    print(f"{folder.name}: {start // 4} weights")
 
 
 def new_model(shape, dtype):
@@ -216,7 +224,7 @@ def main():
     command, folder = sys.argv[1], Path(sys.argv[2])
     if command == "tiny":
         for name in COUNTS:
-            tiny(folder / name)
+            plain("tiny", folder / name)
     elif command == "compiled":
         compiled(folder / "large")
     elif command in COUNTS:
