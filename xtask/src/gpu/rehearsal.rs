@@ -1,7 +1,9 @@
 //! Runs all parts of the script on the test double, with small sizes and counts, so that the kit keeps working.
 
 use std::env;
+use std::ffi::OsStr;
 use std::fs;
+use std::iter;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,7 +14,7 @@ use anyhow::{Context, Result, ensure};
 use super::parts::PARTS;
 use super::{SCRIPTS_FOLDER, programs};
 use crate::built::root;
-use crate::libraries;
+use crate::{libraries, python};
 
 /// Names under which loaders look for the libraries that the double replaces.
 const NAMES: [&str; 4] = ["libcuda.so.1", "libcuda.so", "libnccl.so.2", "libnvidia-ml.so.1"];
@@ -78,6 +80,22 @@ impl Rehearsal<'_> {
         }
         command.env("NVRTC", libraries::nvrtc());
         command.env("GPU_DOUBLE_DEVICES", "1").env("GPU_DOUBLE_NCCL_VERSION", "23007");
+        if part == PARTS[5].name {
+            peers(&mut command, double);
+        }
         command
+    }
+}
+
+/// Lets the part of the processors find the peers that tests have fetched: Open MPI and, after long tests, PyTorch. The script
+/// says why it leaves one out.
+fn peers(command: &mut Command, double: &Path) {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let folders = iter::once(libraries::open_mpi().join("bin")).chain(env::split_paths(&path));
+    command.env("PATH", env::join_paths(folders).unwrap_or_default());
+    let torch = python::debian_torch().join("usr/lib/python3/dist-packages");
+    if torch.is_dir() {
+        let libraries = [double.as_os_str(), &python::libraries_of_torch()].join(OsStr::new(":"));
+        command.env("PYTHONPATH", torch).env("LD_LIBRARY_PATH", libraries);
     }
 }

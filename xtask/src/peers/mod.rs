@@ -21,6 +21,7 @@ use clap::{Args, ValueEnum};
 use self::data::{Data, Machine};
 use self::programs::{MPIS, Programs};
 
+pub(crate) use self::programs::ranks_of_open_mpi;
 pub(crate) use self::render::stale;
 
 /// Options of `cargo xtask peers`.

