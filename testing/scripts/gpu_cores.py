@@ -240,8 +240,10 @@ def model():
     folder, processors = W / "models" / "smollm2", len(os.sched_getaffinity(0))
     gpu_models.plain("tiny" if QUICK else "smollm2", folder)
     rows = [(1, "threads", threads) for threads in sorted({1, processors})]
-    rows += [(workers, kind, max(1, processors // workers)) for workers in worker_counts(2, 4, 8, 16) for kind in KINDS]
-    rows += [(workers, "threads", 1) for workers in worker_counts(2, 4, 8)]
+    # It has 9 heads, which at most 9 workers can share.
+    counts = worker_counts(2, 4, 8, 9)
+    rows += [(workers, kind, max(1, processors // workers)) for workers in counts for kind in KINDS]
+    rows += [(workers, "threads", 1) for workers in counts]
     found = {}
     for workers, kind, threads in dict.fromkeys(rows):
         figures = rate(folder, workers, kind, threads)
