@@ -13,7 +13,7 @@ use crate::active_call::{ActiveCall, InlineVec, Memory, Region};
 use crate::agree::Call;
 use crate::board::{self, MAX_POST_BYTES};
 use crate::parts::{STREAMING_MIN_BYTES, parts, reduce, uneven, unit, unsupported, width};
-use crate::staged;
+use crate::{placement, staged};
 
 /// The most bytes of all posted tensors of a collective. Each rank reads them all, so the work grows with the square of
 /// the number of ranks.
@@ -140,6 +140,7 @@ fn run_zero_copy<'t>(call: &mut ActiveCall<'t>, op: &'t Op) -> Result<()> {
     let (input, output) = parts(op, me, size)?;
     let is_staged = staged::prepare(call, op, input)?;
     call.meet_at(Call::Op(op), input, output)?;
+    placement::note_meeting(call.board(), me);
     if let Op::AllToAllV { .. } = op {
         call.check_exchange()?;
     }

@@ -147,8 +147,7 @@ impl disco_core::Communicator for Communicator {
             if let Some(first) = group.first() {
                 shared.check_unbroken(|| first.signature(shared.size()))?;
             }
-            // The timeline has the waits of one operation at a time: that of the worker's thread.
-            seat.run(&group, &|| claimed.take(), None)
+            seat.run_beside(&group, &|| claimed.take())
         })
     }
 

@@ -4,6 +4,9 @@
 //! Linux does not move threads that have just run, and ranks that yield have always just run. So an uneven placement
 //! lasts for many milliseconds: two ranks share one processor while another one is idle, or three ranks share one
 //! processor and one rank has the other.
+//!
+//! Threads that run operations beside workers wake up for each operation, wherever Linux puts them: often both ranks of a
+//! machine with two processors on the same one. They compare their processors at the meeting of each large operation.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -32,13 +35,15 @@ struct Placement {
     waits: u32,
     /// Whether no other rank was on this thread's processor at the last look.
     is_alone: bool,
+    /// Whether this thread runs operations beside a worker. Its waits tell nothing: most end with the wake-up of a peer.
+    is_beside: bool,
     /// The last move to another processor, and the least time until the next one.
     moved: Option<(Instant, Duration)>,
 }
 
 thread_local! {
     static PLACEMENT: Cell<Placement> =
-        const { Cell::new(Placement { handovers: 0, waits: 0, is_alone: false, moved: None }) };
+        const { Cell::new(Placement { handovers: 0, waits: 0, is_alone: false, is_beside: false, moved: None }) };
 }
 
 /// Records that a wait for ranks that can have processors of their own has ended after `yields` yields, and moves this
@@ -49,6 +54,9 @@ thread_local! {
 /// sees that the handovers have ended. If the rank moved at its next wait, the peer would follow it.
 pub(crate) fn note_wait(yields: u32) {
     let mut placement = PLACEMENT.get();
+    if placement.is_beside {
+        return;
+    }
     let is_handover = (1..=HANDOVER_YIELDS).contains(&yields);
     placement.handovers = if is_handover { placement.handovers.saturating_add(1) } else { 0 };
     PLACEMENT.set(placement);
@@ -65,6 +73,21 @@ pub(crate) fn count_wait(board: &Board, rank: usize) {
     placement.waits = (placement.waits + 1) % WAITS_PER_LOOK;
     PLACEMENT.set(placement);
     if placement.waits == 0 {
+        spread(board, rank);
+    }
+}
+
+/// Notes that this thread runs an operation of `rank` beside its worker.
+pub(crate) fn begin_beside(board: &Board, rank: usize) {
+    PLACEMENT.set(Placement { is_beside: true, ..PLACEMENT.get() });
+    board.set_processor(rank, sched_getcpu());
+}
+
+/// Moves this thread if it runs beside a worker and shares its processor with the thread of a rank that has met it. All
+/// ranks have published their processors before the meeting.
+#[inline]
+pub(crate) fn note_meeting(board: &Board, rank: usize) {
+    if PLACEMENT.get().is_beside {
         spread(board, rank);
     }
 }

@@ -12,7 +12,7 @@ use crate::agree::Call;
 use crate::board::Presence;
 use crate::group::Group;
 use crate::split::{self, Child};
-use crate::{collective, point_to_point};
+use crate::{collective, placement, point_to_point};
 
 /// The place of a rank in its group. Dropping it leaves the group.
 pub(crate) struct Seat {
@@ -48,6 +48,13 @@ impl Seat {
             group.iter().try_for_each(|op| collective::run(&mut call, &mut self.buffer, op))
         };
         call.leave(group.len(), result)
+    }
+
+    /// [`Seat::run`] beside the worker, on another thread.
+    pub(crate) fn run_beside(&mut self, group: &[Op], keep: &dyn Fn() -> Vec<Access>) -> Result<()> {
+        placement::begin_beside(&self.group.board, self.rank.index());
+        // The timeline has the waits of one operation at a time: that of the worker's thread.
+        self.run(group, keep, None)
     }
 
     pub(crate) fn split(&mut self, color: Option<u32>, key: i32) -> Result<Option<Child>> {
