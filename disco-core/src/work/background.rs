@@ -7,7 +7,7 @@ use std::panic::{self, AssertUnwindSafe};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 
-use super::Work;
+use super::{Work, policy};
 use crate::error::{Error, Result, panic_text};
 use crate::sync;
 
@@ -92,6 +92,7 @@ impl<T: Send + 'static> Queue<T> {
 
     /// Runs jobs until the queue is closed and empty.
     fn serve(&self) {
+        policy::wake_up_behind_others();
         let mut turn = sync::lock(&self.turn);
         loop {
             let Turn { jobs, state, is_closed } = &mut *turn;

@@ -1,6 +1,7 @@
 //! Operations that run while their caller computes: their handles, and the thread that runs them.
 
 mod background;
+mod policy;
 
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex};
