@@ -7,12 +7,14 @@
 /// Linux.
 pub(super) fn wake_up_behind_others() {
     #[cfg(target_os = "linux")]
-    // SAFETY: the calls are for the calling thread, and read a parameter on the stack.
-    unsafe {
-        if libc::sched_getscheduler(0) == libc::SCHED_OTHER {
+    {
+        // SAFETY: reads the policy of the calling thread.
+        let policy = unsafe { libc::sched_getscheduler(0) };
+        if policy == libc::SCHED_OTHER {
             let param = libc::sched_param { sched_priority: 0 };
             // Fails only where the system forbids the policy.
-            _ = libc::sched_setscheduler(0, libc::SCHED_BATCH, &param);
+            // SAFETY: sets the policy of the calling thread, and reads `param`.
+            _ = unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &param) };
         }
     }
 }
