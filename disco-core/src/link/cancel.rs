@@ -13,8 +13,9 @@ use crate::sync;
 
 /// The start of the cause with which a cancellation aborts operations. The number of the call's command is at the end.
 const MARK: &str = "cancelled: ";
-/// How long a worker waits for a cancellation of which a peer has learned before, and how often it looks.
+/// How long a worker waits for a cancellation of which a peer has learned before, or may have, and how often it looks.
 const NEWS_LIMIT: Duration = Duration::from_secs(1);
+const DROP_NEWS_LIMIT: Duration = Duration::from_millis(100);
 const NEWS_INTERVAL: Duration = Duration::from_millis(1);
 /// How often a wait for a key asks whether its call was cancelled.
 const CANCELLED_INTERVAL: Duration = Duration::from_millis(100);
@@ -132,8 +133,14 @@ impl Link {
     /// the cancellation before may have ended the operation that they had in common: then this waits for the news.
     pub(crate) fn cancelled_with(&self, command: u64, error: &(dyn StdError + 'static)) -> Option<Arc<str>> {
         let start = Instant::now();
-        let is_expected = Error::abort_cause(error).and_then(|cause| cancelled_command(&cause)) == Some(command);
-        while is_expected && start.elapsed() < NEWS_LIMIT && self.cancelled(command).is_none() {
+        let cause = Error::abort_cause(error);
+        let limit = match cause.as_ref().map(|cause| cancelled_command(cause)) {
+            Some(Some(other)) if other == command => NEWS_LIMIT,
+            // A peer has dropped its communicator, maybe after the cancellation.
+            Some(None) if !self.is_aborted() => DROP_NEWS_LIMIT,
+            _ => Duration::ZERO,
+        };
+        while start.elapsed() < limit && self.cancelled(command).is_none() && !self.is_aborted() {
             thread::sleep(NEWS_INTERVAL);
         }
         self.cancelled(command)

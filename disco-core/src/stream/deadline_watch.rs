@@ -54,7 +54,8 @@ impl DeadlineWatch {
     /// The error that ends a wait for `missing`, if one of these workers has made no progress for too long. User code
     /// is unlimited unless there is a deadline for calls. Collectives and `disco.init_ccl` have deadlines of their own;
     /// [`Deadlines::collective`] is for a backend that does not keep them. The error lists all workers of `missing`,
-    /// the ones that wait for other workers last. With it come the commands of the calls that are late.
+    /// the ones that wait for other workers last. With it come the commands of the functions of the program that are
+    /// late.
     pub(super) fn reply(
         &mut self,
         limits: &Deadlines,
@@ -73,7 +74,7 @@ impl DeadlineWatch {
         });
         let late: Vec<_> = late.collect();
         let after = late.iter().map(|(limit, _)| *limit).min()?;
-        let calls = late.iter().filter(|(_, progress)| progress.inside.is_some());
+        let calls = late.iter().filter(|(_, progress)| progress.inside.is_some() && !waits_for_others(progress));
         let calls = calls.map(|(_, progress)| progress.received).collect();
         missing.sort_by_key(|(_, progress)| waits_for_others(progress));
         let state: Vec<String> =
