@@ -168,11 +168,13 @@ impl<'t> Memory<'t> {
         inputs: impl IntoIterator<Item = Result<Region>>,
         outputs: impl IntoIterator<Item = Result<Region>>,
     ) -> Result<()> {
-        let Pointers { from, to, bytes } = Pointers::of(inputs, outputs)?;
+        let mut pointers = Pointers::default();
+        pointers.fill(inputs, outputs)?;
+        let (Pointers { from, to, .. }, bytes) = (&pointers, pointers.bytes);
         let mut known = true;
         self.each_block(bytes, from.len() + to.len(), |start, bytes| {
             let (first, count) = (start / dtype.size(), bytes / dtype.size());
-            let fold = Fold { dtype, reduction, inputs: &from, outputs: &to, first, count, stream: self.stream };
+            let fold = Fold { dtype, reduction, inputs: from, outputs: to, first, count, stream: self.stream };
             // SAFETY: the regions are claimed as in `copy`: the schedule gives inputs no writer, and outputs no other
             // reader or writer, until the next synchronisation. Blocks and regions hold whole elements. No two outputs
             // belong to one rank, and `Op::check` has refused tensors of one rank that overlap in part.
@@ -194,7 +196,9 @@ impl<'t> Memory<'t> {
         inputs: impl IntoIterator<Item = Result<Region>>,
         outputs: impl IntoIterator<Item = Result<Region>>,
     ) -> Result<()> {
-        let Pointers { from, to, bytes } = Pointers::of(inputs, outputs)?;
+        let mut pointers = Pointers::default();
+        pointers.fill(inputs, outputs)?;
+        let (Pointers { from, to, .. }, bytes) = (&pointers, pointers.bytes);
         let Some((first, others)) = from.split_first() else { return Ok(()) };
         let row = merge.row_bytes();
         let block = (MAX_BLOCK_BYTES / (from.len() + to.len()) / row).max(1) * row;
@@ -216,7 +220,7 @@ impl<'t> Memory<'t> {
             }
             // The group may have failed while the function ran.
             self.check()?;
-            for output in &to {
+            for output in to {
                 // SAFETY: the regions are claimed as in `copy`, and `into` has `count` bytes of this thread.
                 unsafe { kernel::copy(into.as_ptr(), output.wrapping_add(start), count, self.stream) };
             }
@@ -270,7 +274,9 @@ impl<'t> Memory<'t> {
     }
 }
 
-/// The addresses of the inputs and outputs of a reduction, and the size in bytes that all have.
+/// The addresses of the inputs and outputs of a reduction, and the size in bytes that all have. Filled in place: a move
+/// would cost as much as a small reduction.
+#[derive(Default)]
 struct Pointers {
     from: InlineVec<*const u8>,
     to: InlineVec<*mut u8>,
@@ -279,21 +285,23 @@ struct Pointers {
 
 impl Pointers {
     #[inline]
-    fn of(
+    fn fill(
+        &mut self,
         inputs: impl IntoIterator<Item = Result<Region>>,
         outputs: impl IntoIterator<Item = Result<Region>>,
-    ) -> Result<Self> {
-        let (mut from, mut to, mut bytes) = (InlineVec::new(), InlineVec::new(), None);
+    ) -> Result<()> {
+        let mut bytes = None;
         let mut check = |region: Region| {
             if *bytes.get_or_insert(region.bytes) == region.bytes { Ok(region.data) } else { Err(sizes_differ()) }
         };
         for input in inputs {
-            from.push(check(input?)?.cast_const());
+            self.from.push(check(input?)?.cast_const());
         }
         for output in outputs {
-            to.push(check(output?)?);
+            self.to.push(check(output?)?);
         }
-        Ok(Self { from, to, bytes: bytes.unwrap_or(0) })
+        self.bytes = bytes.unwrap_or(0);
+        Ok(())
     }
 }
 
