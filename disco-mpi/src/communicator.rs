@@ -226,7 +226,7 @@ impl<A: Abi> Communicator<A> {
         self.cause().map_or(Ok(()), |cause| Err(Error::Broken { operation: op.signature(self.size), cause }))
     }
 
-    /// [`Communicator::check_unbroken`] for what is no operation.
+    /// [`Communicator::check_unbroken`] for a method that is no operation.
     pub(crate) fn check(&self, method: &str) -> Result<()> {
         self.cause().map_or(Ok(()), |cause| Err(Error::Broken { operation: method.to_owned(), cause }))
     }

@@ -10,6 +10,7 @@
 //! current     the activity of the worker that a thread runs
 //! counters    samples of numbers that change
 //! device      times of operations on a device
+//! running     the records of operations that the worker is inside
 //! started     the records of operations that go on beside the worker
 //! progress    the state of a worker at a moment
 //! memory      the words of an activity: progress, names, a ring of records
@@ -26,6 +27,7 @@ mod memory;
 mod progress;
 mod record;
 mod recording;
+mod running;
 mod started;
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -51,6 +53,7 @@ pub use self::record::{DataPath, OpDetails, OpPlace, Record, RecordKind, UNNAMED
 pub(crate) use self::record::{GROUP_MARK, RANK_MARK, SPLIT_MARK};
 pub(crate) use self::recording::RECOVERY;
 pub use self::recording::{Recording, align, recoveries};
+pub use self::running::Running;
 pub(crate) use self::started::StartedOps;
 
 /// Number of the latest operations in a [`Progress`].
@@ -94,16 +97,6 @@ struct Names {
     names: Vec<Arc<str>>,
     /// A name has not fitted into the memory.
     is_full: bool,
-}
-
-/// The records of operations that have begun. Dropping it records a failure.
-#[derive(Debug)]
-pub struct Running<'a> {
-    activity: &'a Activity,
-    /// Number of the first record, and of the records behind it.
-    number: u64,
-    more: u64,
-    state: OpState,
 }
 
 impl RecorderConfig {
@@ -396,30 +389,6 @@ impl Activity {
 /// The start of a wait.
 #[derive(Clone, Copy, Debug)]
 pub struct Waiting(u64);
-
-impl Running<'_> {
-    /// Records the end.
-    #[inline]
-    pub fn end(mut self, ok: bool) {
-        self.state = OpState::of(ok);
-    }
-}
-
-impl Drop for Running<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        let Self { activity, number, more, state } = *self;
-        // A reading of the clock costs as much as the rest.
-        if activity.timeline || state != OpState::Done {
-            activity.end(number, state)
-        } else {
-            activity.change(number, |what| RawRecord::ended(what, state))
-        }
-        if more > 0 {
-            activity.end_more(number, more, state);
-        }
-    }
-}
 
 #[cfg(test)]
 mod tests {

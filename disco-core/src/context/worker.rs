@@ -169,7 +169,7 @@ impl WorkerContext {
     }
 
     /// Whether the controller has [cancelled](crate::Session::cancel) the call that the worker runs, or the session has
-    /// failed or ends. A function that computes for long asks between its steps, and returns early: what it returns
+    /// failed or ends. A function that computes for long asks between its steps, and returns early; its return value
     /// is the result of the call.
     ///
     /// ```

@@ -266,7 +266,7 @@ impl CommandStream {
         self.cancel_command(call.command(), &why.into())
     }
 
-    /// Tells all workers that a call is cancelled. Those that have ended it ignore that.
+    /// Tells all workers that a call is cancelled. A worker that has ended the call ignores it.
     pub(super) fn cancel_command(&self, command: u64, cause: &Arc<str>) -> Result<()> {
         let lanes = self.lanes();
         let tell = |lane: &Arc<dyn Channel>| lane.signal(Signal::Cancel { command, cause: cause.clone() });
