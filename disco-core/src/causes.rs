@@ -1,5 +1,6 @@
-//! The causes of an error, as a chain and as texts.
+//! The causes of an error, as a chain and as texts, and the text of a panic.
 
+use std::any::Any;
 use std::error::Error as StdError;
 
 /// The texts of an error's causes, nearest first. A text that the previous text ends with is left out, since many
@@ -18,4 +19,10 @@ pub(crate) fn chain<'a>(error: &'a (dyn StdError + 'static)) -> impl Iterator<It
         next = error.source();
         Some(error)
     })
+}
+
+/// The text of a panic.
+pub(crate) fn panic_text(payload: &(dyn Any + Send)) -> String {
+    let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_else(|| "without a message".to_owned())
 }

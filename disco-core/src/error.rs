@@ -22,7 +22,6 @@
 //! assert!(!may_succeed_again(&Error::invalid("no such layer")));
 //! ```
 
-use std::any::Any;
 use std::error::Error as StdError;
 use std::fmt;
 use std::io;
@@ -30,7 +29,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use crate::causes::causes;
-pub(crate) use crate::causes::chain;
+pub(crate) use crate::causes::{chain, panic_text};
 use crate::codec::WireError;
 use crate::device::UnknownDevice;
 use crate::dtype::{DType, UnknownDType};
@@ -252,12 +251,6 @@ pub enum Error {
         /// The epoch that began with the worker.
         epoch: u64,
     },
-}
-
-/// The text of a panic.
-pub(crate) fn panic_text(payload: &(dyn Any + Send)) -> String {
-    let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_else(|| "without a message".to_owned())
 }
 
 impl Error {
