@@ -175,7 +175,7 @@ impl WorkerContext {
     /// ```
     /// use disco_core::{Result, WorkerContext};
     ///
-    /// /// Searches for a divisor, until one is found or nobody waits for it any more.
+    /// /// Searches for a divisor, until one is found or the call is cancelled.
     /// fn divisor(ctx: &mut WorkerContext, number: u64) -> Result<Option<u64>> {
     ///     for candidate in 2..number {
     ///         if candidate % 4096 == 0 && ctx.cancelled() {
