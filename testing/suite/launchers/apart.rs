@@ -74,14 +74,15 @@ fn worker_0_and_the_other_tasks_end_with_task_0() {
 
 fn task_0_of_several_machines_starts_its_workers() {
     let variables = [TOKEN, APART, ("DISCO_WORKERS", "4")];
-    let outputs = run(2, |rank| task("names", &with(several_machines::srun(10, rank, 2), &variables)));
+    let srun = several_machines::srun(2);
+    let outputs = run(2, |rank| task("names", &with(srun(rank), &variables)));
     let names: String = (0..4).map(|n| format!("worker {n} of 4 in task {}\n", n / 2)).collect();
     assert_eq!(text(&outputs[0]), names);
     assert!(outputs.iter().all(|output| output.status.success()), "{:?}", outputs.iter().map(text).collect::<Vec<_>>());
 }
 
 fn task_0_of_several_machines_outlives_worker_0_and_replaces_it() {
-    let srun = |rank| with(several_machines::srun(11, rank, 2), &[TOKEN, APART]);
-    let outputs = run(2, |rank| task("replace worker 0", &srun(rank)));
+    let srun = several_machines::srun(2);
+    let outputs = run(2, |rank| task("replace worker 0", &with(srun(rank), &[TOKEN, APART])));
     assert_eq!(text(&outputs[0]), format!("{LOSS_OF_WORKER_0}new: [WorkerId(0)]\n[3.0, 3.0]\n"));
 }
