@@ -242,18 +242,18 @@ fn a_timeline_has_each_command_of_every_worker(kind: Kind) {
 }
 
 fn a_timeline_has_the_counters_of_the_session(kind: Kind) {
-    // A session samples its counters at most once in this time.
-    let sample = || thread::sleep(Duration::from_millis(20));
+    // The counters are sampled at a command, at most once in 10 ms: at the second sync.
+    let sample = |session: &LaneSession| {
+        sync(session).unwrap();
+        thread::sleep(Duration::from_millis(20));
+        sync(session).unwrap();
+    };
     let timeline = timeline(kind, 4096, move |session| {
         let kept: Vec<_> = (0..20).map(|_| call(&session, "records.work", (0.0,)).unwrap()).collect();
-        sample();
         let tensor = call(&session, "records.allocate", ()).unwrap();
-        sample();
-        sync(&session).unwrap();
-        sample();
-        // The last samples.
+        sample(&session);
         drop((kept, tensor));
-        sync(&session).unwrap();
+        sample(&session);
         block_on(session.shutdown()).unwrap();
     });
     let values = |recording: &Recording, name: &str| -> Vec<u64> {
