@@ -25,7 +25,8 @@ const CANCELLED_INTERVAL: Duration = Duration::from_millis(100);
 pub(super) struct Cancelled {
     /// Whether there are cancelled calls; read without the lock.
     is_any: AtomicBool,
-    /// Operations that the worker is inside: at most one, and a synchronisation around it.
+    /// Operations that the worker is inside: at most one, and a synchronisation around it. Written by the worker's thread
+    /// only.
     inside: AtomicUsize,
     state: Mutex<State>,
 }
@@ -75,11 +76,9 @@ impl Cancelled {
 impl Drop for Inside<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.0.inside.fetch_sub(1, Ordering::SeqCst);
-        if self.0.is_any.load(Ordering::SeqCst) {
-            // A cancellation that has counted this operation aborts it now, and must not hit a later one.
-            drop(self.0.state());
-        }
+        // Without a barrier, which would wait until the peers have read what this rank has posted. A cancellation that counts
+        // the operation after its end breaks the communicators as if it had come in time; the next operation sees it.
+        self.0.inside.store(self.0.inside.load(Ordering::Relaxed) - 1, Ordering::Release);
     }
 }
 
@@ -162,7 +161,11 @@ impl Link {
     /// Begins a wait for operations.
     #[inline]
     pub(crate) fn begin_wait(&self) -> Inside<'_> {
-        self.cancelled.inside.fetch_add(1, Ordering::SeqCst);
+        self.cancelled.inside.store(self.cancelled.inside.load(Ordering::Relaxed) + 1, Ordering::SeqCst);
+        if self.cancelled.is_any.load(Ordering::SeqCst) {
+            // A cancellation that has counted the operation before aborts it now, and must not hit this one.
+            drop(self.cancelled.state());
+        }
         Inside(&self.cancelled)
     }
 
