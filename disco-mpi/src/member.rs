@@ -64,7 +64,7 @@ impl<A: Abi> disco_core::Communicator for Member<A> {
 
     fn enqueue(&mut self, group: &[Op]) -> Result<()> {
         self.check(group)?;
-        self.comm.with(|Movable(comm)| comm.enqueue(group))?
+        self.comm.state()?.0.enqueue(group)
     }
 
     /// Runs the operations on a thread of their own, which polls MPI: few libraries make progress by themselves. Without
@@ -81,7 +81,7 @@ impl<A: Abi> disco_core::Communicator for Member<A> {
     }
 
     fn split(&mut self, color: Option<u32>, key: i32) -> Result<Option<Box<dyn disco_core::Communicator>>> {
-        let child = self.comm.with(|Movable(comm)| comm.split(color, key))?;
+        let child = self.comm.state()?.0.split(color, key);
         match color {
             Some(color) if c_int::try_from(color).is_err() => {
                 child.and(Err(Error::invalid("split: the color exceeds 2^31 - 1, the largest color of MPI")))
@@ -91,7 +91,7 @@ impl<A: Abi> disco_core::Communicator for Member<A> {
     }
 
     fn synchronize(&mut self) -> Result<()> {
-        self.comm.with(|Movable(comm)| comm.check("synchronize"))?
+        self.comm.state()?.0.check("synchronize")
     }
 
     fn aborter(&self) -> Arc<dyn Abort> {

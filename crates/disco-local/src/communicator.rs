@@ -94,15 +94,14 @@ impl Communicator {
     }
 
     /// Runs operations whose arguments are checked.
+    #[inline(always)]
     fn run(&mut self, group: &[Op]) -> Result<()> {
-        let (shared, timeline) = (&self.group, self.timeline.as_deref());
-        self.seat.with(|seat| {
-            let Some(first) = group.first() else { return Ok(()) };
-            shared.check_unbroken(|| first.signature(shared.size()))?;
-            let mut claims = Claims::default();
-            claims.claim(group)?;
-            seat.run(group, &|| claims.keep(), timeline)
-        })?
+        let seat = self.seat.state()?;
+        let Some(first) = group.first() else { return Ok(()) };
+        self.group.check_unbroken(|| first.signature(self.group.size()))?;
+        let mut claims = Claims::default();
+        claims.claim(group)?;
+        seat.run(group, &|| claims.keep(), self.timeline.as_deref())
     }
 }
 
@@ -152,13 +151,13 @@ impl disco_core::Communicator for Communicator {
     }
 
     fn split(&mut self, color: Option<u32>, key: i32) -> Result<Option<Box<dyn disco_core::Communicator>>> {
-        let child = self.seat.with(|seat| seat.split(color, key))??;
+        let child = self.seat.state()?.split(color, key)?;
         let timeline = self.timeline.clone();
         Ok(child.map(|child| Box::new(Self::new(child.group, child.rank, self.deadline, timeline)) as _))
     }
 
     fn synchronize(&mut self) -> Result<()> {
-        self.seat.with(|_| ())?;
+        self.seat.state()?;
         self.group.check_unbroken(|| "synchronize".into())
     }
 

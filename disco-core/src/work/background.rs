@@ -14,7 +14,7 @@ use crate::sync;
 /// The state of one rank, which its operations use in turn: on the calling thread, or on a thread of their own.
 ///
 /// The thread starts with the first [`Background::start`] and ends with this value, once the operations before have
-/// ended; the state is dropped then. While no operation runs there, the state is here, and [`Background::with`] costs a
+/// ended; the state is dropped then. While no operation runs there, the state is here, and [`Background::state`] costs a
 /// branch.
 pub struct Background<T> {
     /// `None` while the thread has it.
@@ -43,13 +43,13 @@ impl<T: Send + 'static> Background<T> {
         Self { here: Some(state), thread: None }
     }
 
-    /// Runs `use_it` on the calling thread, after all operations that were started before.
+    /// The state for the calling thread, once all operations that were started before have ended.
     #[inline]
-    pub fn with<R>(&mut self, use_it: impl FnOnce(&mut T) -> R) -> Result<R> {
+    pub fn state(&mut self) -> Result<&mut T> {
         if self.here.is_none() {
             self.here = self.thread.as_ref().and_then(|queue| queue.take());
         }
-        self.here.as_mut().map(use_it).ok_or_else(|| Error::state("the state of a communicator is lost"))
+        self.here.as_mut().ok_or_else(|| Error::state("the state of a communicator is lost"))
     }
 
     /// Runs `job` on the thread, after all operations that were started before. A panic is an error of the job.
