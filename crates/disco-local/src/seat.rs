@@ -32,6 +32,7 @@ impl Seat {
 
     /// Runs a group of operations, which are checked and whose tensors are claimed. `keep` takes over the claims, in case
     /// a stopped peer may still access the tensors. Waits for other ranks are recorded in `timeline`.
+    #[inline(always)]
     pub(crate) fn run(
         &mut self,
         group: &[Op],

@@ -31,7 +31,7 @@ impl<'a> Claims<'a> {
     ///
     /// # Errors
     /// [`Error::Busy`](crate::Error::Busy) if a view of one of the tensors excludes this use.
-    #[inline]
+    #[inline(always)]
     pub fn claim(&mut self, group: &'a [Op]) -> Result<()> {
         let written = group.iter().filter_map(Op::dst).map(|dst| (dst.storage(), true));
         let read = group.iter().filter_map(Op::src).map(|src| (src.storage(), false));

@@ -190,6 +190,7 @@ impl<'t> Memory<'t> {
 
     /// Overwrites the outputs with the inputs, merged in their order by the function of a program. All have the same
     /// size; an output may be one of the inputs. The function gets copies, so it never sees memory of peers.
+    #[cold]
     pub(crate) fn merge(
         &self,
         merge: &Merge<'_>,
@@ -284,7 +285,7 @@ struct Pointers {
 }
 
 impl Pointers {
-    #[inline]
+    #[inline(always)]
     fn fill(
         &mut self,
         inputs: impl IntoIterator<Item = Result<Region>>,
