@@ -10,6 +10,8 @@ use std::sync::Arc;
 
 pub use epoch::{PerEpoch, Refused};
 pub use registry::AbortRegistry;
+#[cfg(test)]
+pub(crate) use registry::tests::Heard;
 
 /// Something that waits on peers and can be told to stop.
 ///

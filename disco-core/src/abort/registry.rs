@@ -79,11 +79,12 @@ impl fmt::Debug for AbortRegistry {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
+    /// The causes that a listener has heard.
     #[derive(Default)]
-    struct Heard(Mutex<Vec<Arc<str>>>);
+    pub(crate) struct Heard(pub(crate) Mutex<Vec<Arc<str>>>);
 
     impl Abort for Heard {
         fn abort(&self, cause: &Arc<str>) {

@@ -219,16 +219,7 @@ impl Link {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::abort::Abort;
-
-    #[derive(Default)]
-    struct Heard(Mutex<Vec<Arc<str>>>);
-
-    impl Abort for Heard {
-        fn abort(&self, cause: &Arc<str>) {
-            self.0.lock().unwrap().push(cause.clone());
-        }
-    }
+    use crate::abort::{Abort, Heard};
 
     #[test]
     fn a_cancellation_aborts_the_operations_of_its_call_only() {
