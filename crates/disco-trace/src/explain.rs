@@ -1,15 +1,15 @@
 //! Analysis and diagnosis of a trace as text.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write as _};
 
-use disco_core::activity::Recording;
+use disco_core::activity::{RecordKind, Recording};
 use disco_core::{Diagnosis, WorkerId, WorkerRange};
 
 use crate::analysis::{DEVICE_HEAD, Waits, mismatches, on_device, shares, slowest};
 use crate::calls::{Call, Calls};
 use crate::format::{bandwidth, bytes, number, percent, table, time};
-use crate::trace::{Trace, notes};
+use crate::trace::Trace;
 
 /// Largest number of rows of a table, and of mismatches.
 const MAX_ROWS: usize = 10;
@@ -69,6 +69,21 @@ pub(crate) fn head(trace: &Trace) -> String {
         _ = writeln!(text, "Later records have replaced {replaced} older ones.");
     }
     text
+}
+
+/// The notes of recordings with their workers: reasons why records are missing.
+fn notes(trace: &Trace) -> BTreeMap<&str, Vec<WorkerId>> {
+    let mut notes: BTreeMap<&str, Vec<WorkerId>> = BTreeMap::new();
+    for (worker, recording) in trace.workers.iter().filter_map(|it| Some((it.worker, it.known()?))) {
+        let texts = recording.records.iter().filter(|record| record.kind == RecordKind::Note);
+        for text in texts.filter_map(|record| record.name.as_deref()) {
+            let workers = notes.entry(text).or_default();
+            if workers.last() != Some(&worker) {
+                workers.push(worker);
+            }
+        }
+    }
+    notes
 }
 
 /// How exactly times of different machines can be compared.

@@ -5,6 +5,9 @@
 //! [`report`] makes a page of pictures and tables; [`flight_recorder`] writes the dumps that PyTorch's analyser reads.
 //! [`WorkerSpans`] puts spans of the crate `tracing` into timelines.
 //!
+//! The feature `analysis`, which is on by default, has all that reads a trace: [`explain`], [`report`], [`flight_recorder`],
+//! [`drawing`]. `disco-runtime` has the crate without it.
+//!
 //! ```text
 //! trace              the recordings of a session
 //! error              failures of files
@@ -22,20 +25,31 @@
 
 #![doc(html_root_url = "https://docs.rs/disco-trace/latest")]
 
+#[cfg(feature = "analysis")]
 mod analysis;
+#[cfg_attr(
+    not(feature = "analysis"),
+    expect(dead_code, reason = "the analysis reads more of a call than the file has")
+)]
 mod calls;
 mod chrome;
+#[cfg(feature = "analysis")]
 pub mod drawing;
 mod error;
+#[cfg(feature = "analysis")]
 mod explain;
+#[cfg(feature = "analysis")]
 pub mod flight_recorder;
+#[cfg(feature = "analysis")]
 mod format;
 mod lines;
+#[cfg(feature = "analysis")]
 pub mod report;
 mod spans;
 mod trace;
 
 pub use error::TraceError;
+#[cfg(feature = "analysis")]
 pub use explain::explain;
 pub use spans::WorkerSpans;
 pub use trace::{Missing, Trace, WorkerTrace};

@@ -1,6 +1,5 @@
 //! The recordings of a session.
 
-use std::collections::BTreeMap;
 use std::fmt;
 
 use disco_core::activity::{OpState, Record, RecordKind, Recording};
@@ -80,21 +79,6 @@ pub(crate) fn aligned(recording: &Recording, time: u64) -> i128 {
 pub(crate) fn end(recording: &Recording, record: &Record) -> u64 {
     let unknown = if is_running(record) { recording.time } else { record.start };
     record.end.unwrap_or(unknown).max(record.start)
-}
-
-/// The notes of recordings with their workers: reasons why records are missing.
-pub(crate) fn notes(trace: &Trace) -> BTreeMap<&str, Vec<WorkerId>> {
-    let mut notes: BTreeMap<&str, Vec<WorkerId>> = BTreeMap::new();
-    for (worker, recording) in trace.workers.iter().filter_map(|it| Some((it.worker, it.known()?))) {
-        let texts = recording.records.iter().filter(|record| record.kind == RecordKind::Note);
-        for text in texts.filter_map(|record| record.name.as_deref()) {
-            let workers = notes.entry(text).or_default();
-            if workers.last() != Some(&worker) {
-                workers.push(worker);
-            }
-        }
-    }
-    notes
 }
 
 /// The key of an operation and of its time on a device, which no other operation of the worker has: transfers and
