@@ -41,7 +41,9 @@ impl Hosts {
         let folder = Folder::new(&format!("hosts-{name}"));
         let libraries =
             ["usr/lib", "lib"].map(|path| root.join(path).join("x86_64-linux-gnu").display().to_string()).join(":");
-        let [ssh, keygen, sshd] = ["usr/bin/ssh", "usr/bin/ssh-keygen", "usr/sbin/sshd"].map(|path| root.join(path));
+        // Of the packages that the machine has, none is fetched.
+        let program = |path| Some(root.join(path)).filter(|own| own.exists()).unwrap_or(Path::new("/").join(path));
+        let [ssh, keygen, sshd] = ["usr/bin/ssh", "usr/bin/ssh-keygen", "usr/sbin/sshd"].map(program);
         let at = |name: &str| folder.0.join(name);
         for key in ["host", "id"] {
             let mut command = Command::new(&keygen);
