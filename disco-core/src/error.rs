@@ -435,17 +435,18 @@ impl From<UnknownDType> for Error {
 mod tests {
     use super::*;
 
+    #[derive(Debug, thiserror::Error)]
+    #[error("step failed")]
+    struct Step(#[source] Box<dyn StdError>);
+
     #[test]
     fn the_system_error_is_a_source_and_appears_in_the_text_once() {
-        #[derive(Debug, thiserror::Error)]
-        #[error("step failed")]
-        struct Step(#[source] Error);
         let error = Error::system("can't read `weights`", io::ErrorKind::NotFound);
         assert_eq!(error.to_string(), "can't read `weights`: entity not found");
         let kind = error.source().and_then(|source| source.downcast_ref::<Arc<io::Error>>()).map(|error| error.kind());
         assert_eq!(kind, Some(io::ErrorKind::NotFound));
         assert_eq!(causes(&error), [""; 0]);
-        assert_eq!(causes(&Step(error)), ["can't read `weights`: entity not found"]);
+        assert_eq!(causes(&Step(error.into())), ["can't read `weights`: entity not found"]);
     }
 
     #[test]
@@ -467,9 +468,6 @@ mod tests {
 
     #[test]
     fn the_kind_of_an_error_is_found_below_a_wrapping_error() {
-        #[derive(Debug, thiserror::Error)]
-        #[error("step failed")]
-        struct Step(#[source] Box<dyn StdError>);
         let kind = |error: Box<dyn StdError>| ErrorKind::of(&Step(error));
         let no_memory = Error::OutOfMemory { bytes: 7, memory: Memory::Host, why: None };
         assert_eq!(kind(no_memory.into()), ErrorKind::OutOfMemory { bytes: 7 });
@@ -492,10 +490,7 @@ mod tests {
 
     #[test]
     fn an_abort_is_found_below_a_wrapping_error() {
-        #[derive(Debug, thiserror::Error)]
-        #[error("step failed")]
-        struct Step(#[source] Error);
-        let wrapped = Step(Error::Aborted { cause: "worker 1 panicked".into() });
+        let wrapped = Step(Error::Aborted { cause: "worker 1 panicked".into() }.into());
         assert_eq!(Error::abort_cause(&wrapped).as_deref(), Some("worker 1 panicked"));
         assert_eq!(Error::abort_cause(&Error::NoCommunicator), None);
     }
