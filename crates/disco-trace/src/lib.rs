@@ -5,8 +5,8 @@
 //! [`report`] makes a page of pictures and tables; [`flight_recorder`] writes the dumps that PyTorch's analyser reads.
 //! [`WorkerSpans`] puts spans of the crate `tracing` into timelines.
 //!
-//! The feature `analysis`, which is on by default, has all that reads a trace: [`explain`], [`report`], [`flight_recorder`],
-//! [`drawing`]. `disco-runtime` has the crate without it.
+//! The feature `analysis`, which is on by default, has [`explain`], [`report`], [`flight_recorder`] and [`drawing`].
+//! `disco-runtime` has the crate without it.
 //!
 //! ```text
 //! trace              the recordings of a session
