@@ -275,6 +275,7 @@ impl WorkerContext {
     /// Joins a new data plane on `device`, in place of the old one.
     pub(crate) fn connect(&mut self, backend: &dyn Backend, at: &Rendezvous, device: Device) -> Result<()> {
         self.disconnect();
+        self.link.await_cancellation();
         if device != self.device() {
             // The old queue is dropped first: it may belong to another device, which must not be current afterwards.
             self.queue = device_api::host_queue(self.link.arena().cloned());

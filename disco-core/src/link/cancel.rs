@@ -77,7 +77,7 @@ impl Drop for Inside<'_> {
     #[inline]
     fn drop(&mut self) {
         // Without a barrier, which would wait until the peers have read what this rank has posted. A cancellation that counts
-        // the operation after its end breaks the communicators as if it had come in time; the next operation sees it.
+        // the operation after its end breaks the communicators as if it had come in time; `await_cancellation` waits for it.
         self.0.inside.store(self.0.inside.load(Ordering::Relaxed) - 1, Ordering::Release);
     }
 }
@@ -163,10 +163,15 @@ impl Link {
     pub(crate) fn begin_wait(&self) -> Inside<'_> {
         self.cancelled.inside.store(self.cancelled.inside.load(Ordering::Relaxed) + 1, Ordering::SeqCst);
         if self.cancelled.is_any.load(Ordering::SeqCst) {
-            // A cancellation that has counted the operation before aborts it now, and must not hit this one.
-            drop(self.cancelled.state());
+            self.await_cancellation();
         }
         Inside(&self.cancelled)
+    }
+
+    /// Waits for a cancellation that aborts an operation now: it may have counted one that has ended, and must not hit a
+    /// later operation or a new communicator.
+    pub(crate) fn await_cancellation(&self) {
+        drop(self.cancelled.state());
     }
 
     /// Begins an operation beside the worker. The caller has [begun](Link::begin_operation) it.
@@ -218,6 +223,8 @@ impl Link {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+
     use super::*;
     use crate::abort::{Abort, Heard};
 
@@ -245,6 +252,37 @@ mod tests {
         link.activity().finish(5, true);
         link.end_call(5);
         assert_eq!(link.cancelled(6).as_deref(), Some("early"));
+    }
+
+    #[test]
+    fn nothing_begins_while_a_cancellation_aborts_an_operation_that_has_ended() {
+        /// Takes its time to abort.
+        struct Slow {
+            has_begun: mpsc::Sender<()>,
+            has_ended: AtomicBool,
+        }
+        impl Abort for Slow {
+            fn abort(&self, _: &Arc<str>) {
+                self.has_begun.send(()).unwrap();
+                thread::sleep(Duration::from_millis(50));
+                self.has_ended.store(true, Ordering::SeqCst);
+            }
+        }
+        for begin in [|link: &Link| drop(link.begin_wait()), Link::await_cancellation] {
+            let link = Link::bare(Arc::default());
+            let (has_begun, aborts) = mpsc::channel();
+            let slow = Arc::new(Slow { has_begun, has_ended: AtomicBool::new(false) });
+            link.on_abort(&(slow.clone() as Arc<dyn Abort>));
+            link.activity().receive(1);
+            let operation = link.begin_wait();
+            thread::scope(|scope| {
+                scope.spawn(|| link.cancel(1, &"late".into()));
+                aborts.recv().unwrap();
+                drop(operation);
+                begin(&link);
+                assert!(slow.has_ended.load(Ordering::SeqCst));
+            });
+        }
     }
 
     #[test]
