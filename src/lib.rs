@@ -112,10 +112,10 @@ pub use disco_core::session::{
     Arguments, Deadlines, IntoArg, IntoArgs, LaneSession, Replaced, ReplacementPolicy, Resized, Results, Timeline,
 };
 pub use disco_core::{
-    Abort, Axes, Backend, Capabilities, Communicator, CommunicatorExt, DRef, DType, DataPlane, Device, DeviceApi,
-    DeviceKind, Element, Error, GroupId, Mesh, Object, Op, OpKind, Opaque, Placement, Probe, Queue, Rank, Reduction,
-    RegisterId, Result, Scope, Session, SessionExt, Shape, Store, Tensor, Unavailable, Value, WireObject, Work,
-    WorkerContext, WorkerId, WorkerRange, World,
+    Abort, AbortCause, Axes, Backend, Capabilities, Communicator, CommunicatorExt, DRef, DType, DataPlane, Device,
+    DeviceApi, DeviceKind, Element, Error, GroupId, Mesh, Object, Op, OpKind, Opaque, Placement, Probe, Queue, Rank,
+    Reduction, RegisterId, Result, Scope, Session, SessionExt, Shape, Store, Tensor, Unavailable, Value, WireObject,
+    Work, WorkerContext, WorkerId, WorkerRange, World,
 };
 pub use disco_core::{Diagnosis, activity, error, launcher, reductions, status, tensor};
 #[cfg(feature = "serde")]

@@ -14,7 +14,7 @@ use crate::command::Command;
 use crate::error::{Error, Result};
 use crate::id::WorkerId;
 use crate::link::{Link, Shared};
-pub use crate::signal::{Notice, Reply, Signal};
+pub use crate::signal::{CallOps, Notice, Reply, Signal};
 use crate::status::{Known, Status};
 use crate::store::SharedStore;
 use crate::value::Value;

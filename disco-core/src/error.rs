@@ -28,6 +28,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::abort::AbortCause;
 pub use crate::causes::causes;
 pub(crate) use crate::causes::{chain, panic_text};
 use crate::codec::WireError;
@@ -67,11 +68,11 @@ pub enum Error {
         /// The failure of the earlier command.
         failure: Arc<Failure>,
     },
-    /// An operation ended because something else failed.
+    /// An operation ended because something else failed, or because a call was cancelled.
     #[error("aborted, because {cause}")]
     Aborted {
-        /// The first failure, as text.
-        cause: Arc<str>,
+        /// The first cause.
+        cause: AbortCause,
     },
     /// The controller has cancelled the call.
     #[error("cancelled: {cause}")]
@@ -167,8 +168,8 @@ pub enum Error {
     Broken {
         /// The refused operation.
         operation: String,
-        /// The failure that broke it.
-        cause: Arc<str>,
+        /// The cause that broke it.
+        cause: AbortCause,
     },
     /// An argument that is invalid in every session.
     #[error("{0}")]
@@ -371,21 +372,6 @@ impl Error {
     pub fn peer_lost(peer: LostPeer, cause: LossCause) -> Self {
         Error::Lost(Arc::new(Loss::new(peer, cause)))
     }
-
-    /// The cause of the abort, if `error` or one of its sources is an abort, or a consequence of the failure of another
-    /// worker as an abort is: a worker function that fails drops its communicators, which its peers may notice first.
-    pub(crate) fn abort_cause(error: &(dyn StdError + 'static)) -> Option<Arc<str>> {
-        chain(error).find_map(|error| match error.downcast_ref::<Error>() {
-            Some(Error::Aborted { cause } | Error::Broken { cause, .. }) => Some(cause.clone()),
-            Some(Error::Lost(loss)) if matches!(loss.cause, LossCause::CommunicatorDropped) => {
-                Some(loss.to_string().into())
-            }
-            Some(Error::Worker(failure) | Error::Earlier { failure, .. }) if failure.aborted => {
-                Some(failure.message.as_str().into())
-            }
-            _ => None,
-        })
-    }
 }
 
 impl fmt::Debug for Error {
@@ -486,12 +472,5 @@ mod tests {
             assert_eq!(format!("{:#?}", Error::from_text(variant, text).unwrap()), format!("{error:#?}"));
         }
         assert!(Error::NoCommunicator.as_text().is_none() && Error::from_text(5, "f").is_none());
-    }
-
-    #[test]
-    fn an_abort_is_found_below_a_wrapping_error() {
-        let wrapped = Step(Error::Aborted { cause: "worker 1 panicked".into() }.into());
-        assert_eq!(Error::abort_cause(&wrapped).as_deref(), Some("worker 1 panicked"));
-        assert_eq!(Error::abort_cause(&Error::NoCommunicator), None);
     }
 }

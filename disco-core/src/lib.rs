@@ -153,7 +153,7 @@ mod worker_range;
 mod worker_set;
 mod world;
 
-pub use abort::Abort;
+pub use abort::{Abort, AbortCause};
 pub use attendance::Attendance;
 pub use backend::{Backend, ConnectParams, Probe, Rendezvous};
 pub use channel::{Channel, Endpoint, Inbox};

@@ -22,12 +22,21 @@ pub enum Signal {
         cause: Arc<str>,
     },
     /// End a call: [`WorkerContext::cancelled`](crate::WorkerContext::cancelled) is true in it, its operations of
-    /// communicators fail, and a worker that has not begun it leaves it out.
+    /// communicators fail, and a worker that has not begun it leaves it out. Each worker answers with
+    /// [`Notice::Cancelled`].
     Cancel {
         /// The number of the command that calls.
         command: u64,
         /// The cause, as text.
         cause: Arc<str>,
+    },
+    /// All workers have answered a cancellation: workers that have left the call go on to operations of later calls.
+    Settle {
+        /// The number of the cancelled command.
+        command: u64,
+        /// Set if ranks have begun different operations in the call, and some have left it: the cause with which their
+        /// communicators are broken.
+        breaks: Option<Arc<str>>,
     },
     /// Leave the loop after the current command; queued commands are dropped.
     Shutdown,
@@ -49,12 +58,32 @@ pub enum Notice {
         /// The failure.
         failure: Arc<Failure>,
     },
+    /// The answer to [`Signal::Cancel`].
+    Cancelled {
+        /// The number of the cancelled command.
+        command: u64,
+        /// Whether the worker leaves the call out, or was inside: it begins no operation in it from now on.
+        has_left: bool,
+        /// The operations that the call has begun on this worker.
+        ops: CallOps,
+    },
+}
+
+/// The operations of communicators that a call has begun on one worker.
+#[expect(clippy::exhaustive_enums, reason = "another variant is another version of the protocol")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CallOps {
+    /// This number of collectives of the communicator of all workers, which have ended.
+    Collectives(u64),
+    /// Other operations, or some that were aborted, or operations that were not counted.
+    Other,
 }
 
 impl fmt::Display for Notice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Notice::Failed { failure, .. } => write!(f, "failed: {failure}"),
+            Notice::Cancelled { command, .. } => write!(f, "has answered the cancellation of command {command}"),
         }
     }
 }

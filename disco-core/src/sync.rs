@@ -4,6 +4,7 @@
 //! fail. The holder of a lock keeps the data valid wherever it may panic, and poison is ignored.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// Locks `mutex`, also after a thread panicked while it held the lock.
 pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -14,6 +15,11 @@ pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// at times.
 pub fn wait<'a, T>(condvar: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
     condvar.wait(guard).unwrap_or_else(PoisonError::into_inner)
+}
+
+/// [`wait`] for at most `limit`.
+pub fn wait_timeout<'a, T>(condvar: &Condvar, guard: MutexGuard<'a, T>, limit: Duration) -> MutexGuard<'a, T> {
+    condvar.wait_timeout(guard, limit).unwrap_or_else(PoisonError::into_inner).0
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! One rank of an MPI communicator: waits, splits and failures.
+//! One rank of an MPI communicator: waits and failures.
 
 #![allow(unsafe_code)]
 
@@ -12,9 +12,9 @@ use disco_core::activity::{DataPath, take_path};
 use disco_core::env::Variable;
 use disco_core::op::{self, Claims, Steps};
 use disco_core::tensor::Access;
-use disco_core::{Attendance, Error, Op, Rank, Result};
+use disco_core::{AbortCause, Attendance, Error, Op, Rank, Result};
 
-use crate::abi::{Abi, UNDEFINED};
+use crate::abi::Abi;
 use crate::flag::{self, AbortFlag};
 use crate::launcher;
 use crate::library::Installed;
@@ -37,22 +37,22 @@ pub(crate) struct Communicator<A: Abi> {
     pub(crate) comm: A::Handle,
     rank: Rank,
     size: usize,
-    deadline: Duration,
-    flag: Arc<AbortFlag>,
+    pub(crate) deadline: Duration,
+    pub(crate) flag: Arc<AbortFlag>,
     /// None for a communicator without a session.
-    attendance: Option<Attendance>,
+    pub(crate) attendance: Option<Attendance>,
     /// Groups of operations so far.
     calls: u64,
     /// The start of the wait for the current operation; set when the clock is first read.
     wait_start: Cell<Option<Instant>>,
     /// The cause of the failure that broke the communicator.
-    broken: Option<Arc<str>>,
+    broken: Option<AbortCause>,
     /// Memory that the current operation uses in addition to its tensors.
     pub(crate) scratch: Vec<Box<[u64]>>,
     check_mask: u32,
     /// Whether the current operations run beside the worker, which needs the processor more.
     is_beside: bool,
-    is_blocking: bool,
+    pub(crate) is_blocking: bool,
     pub(crate) faulty: FaultyReductions,
 }
 
@@ -186,7 +186,12 @@ impl<A: Abi> Communicator<A> {
 
     /// Polls until `test` sets its argument. `test` calls a function of MPI, which makes progress meanwhile.
     #[inline]
-    fn wait(&self, op: &Op, function: &'static str, mut test: impl FnMut(&mut c_int) -> c_int) -> Result<()> {
+    pub(crate) fn wait(
+        &self,
+        op: &Op,
+        function: &'static str,
+        mut test: impl FnMut(&mut c_int) -> c_int,
+    ) -> Result<()> {
         let (mut polls, mut done) = (0u32, 0);
         let check_mask = if self.is_beside { 0 } else { self.check_mask };
         loop {
@@ -231,13 +236,13 @@ impl<A: Abi> Communicator<A> {
         self.cause().map_or(Ok(()), |cause| Err(Error::Broken { operation: method.to_owned(), cause }))
     }
 
-    fn cause(&self) -> Option<Arc<str>> {
+    fn cause(&self) -> Option<AbortCause> {
         self.broken.clone().or_else(|| self.flag.cause())
     }
 
     /// Breaks the communicator, unless it is broken already. Leaks the scratch memory, because MPI may still access it.
     fn break_off(&mut self, error: &Error) {
-        self.broken.get_or_insert_with(|| error.to_string().into());
+        self.broken.get_or_insert_with(|| AbortCause::of(error));
         flag::mark_unfinished();
         std::mem::forget(std::mem::take(&mut self.scratch));
     }
@@ -248,6 +253,7 @@ impl<A: Abi> Communicator<A> {
             return self.run_claimed(group);
         }
         group.first().map_or(Ok(()), |first| self.check_unbroken(first))?;
+        Claims::check(group)?;
         let (rank, size) = (self.rank, self.size);
         op::run_in_steps(self, rank, size, group).inspect_err(|error| self.break_off(error))
     }
@@ -279,8 +285,7 @@ impl<A: Abi> Communicator<A> {
 
     fn run_calls(&mut self, group: &[Op], first: &Op) -> Result<()> {
         take_path(DataPath::Mpi);
-        self.calls += 1;
-        self.wait_start.set(None);
+        self.begin_call();
         let result = if first.kind().is_point_to_point() {
             self.transfer(group)
         } else {
@@ -291,6 +296,12 @@ impl<A: Abi> Communicator<A> {
             Err(error) => self.break_off(error),
         }
         result
+    }
+
+    /// Counts a group of operations, or a split, whose wait has not begun.
+    pub(crate) fn begin_call(&mut self) {
+        self.calls += 1;
+        self.wait_start.set(None);
     }
 
     /// Runs `calls`, which call MPI.
@@ -307,29 +318,6 @@ impl<A: Abi> Communicator<A> {
             this.check("split")?;
             this.split_off(color, key).inspect_err(|error| this.break_off(error))
         })
-    }
-
-    fn split_off(&mut self, color: Option<u32>, key: i32) -> Result<Option<Self>> {
-        self.calls += 1;
-        self.wait_start.set(None);
-        self.attendance.as_mut().map(Attendance::split);
-        // A split can't be interrupted, so no rank starts it before all ranks have arrived. A rank whose color is out
-        // of range takes part too.
-        self.barrier(&Op::Barrier)?;
-        let color = color.and_then(|color| c_int::try_from(color).ok()).unwrap_or(UNDEFINED);
-        let mut child = self.mpi.constants.comm_null;
-        // SAFETY: the communicator is valid, and all its ranks make this call.
-        let code = unsafe { (self.mpi.table.comm_split)(self.comm, color, key, &mut child) };
-        self.mpi.about.check("MPI_Comm_split", code)?;
-        if child == self.mpi.constants.comm_null {
-            return Ok(None);
-        }
-        let (rank, size) = self.mpi.rank_and_size(child)?;
-        let flag = AbortFlag::child(&self.flag);
-        let attendance = self.attendance.as_ref().map(|attendance| attendance.child(color.cast_unsigned(), rank, size));
-        let mut child = Self::new(self.mpi, child, self.deadline, Arc::new(flag), attendance)?;
-        child.faulty = self.faulty;
-        Ok(Some(child))
     }
 }
 

@@ -27,6 +27,7 @@ use crate::library::{self, Installed, Mpi, Threads};
 use crate::machine::{self, Machine};
 use crate::member::Member;
 use crate::pmi;
+use crate::split;
 
 /// The rendezvous that used this process last, and its rank. A process has one rank of MPI.
 static CLAIMED: Mutex<Option<(Vec<u8>, Rank)>> = Mutex::new(None);
@@ -85,6 +86,7 @@ pub(crate) fn connect<A: Abi>(
     let flag = Arc::new(AbortFlag::default());
     params.link.on_abort(&(flag.clone() as Arc<dyn Abort>));
     let first = meeting.first_in_world(mpi)?;
+    split::forgive();
     if has_no_launcher {
         unlink_shared_memory();
     }

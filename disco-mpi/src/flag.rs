@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use disco_core::Abort;
 use disco_core::sync;
+use disco_core::{Abort, AbortCause};
 
 /// Whether a communicator was left with pending requests: `MPI_Finalize` would wait for them.
 static UNFINISHED: AtomicBool = AtomicBool::new(false);
@@ -19,7 +19,7 @@ const LEAVE_GRACE: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub(crate) struct AbortFlag {
     aborted: AtomicBool,
-    cause: OnceLock<Arc<str>>,
+    cause: OnceLock<AbortCause>,
     /// The flag of the parent communicator, whose abort applies to this one too.
     parent: Option<Arc<AbortFlag>>,
     /// Whether the communicator's thread may be calling MPI now.
@@ -48,7 +48,7 @@ impl AbortFlag {
         self.is_inside.load(Ordering::SeqCst)
     }
 
-    pub(crate) fn cause(&self) -> Option<Arc<str>> {
+    pub(crate) fn cause(&self) -> Option<AbortCause> {
         if self.aborted.load(Ordering::SeqCst) {
             self.cause.get().cloned()
         } else {
@@ -58,7 +58,7 @@ impl AbortFlag {
 }
 
 impl Abort for AbortFlag {
-    fn abort(&self, cause: &Arc<str>) {
+    fn abort(&self, cause: &AbortCause) {
         self.cause.get_or_init(|| cause.clone());
         // Other ranks may have pending operations even if this rank has none.
         mark_unfinished();

@@ -12,7 +12,7 @@
 //! launcher       the command that starts ranks, and its variables in the environment of a rank
 //! host           ranks that a launcher has started, which serve sessions: `invitation`, `machine`
 //! member         the communicator of a worker: operations on its thread, or beside it
-//! communicator   one rank: waits with deadline and abort (`flag`), splits
+//! communicator   one rank: waits with deadline and abort (`flag`); splits (`split`)
 //! collective     operations as calls of MPI, on byte ranges (`span`); `raw`: the same calls for the benchmark
 //! reduction      reductions of dtypes that the library supports, and of others in wider numbers (`numbers`)
 //! ```
@@ -78,6 +78,7 @@ mod pmi;
 pub mod raw;
 mod reduction;
 mod span;
+mod split;
 mod table;
 
 pub use backend::{BACKEND, Mpi};

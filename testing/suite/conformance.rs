@@ -150,6 +150,7 @@ impl lane::Harness for Tvm {
             "a_failure_is_a_reply_like_any_other" => "TVM's commands have no numbers, which failures repeat",
             "notices_arrive_without_a_command" => "TVM's workers send no notices",
             "a_full_lane_refuses_frames_and_reports_room"
+            | "workers_answer_a_cancellation_and_hear_that_it_is_settled"
             | "an_abort_overtakes_frames"
             | "an_abort_is_accepted_by_a_full_lane"
             | "a_signalled_shutdown_overtakes_frames" => "TVM's workers can't be aborted",

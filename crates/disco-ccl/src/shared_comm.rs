@@ -18,7 +18,7 @@ use std::time::Duration;
 use disco_core::abort::AbortRegistry;
 use disco_core::sync;
 use disco_core::tensor::Storage;
-use disco_core::{Abort, Error, Result};
+use disco_core::{Abort, AbortCause, Error, Result};
 
 use crate::abi::{Code, Comm};
 use crate::blocking::{Blocking, Watchdog};
@@ -45,7 +45,7 @@ pub(crate) struct SharedComm {
     is_creation_over: AtomicBool,
     is_taken: AtomicBool,
     is_aborted: AtomicBool,
-    cause: OnceLock<Arc<str>>,
+    cause: OnceLock<AbortCause>,
     /// Set for a blocking communicator: interrupts its calls.
     blocking: OnceLock<Arc<Blocking>>,
     /// The graphs of captured operations. They are destroyed before the communicator.
@@ -295,7 +295,7 @@ impl SharedComm {
     }
 
     /// The cause of the abort, if there was one.
-    pub(crate) fn cause(&self) -> Option<Arc<str>> {
+    pub(crate) fn cause(&self) -> Option<AbortCause> {
         self.check().err().and_then(|_| self.cause.get().cloned())
     }
 
@@ -347,7 +347,7 @@ impl Drop for SharedComm {
 }
 
 impl Abort for SharedComm {
-    fn abort(&self, cause: &Arc<str>) {
+    fn abort(&self, cause: &AbortCause) {
         self.cause.get_or_init(|| cause.clone());
         self.graphs.forbid(cause);
         self.is_aborted.store(true, Ordering::SeqCst);

@@ -62,7 +62,10 @@ impl<T> PendingRequests<T> {
     /// Aborts all current and future requests of `epoch`, unless it is over. Returns the callers of the ended requests.
     pub fn abort(&mut self, epoch: u64, cause: &Arc<str>) -> Vec<T> {
         let epoch = if fault::is_planted(Fault::OldAbort) { epoch.max(self.waiting.epoch()) } else { epoch };
-        self.waiting.abort(epoch, cause).map(|waiting| askers(std::mem::take(waiting))).unwrap_or_default()
+        self.waiting
+            .abort(epoch, &cause.clone().into())
+            .map(|waiting| askers(std::mem::take(waiting)))
+            .unwrap_or_default()
     }
 
     /// Number of pending requests.

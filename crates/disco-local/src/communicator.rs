@@ -129,6 +129,7 @@ impl disco_core::Communicator for Communicator {
         if !self.has_large_rows(group) {
             return self.run(group);
         }
+        Claims::check(group)?;
         let (rank, size) = (self.rank, self.group.size());
         let result = op::run_in_steps(self, rank, size, group);
         result.inspect_err(|error| _ = self.group.fail(&Failure::of(rank.index(), error)))

@@ -1,9 +1,7 @@
 //! The failure of a communicator, and the error of each rank.
 
-use std::sync::Arc;
-
 use disco_core::error::{LossCause, LostPeer};
-use disco_core::{Error, Rank};
+use disco_core::{AbortCause, Error, Rank};
 
 use crate::board::Record;
 
@@ -15,18 +13,20 @@ pub(crate) struct Failure {
     involved: Option<[usize; 2]>,
 }
 
-/// Kinds of errors on the board.
+/// Kinds of errors on the board. The number is that of the cancelled command, or of the lost rank.
 const ABORTED: u64 = 1;
-const LOST: u64 = 2;
-const MISMATCH: u64 = 3;
+const CANCELLED: u64 = 2;
+const DROPPED: u64 = 3;
+const LOST: u64 = 4;
+const MISMATCH: u64 = 5;
 /// Errors of other kinds, as text.
-const OTHER: u64 = 4;
+const OTHER: u64 = 6;
 /// Errors that consist of a text: this, plus the variant of [`Error::as_text`].
-const TEXT: u64 = 5;
+const TEXT: u64 = 16;
 
 impl Failure {
     /// An abort from outside.
-    pub(crate) fn abort(cause: &Arc<str>) -> Self {
+    pub(crate) fn abort(cause: &AbortCause) -> Self {
         Self::for_all(Error::Aborted { cause: cause.clone() })
     }
 
@@ -48,7 +48,10 @@ impl Failure {
 
     /// A failure of `rank`, which returns `error` itself; the other ranks are aborted.
     pub(crate) fn of(rank: usize, error: &Error) -> Self {
-        Self::abort(&format!("rank {rank}: {error}").into())
+        match AbortCause::of(error) {
+            AbortCause::Failed(_) => Self::abort(&format!("rank {rank}: {error}").into()),
+            cause => Self::abort(&cause),
+        }
     }
 
     /// The error of `rank`, which was inside an operation when the failure happened.
@@ -65,25 +68,26 @@ impl Failure {
         Error::Broken { operation, cause: self.cause() }
     }
 
-    fn cause(&self) -> Arc<str> {
-        match &self.error {
-            Error::Aborted { cause } => cause.clone(),
-            other => other.to_string().into(),
-        }
+    fn cause(&self) -> AbortCause {
+        AbortCause::of(&self.error)
     }
 
     /// The record of the failure, for the board.
     pub(crate) fn to_record(&self) -> Record {
-        let (kind, texts) = match &self.error {
-            Error::Aborted { cause } => (ABORTED, [cause.to_string(), String::new()]),
+        let (kind, number, texts) = match &self.error {
+            Error::Aborted { cause: AbortCause::Cancelled { command, why } } => {
+                (CANCELLED, *command, [why.to_string(), String::new()])
+            }
+            Error::Aborted { cause: AbortCause::Dropped(rank) } => (DROPPED, rank.index() as u64, Default::default()),
+            Error::Aborted { cause } => (ABORTED, 0, [cause.to_string(), String::new()]),
             Error::Lost(loss) => match loss.peer {
-                LostPeer::Rank(rank) => (LOST, [rank.index().to_string(), String::new()]),
+                LostPeer::Rank(rank) => (LOST, rank.index() as u64, Default::default()),
                 _ => plain(&self.error),
             },
-            Error::Mismatch { operation, detail } => (MISMATCH, [operation.clone(), detail.clone()]),
+            Error::Mismatch { operation, detail } => (MISMATCH, 0, [operation.clone(), detail.clone()]),
             other => plain(other),
         };
-        Record { kind, involved: self.involved, texts }
+        Record { kind, involved: self.involved, number, texts }
     }
 
     /// The failure of a record of the board. `record` is none if the failed rank ended before it had written one.
@@ -93,13 +97,13 @@ impl Failure {
                 "the communicator failed, and the rank that failed ended before it recorded the cause",
             ))
         };
-        record.map_or_else(unknown, |Record { kind, involved, texts: [first, second] }| {
+        record.map_or_else(unknown, |Record { kind, involved, number, texts: [first, second] }| {
+            let aborted = |cause| Error::Aborted { cause };
             let error = match kind {
-                ABORTED => Error::Aborted { cause: first.into() },
-                LOST => match first.parse() {
-                    Ok(rank) => Error::peer_lost(LostPeer::Rank(Rank::new(rank)), LossCause::CommunicatorDropped),
-                    Err(_) => Error::protocol(format!("the board's record of a lost rank has no rank number: {first}")),
-                },
+                ABORTED => aborted(first.into()),
+                CANCELLED => aborted(AbortCause::Cancelled { command: number, why: first.into() }),
+                DROPPED => aborted(AbortCause::Dropped(Rank::new(number as u32))),
+                LOST => Error::peer_lost(LostPeer::Rank(Rank::new(number as u32)), LossCause::CommunicatorDropped),
                 MISMATCH => Error::Mismatch { operation: first, detail: second },
                 other => {
                     let variant = other.checked_sub(TEXT).and_then(|variant| u8::try_from(variant).ok());
@@ -112,10 +116,10 @@ impl Failure {
     }
 }
 
-/// The kind and texts of an error that the board keeps as text only.
-fn plain(error: &Error) -> (u64, [String; 2]) {
+/// The kind, the number and the texts of an error that the board keeps as text only.
+fn plain(error: &Error) -> (u64, u64, [String; 2]) {
     let kind = error.as_text().map_or(OTHER, |(variant, _)| TEXT + u64::from(variant));
-    (kind, [error.to_string(), String::new()])
+    (kind, 0, [error.to_string(), String::new()])
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use disco_core::abort::AbortRegistry;
 use disco_core::sync;
 use disco_core::tensor::Access;
-use disco_core::{Abort, Error, Result};
+use disco_core::{Abort, AbortCause, Error, Result};
 
 use crate::address_space::AddressSpace;
 use crate::board::{Board, Presence};
@@ -243,7 +243,7 @@ fn present(size: usize) -> Board {
 }
 
 impl Abort for Group {
-    fn abort(&self, cause: &Arc<str>) {
+    fn abort(&self, cause: &AbortCause) {
         self.fail(&Failure::abort(cause));
         self.children.abort(0, cause);
     }

@@ -103,7 +103,7 @@ impl SharedStore for RemoteStore {
 
     fn abort(&self, epoch: u64, cause: &Arc<str>) {
         let ended = self.lock().abort(epoch, cause);
-        ended.into_iter().for_each(|callback| callback(Err(Error::Aborted { cause: cause.clone() })));
+        ended.into_iter().for_each(|callback| callback(Err(Error::Aborted { cause: cause.clone().into() })));
     }
 
     fn call(&self, epoch: u64, call: StoreCall, callback: Box<dyn FnOnce(Result<Value>) + Send>) {

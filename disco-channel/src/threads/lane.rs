@@ -159,6 +159,9 @@ impl Channel for ThreadLane {
         match signal {
             Signal::Abort { epoch, cause } => worker_set.links.iter().for_each(|link| link.abort(epoch, &cause)),
             Signal::Cancel { command, cause } => worker_set.links.iter().for_each(|link| link.cancel(command, &cause)),
+            Signal::Settle { command, breaks } => {
+                worker_set.links.iter().for_each(|link| link.settle(command, breaks.as_ref()));
+            }
             Signal::Shutdown => worker_set.shut_down(),
             Signal::Collect { last } => worker_set.collect(self.workers, last),
             other => return Err(self.error(&format!("a thread lane does not know the signal {other:?}"))),

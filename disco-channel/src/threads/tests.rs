@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 
 use disco_core::channel::{FrameSize, Notice, Polled as _, Reply, Signal};
 use disco_core::error::{ErrorKind, Failure};
-use disco_core::{Abort, Channel, Command, Endpoint, Error, Frame, Inbox, Result, Value, WorkerId, WorkerRange};
+use disco_core::{
+    Abort, AbortCause, Channel, Command, Endpoint, Error, Frame, Inbox, Result, Value, WorkerId, WorkerRange,
+};
 
 use super::{ThreadEndpoint, ThreadLane};
 use crate::ring;
@@ -123,9 +125,9 @@ fn a_shutdown_signal_overtakes_queued_commands() {
 
 #[test]
 fn an_abort_reaches_a_worker_that_is_inside_a_function() {
-    struct Flag(mpsc::Sender<Arc<str>>);
+    struct Flag(mpsc::Sender<AbortCause>);
     impl Abort for Flag {
-        fn abort(&self, cause: &Arc<str>) {
+        fn abort(&self, cause: &AbortCause) {
             self.0.send(cause.clone()).unwrap();
         }
     }
@@ -134,7 +136,7 @@ fn an_abort_reaches_a_worker_that_is_inside_a_function() {
         let flag: Arc<dyn Abort> = Arc::new(Flag(sender));
         endpoint.link().on_abort(&flag);
         let cause = receiver.recv().unwrap();
-        endpoint.reply(7, Ok(Value::from(&*cause)))?;
+        endpoint.reply(7, Ok(Value::from(cause.to_string())))?;
         obedient(worker, endpoint)
     });
     lane.signal(Signal::Abort { epoch: 0, cause: "worker 1 failed".into() }).unwrap();

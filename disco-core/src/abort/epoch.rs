@@ -1,7 +1,6 @@
 //! State that belongs to one epoch of a session.
 
-use std::sync::Arc;
-
+use super::AbortCause;
 use crate::error::Error;
 
 /// State that starts over with each epoch of a session and can be aborted.
@@ -10,7 +9,7 @@ use crate::error::Error;
 #[derive(Debug, Default)]
 pub struct PerEpoch<T> {
     epoch: u64,
-    abort: Option<(u64, Arc<str>)>,
+    abort: Option<(u64, AbortCause)>,
     state: T,
 }
 
@@ -21,7 +20,7 @@ pub enum Refused {
     /// The caller's epoch is over.
     Over,
     /// The state was aborted, for this cause.
-    Aborted(Arc<str>),
+    Aborted(AbortCause),
     /// The caller's epoch has not begun here.
     Ahead,
 }
@@ -41,7 +40,7 @@ impl<T: Default> PerEpoch<T> {
 
 impl<T> PerEpoch<T> {
     /// Aborts `epoch` and the epochs before it. Returns the state, or `None` if `epoch` is over or is aborted already.
-    pub fn abort(&mut self, epoch: u64, cause: &Arc<str>) -> Option<&mut T> {
+    pub fn abort(&mut self, epoch: u64, cause: &AbortCause) -> Option<&mut T> {
         if epoch < self.epoch || self.abort.as_ref().is_some_and(|(known, _)| *known >= epoch) {
             return None;
         }
@@ -68,7 +67,7 @@ impl<T> PerEpoch<T> {
     }
 
     /// Why the state is aborted, if it is.
-    pub fn cause(&self) -> Option<&Arc<str>> {
+    pub fn cause(&self) -> Option<&AbortCause> {
         self.abort.as_ref().map(|(_, cause)| cause)
     }
 

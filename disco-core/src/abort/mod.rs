@@ -3,11 +3,11 @@
 //! An **epoch** is the time between two recoveries of a session. Each abort signal carries its epoch, because a signal
 //! may arrive after its epoch is over, or before the worker has begun it.
 
+mod cause;
 mod epoch;
 mod registry;
 
-use std::sync::Arc;
-
+pub use cause::AbortCause;
 pub use epoch::{PerEpoch, Refused};
 pub use registry::AbortRegistry;
 #[cfg(test)]
@@ -19,14 +19,14 @@ pub(crate) use registry::tests::Heard;
 ///
 /// ```
 /// # use std::sync::{Arc, OnceLock};
-/// use disco_core::{Abort, Link};
+/// use disco_core::{Abort, AbortCause, Link};
 ///
 /// /// The state that the ranks of a communicator poll while they wait.
 /// #[derive(Default)]
-/// struct Cause(OnceLock<Arc<str>>);
+/// struct Cause(OnceLock<AbortCause>);
 ///
 /// impl Abort for Cause {
-///     fn abort(&self, cause: &Arc<str>) {
+///     fn abort(&self, cause: &AbortCause) {
 ///         _ = self.0.set(cause.clone()); // The first cause stays.
 ///     }
 /// }
@@ -34,10 +34,10 @@ pub(crate) use registry::tests::Heard;
 /// let (link, cause) = (Link::bare(Arc::default()), Arc::new(Cause::default())); // `link` is `params.link` in `connect`.
 /// link.on_abort(&(cause.clone() as Arc<dyn Abort>)); // The link is weak: the communicator keeps `cause`.
 /// link.abort(0, &"worker 1 failed".into());
-/// assert_eq!(cause.0.get().map(|cause| &**cause), Some("worker 1 failed"));
+/// assert_eq!(cause.0.get(), Some(&"worker 1 failed".into()));
 /// ```
 pub trait Abort: Send + Sync {
     /// Makes present and later waits return [`Error::Aborted`](crate::Error::Aborted) with this cause. May be called
     /// from any thread, any number of times; the first cause stays. May block, but not for ever.
-    fn abort(&self, cause: &Arc<str>);
+    fn abort(&self, cause: &AbortCause);
 }

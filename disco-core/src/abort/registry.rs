@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
-use super::{Abort, PerEpoch};
+use super::{Abort, AbortCause, PerEpoch};
 use crate::sync;
 
 /// The abort listeners of one worker, and the abort signalled in its epoch.
@@ -30,7 +30,7 @@ impl AbortRegistry {
     }
 
     /// Aborts all present and later listeners of `epoch`. Does nothing once `epoch` is over.
-    pub fn abort(&self, epoch: u64, cause: &Arc<str>) {
+    pub fn abort(&self, epoch: u64, cause: &AbortCause) {
         let mut state = self.state();
         let Some(listeners) = state.abort(epoch, cause) else { return };
         let listeners: Vec<_> = listeners.iter().filter_map(Weak::upgrade).collect();
@@ -39,7 +39,7 @@ impl AbortRegistry {
     }
 
     /// Aborts all present listeners. Later ones are not concerned.
-    pub fn end_operations(&self, cause: &Arc<str>) {
+    pub fn end_operations(&self, cause: &AbortCause) {
         let listeners: Vec<_> = self.state().get().iter().filter_map(Weak::upgrade).collect();
         listeners.iter().for_each(|listener| listener.abort(cause));
     }
@@ -84,10 +84,10 @@ pub(crate) mod tests {
 
     /// The causes that a listener has heard.
     #[derive(Default)]
-    pub(crate) struct Heard(pub(crate) Mutex<Vec<Arc<str>>>);
+    pub(crate) struct Heard(pub(crate) Mutex<Vec<AbortCause>>);
 
     impl Abort for Heard {
-        fn abort(&self, cause: &Arc<str>) {
+        fn abort(&self, cause: &AbortCause) {
             self.0.lock().unwrap().push(cause.clone());
         }
     }

@@ -87,6 +87,10 @@ impl WorkerContext {
     /// A tensor of the host with the elements of `tensor`.
     pub(crate) fn on_host(&mut self, tensor: &Tensor) -> Result<Tensor> {
         if tensor.device().is_host() {
+            if tensor.storage().is_written() {
+                // By a started operation.
+                self.synchronize()?;
+            }
             return Ok(tensor.clone());
         }
         let host = Tensor::zeros(tensor.dtype(), tensor.shape().clone())?;

@@ -5,14 +5,15 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::abort::Abort;
+use crate::abort::{Abort, AbortCause};
 use crate::activity::{GROUP_MARK, OpPlace, RANK_MARK, Running, SPLIT_MARK};
 use crate::communicator::{Capabilities, Communicator};
 use crate::error::{Error, Result};
 use crate::id::Rank;
 use crate::link::Link;
 use crate::metrics;
-use crate::op::Op;
+use crate::op::{self, Claims, Op};
+use crate::signal::CallOps;
 use crate::work::{Notes, Work};
 
 /// Records each operation in the worker's [`Activity`](crate::activity::Activity). If `check` is set, it exchanges
@@ -25,6 +26,8 @@ pub(super) struct Watched {
     link: Arc<Link>,
     deadline: Duration,
     check: bool,
+    /// Whether this is the communicator of all workers, whose collectives are counted for each call.
+    is_world: bool,
     checks: Cell<u64>,
     splits: u64,
     /// The communicator in records, and the number of its last collective.
@@ -56,6 +59,7 @@ impl Watched {
             link,
             deadline,
             check,
+            is_world: true,
             checks: Cell::new(0),
             splits: 0,
             at,
@@ -85,7 +89,7 @@ impl Watched {
             store.set(&key, scope.as_bytes())?;
         }
         let inner = {
-            let _operation = self.link.begin_operation()?;
+            let _operation = self.link.begin_operation(CallOps::Other, self.deadline)?;
             let split = self.inner.split(Some(set as u32), rank.index() as i32);
             split.map_err(|error| self.link.error_of_operation(error))?.ok_or(Error::NoCommunicator)?
         };
@@ -107,7 +111,35 @@ impl Watched {
 
     /// The communicator that a split has made, with `mark` behind the name of this one.
     fn part(&self, inner: Box<dyn Communicator>, mark: String) -> Self {
-        Self::new(inner, self.name.clone() + &mark, self.link.clone(), self.deadline, self.check)
+        let mut part = Self::new(inner, self.name.clone() + &mark, self.link.clone(), self.deadline, self.check);
+        part.is_world = false;
+        part
+    }
+
+    /// Waits for all operations, in a call that has begun none of them. Broken by a cancellation, the communicator has none
+    /// left to wait for.
+    pub(super) fn complete(&mut self) -> Result<()> {
+        match self.synchronize_all()? {
+            Err(
+                Error::Aborted { cause: AbortCause::Cancelled { .. } }
+                | Error::Broken { cause: AbortCause::Cancelled { .. }, .. },
+            ) => Ok(()),
+            synchronized => synchronized,
+        }
+    }
+
+    /// Waits for all operations. Fails with the error of a started operation that nobody has seen, which must not pass for
+    /// complete; otherwise, returns the result of the communicator.
+    fn synchronize_all(&mut self) -> Result<Result<()>> {
+        let _wait = self.link.begin_wait();
+        let synchronized = self.inner.synchronize();
+        self.started.drain(..).try_for_each(|work| work.unseen_error().map_or(Ok(()), Err))?;
+        Ok(synchronized)
+    }
+
+    /// Whether the communicator takes operations.
+    pub(super) fn is_whole(&mut self) -> bool {
+        self.inner.synchronize().is_ok()
     }
 
     /// Runs `run`, which runs the operations of `group`, and records them.
@@ -128,28 +160,39 @@ impl Watched {
         go_on: impl FnOnce(&T, Running<'_>, metrics::Running),
     ) -> Result<T> {
         let Some((first, more)) = group.split_first() else { return Ok(T::default()) };
-        let _operation = self.link.begin_operation()?;
+        let is_point_to_point = first.kind().is_point_to_point();
+        let is_counted = self.is_world && !is_point_to_point;
+        let ops = if is_counted { CallOps::Collectives(group.len() as u64) } else { CallOps::Other };
+        let mut operation = self.link.begin_operation(ops, self.deadline)?;
         let size = self.inner.size();
-        let number = if first.kind().is_point_to_point() { &mut self.transfers } else { &mut self.at.number };
-        *number += 1;
-        let at = OpPlace { number: *number, ..self.at };
-        *number += more.len() as u64;
+        let number = if is_point_to_point { &mut self.transfers } else { &mut self.at.number };
+        let before = *number;
+        *number += group.len() as u64;
+        let at = OpPlace { number: before + 1, ..self.at };
         let running = self.link.activity().start_ops(first, more, size, at);
         let measured = metrics::Running::start(group);
-        let checked = if self.check {
-            group.iter().filter(|op| !op.kind().is_point_to_point()).try_for_each(|op| self.compare(op))
-        } else {
-            Ok(())
-        };
+        let checked = if self.check { self.compare_all(group) } else { Ok(()) };
         let started = checked.and_then(|()| run(&mut *self.inner));
         match &started {
             Ok(work) => go_on(work, running, measured),
-            Err(_) => {
+            Err(error) => {
                 running.end(false);
                 measured.end(false);
+                // Refused: nothing has begun, and no other rank knows.
+                if matches!(error, Error::Busy(_) | Error::Invalid(_) | Error::Unsupported { .. }) {
+                    operation.withdraw();
+                    *(if is_point_to_point { &mut self.transfers } else { &mut self.at.number }) = before;
+                }
             }
         }
         started.map_err(|error| self.link.error_of_operation(error))
+    }
+
+    /// Compares the signatures of the collectives of a group with those of all ranks, if this rank can begin the group.
+    fn compare_all(&self, group: &[Op]) -> Result<()> {
+        op::check_group(group, self.rank(), self.size())?;
+        Claims::check(group)?;
+        group.iter().filter(|op| !op.kind().is_point_to_point()).try_for_each(|op| self.compare(op))
     }
 
     /// Compares the signature of a collective with those of all ranks.
@@ -222,7 +265,7 @@ impl Communicator for Watched {
 
     fn split(&mut self, color: Option<u32>, key: i32) -> Result<Option<Box<dyn Communicator>>> {
         let inner = {
-            let _operation = self.link.begin_operation()?;
+            let _operation = self.link.begin_operation(CallOps::Other, self.deadline)?;
             self.inner.split(color, key).map_err(|error| self.link.error_of_operation(error))?
         };
         self.splits += 1;
@@ -231,11 +274,7 @@ impl Communicator for Watched {
     }
 
     fn synchronize(&mut self) -> Result<()> {
-        let _wait = self.link.begin_wait();
-        let synchronized = self.inner.synchronize();
-        // An operation whose error nobody has seen must not pass for complete.
-        self.started.drain(..).try_for_each(|work| work.unseen_error().map_or(Ok(()), Err))?;
-        synchronized
+        self.synchronize_all()?
     }
 
     fn aborter(&self) -> Arc<dyn Abort> {
@@ -248,6 +287,16 @@ impl Communicator for Watched {
 
     fn enqueue_with(&mut self, group: &[Op], launch: &mut dyn FnMut(&mut dyn Any) -> Result<()>) -> Result<()> {
         self.watch(group, |inner| inner.enqueue_with(group, launch))
+    }
+}
+
+/// A peer that waits for this rank in a cancelled call may learn of the cancellation later.
+impl Drop for Watched {
+    fn drop(&mut self) {
+        let command = self.link.activity().received();
+        if let Some(why) = self.link.cancelled(command) {
+            self.inner.aborter().abort(&AbortCause::Cancelled { command, why });
+        }
     }
 }
 

@@ -17,9 +17,10 @@ use crate::device_api::{self, Queue};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::id::{GroupId, Rank, WorkerId};
-use crate::link::{Link, cancelled_command};
+use crate::link::Link;
 use crate::scope::Scope;
 use crate::shape::Shape;
+use crate::signal::CallOps;
 use crate::store::Store;
 use crate::tensor::Tensor;
 use crate::world::World;
@@ -275,7 +276,7 @@ impl WorkerContext {
     /// Joins a new data plane on `device`, in place of the old one.
     pub(crate) fn connect(&mut self, backend: &dyn Backend, at: &Rendezvous, device: Device) -> Result<()> {
         self.disconnect();
-        self.link.await_cancellation();
+        self.link.begin_data_plane();
         if device != self.device() {
             // The old queue is dropped first: it may belong to another device, which must not be current afterwards.
             self.queue = device_api::host_queue(self.link.arena().cloned());
@@ -319,15 +320,19 @@ impl WorkerContext {
         self.world_comm = None;
     }
 
+    /// Whether there are communicators, and they take operations. Waits until cancellations are settled.
+    pub(crate) fn has_whole_communicators(&mut self) -> Result<bool> {
+        drop(self.link.begin_operation(CallOps::Collectives(0), self.deadline())?);
+        let mut axis_comms = self.axis_comms.iter_mut().map(|(_, comm)| comm);
+        let world = self.world_comm.as_mut().is_some_and(Watched::is_whole);
+        Ok(world && self.group_comm.as_mut().is_none_or(Watched::is_whole) && axis_comms.all(Watched::is_whole))
+    }
+
     /// Waits for all operations enqueued on communicators and stream.
     pub(crate) fn synchronize(&mut self) -> Result<()> {
         let axis_comms = self.axis_comms.iter_mut().map(|(_, comm)| comm);
         for comm in self.world_comm.iter_mut().chain(&mut self.group_comm).chain(axis_comms) {
-            match comm.synchronize() {
-                // No operation is left to wait for. The next one fails.
-                Err(Error::Aborted { cause } | Error::Broken { cause, .. }) if cancelled_command(&cause).is_some() => {}
-                synchronized => synchronized?,
-            }
+            comm.complete()?;
         }
         let (deadline, _wait) = (self.config.collective_deadline, self.link.begin_wait());
         self.queue.synchronize(deadline)

@@ -43,6 +43,10 @@ fn init_ccl(ctx: &mut WorkerContext, name: String, at: Vec<u8>, ordinals: Shape)
     ctx.connect(backend, &Rendezvous::new(at)?, device)
 }
 
+fn is_whole(ctx: &mut WorkerContext) -> Result<bool> {
+    ctx.has_whole_communicators()
+}
+
 fn empty(
     ctx: &mut WorkerContext,
     dtype: DType,

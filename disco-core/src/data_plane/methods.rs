@@ -12,6 +12,7 @@ use crate::scope::Scope;
 use crate::session::{DRef, IntoArgs, Session};
 use crate::shape::Shape;
 use crate::tensor::Tensor;
+use crate::value::Value;
 
 /// The workers that get a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +71,19 @@ pub trait DataPlane: Session {
             let ordinals: Vec<i64> = ordinals.iter().map(|ordinal| (*ordinal).into()).collect();
             plane(self, PlaneFunction::InitCcl, (backend.name(), at.as_bytes(), Shape::from(ordinals))).await?;
             self.sync_all().await
+        }
+    }
+
+    /// Whether the communicators of all workers take operations: false before [`init_ccl`](Self::init_ccl), and once an
+    /// operation has failed or a [cancellation](Session::cancel) has broken them. Waits until the workers have executed
+    /// all earlier commands.
+    ///
+    /// # Errors
+    /// A worker has failed; errors of [`Session::submit`] and [`Session::get_all`].
+    fn is_whole(&self) -> impl Future<Output = Result<bool>> + Send {
+        async move {
+            let whole = plane(self, PlaneFunction::IsWhole, ()).await?;
+            Ok(self.get_all(&whole).await?.iter().all(|whole| *whole == Value::Bool(true)))
         }
     }
 

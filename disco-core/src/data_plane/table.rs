@@ -6,6 +6,7 @@ macro_rules! data_plane_functions {
     ($make:ident) => {
         $make! {
             InitCcl init_ccl,
+            IsWhole is_whole,
             Empty empty,
             BroadcastFromWorker0 broadcast_from_worker0,
             ScatterFromWorker0 scatter_from_worker0,

@@ -1,46 +1,75 @@
-//! Calls of a worker that the controller has cancelled, and the operations that a cancellation ends.
+//! Calls of a worker that the controller has cancelled, and whether the worker's communicators are whole after them.
+//!
+//! ```text
+//! controller                       worker
+//! Signal::Cancel   ──────────────▶ marks the call, which begins no operation from now on; aborts the operation that it is
+//!                                  inside, and those that it has started
+//!                  ◀────────────── Notice::Cancelled: whether the worker has left the call early, or leaves it out, and
+//!                                  the operations of the call
+//! (all workers have answered)
+//! Signal::Settle   ──────────────▶ ends the waits of later calls; breaks the communicators if the answers do not agree
+//! ```
+//!
+//! The n-th operation of one rank meets the n-th operation of the others, in whichever calls they are. So a worker that
+//! has left a call begins no operation of a later one before the cancellation is settled: its peers may still be inside
+//! an operation of the cancelled call, or may have completed it. The answers come from the threads of lanes; they do not
+//! wait for functions.
 
-use std::error::Error as StdError;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
-use std::thread;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use super::Link;
+use crate::abort::AbortCause;
 use crate::error::{Error, Result};
+use crate::signal::{CallOps, Notice};
 use crate::store::Store;
 use crate::sync;
 
-/// The start of the cause with which a cancellation aborts operations. The number of the call's command is at the end.
-const MARK: &str = "cancelled: ";
-/// How long a worker waits for a cancellation of which a peer has learned before, or may have, and how often it looks.
-const NEWS_LIMIT: Duration = Duration::from_secs(1);
-const DROP_NEWS_LIMIT: Duration = Duration::from_millis(100);
-const NEWS_INTERVAL: Duration = Duration::from_millis(1);
 /// How often a wait for a key asks whether its call was cancelled.
 const CANCELLED_INTERVAL: Duration = Duration::from_millis(100);
+/// Number of calls of which the operations are counted: the last ones that have begun operations.
+const COUNTED_CALLS: usize = 64;
 
 /// The cancelled calls of one worker, by the numbers of their commands, and the operations that run.
 #[derive(Debug, Default)]
 pub(super) struct Cancelled {
-    /// Whether there are cancelled calls; read without the lock.
+    /// Whether there are cancelled calls, or cancellations that are not settled; read without the lock.
     is_any: AtomicBool,
     /// Operations that the worker is inside: at most one, and a synchronisation around it. Written by the worker's thread
     /// only.
     inside: AtomicUsize,
+    begun: Begun,
     state: Mutex<State>,
+    /// A cancellation has come or was settled, or the session was aborted.
+    changed: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct State {
     calls: Vec<(u64, Arc<str>)>,
+    /// Cancelled calls that this worker has left, until their cancellation is settled.
+    unsettled: Vec<u64>,
     /// For each operation that runs beside the worker, the command that has started it.
     beside: Vec<u64>,
+    /// The command that has made the communicators.
+    data_plane: u64,
 }
+
+/// The number of operations that each call has begun. A call is at the place of its number, until a later one takes it.
+#[derive(Debug)]
+struct Begun([(AtomicU64, AtomicU64); COUNTED_CALLS]);
+
+/// The count of a call that has begun other operations than collectives of all workers.
+const OTHER: u64 = u64::MAX;
 
 /// An operation that the worker is inside. A cancellation of its call aborts it.
 #[derive(Debug)]
-pub(crate) struct Inside<'a>(&'a Cancelled);
+pub(crate) struct Inside<'a> {
+    cancelled: &'a Cancelled,
+    /// The command of the call, and the operations that the call has begun with this one.
+    begins: Option<(u64, CallOps)>,
+}
 
 /// An operation that runs beside the worker. A cancellation of the call that has started it aborts it.
 #[derive(Debug)]
@@ -49,46 +78,105 @@ pub(crate) struct Beside {
     command: u64,
 }
 
-/// The command whose cancellation is the cause of an abort.
-pub(crate) fn cancelled_command(cause: &str) -> Option<u64> {
-    let (_, number) = cause.strip_prefix(MARK)?.strip_suffix(')')?.rsplit_once(" (command ")?;
-    number.parse().ok()
-}
-
 impl Cancelled {
     fn state(&self) -> MutexGuard<'_, State> {
         sync::lock(&self.state)
     }
 
-    #[inline]
-    fn cause(&self, command: u64) -> Option<Arc<str>> {
-        // Sequentially consistent with `Link::cancel`, which first sets the mark and then counts the operations: one side
-        // sees the other.
-        if self.is_any.load(Ordering::SeqCst) { self.find(command) } else { None }
+    fn note_any(&self, state: &State) {
+        self.is_any.store(!state.calls.is_empty() || !state.unsettled.is_empty(), Ordering::SeqCst);
     }
 
+    #[inline]
+    fn why(&self, command: u64) -> Option<Arc<str>> {
+        // Sequentially consistent with `Link::cancel`, which first sets the mark and then counts the operations: one side
+        // sees the other.
+        if self.is_any.load(Ordering::SeqCst) { self.state().why(command) } else { None }
+    }
+
+    /// The error of an operation of the call with this command, or the cancellation that has ended it. A peer may have learned
+    /// of the cancellation first: then this worker learns of it here.
+    fn error_of(&self, command: u64, error: Error) -> Error {
+        let (Error::Aborted { cause } | Error::Broken { cause, .. }) = &error else { return error };
+        let mut state = self.state();
+        let why = match cause {
+            AbortCause::Cancelled { command: cancelled, why } if *cancelled == command => {
+                state.calls.push((command, why.clone()));
+                self.note_any(&state);
+                Some(why.clone())
+            }
+            _ => state.why(command),
+        };
+        why.map_or(error, |cause| Error::Cancelled { cause })
+    }
+
+    fn enter(&self) {
+        self.inside.store(self.inside.load(Ordering::Relaxed) + 1, Ordering::SeqCst);
+    }
+}
+
+impl State {
     #[cold]
-    fn find(&self, command: u64) -> Option<Arc<str>> {
-        self.state().calls.iter().find(|call| call.0 == command).map(|call| call.1.clone())
+    fn why(&self, command: u64) -> Option<Arc<str>> {
+        self.calls.iter().find(|call| call.0 == command).map(|call| call.1.clone())
+    }
+}
+
+impl Begun {
+    #[inline]
+    fn add(&self, command: u64, ops: CallOps) {
+        let (call, count) = &self.0[command as usize % COUNTED_CALLS];
+        let before = if call.load(Ordering::Relaxed) == command { count.load(Ordering::Relaxed) } else { 0 };
+        let sum = match ops {
+            CallOps::Collectives(more) if before != OTHER => before + more,
+            _ => OTHER,
+        };
+        count.store(sum, Ordering::Relaxed);
+        call.store(command, Ordering::Relaxed);
+    }
+
+    fn of(&self, command: u64) -> CallOps {
+        let (call, count) = &self.0[command as usize % COUNTED_CALLS];
+        match call.load(Ordering::Relaxed) {
+            counted if counted < command => CallOps::Collectives(0),
+            counted if counted > command => CallOps::Other,
+            _ => Some(count.load(Ordering::Relaxed))
+                .filter(|count| *count != OTHER)
+                .map_or(CallOps::Other, CallOps::Collectives),
+        }
+    }
+}
+
+impl Default for Begun {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| Default::default()))
     }
 }
 
 impl Drop for Inside<'_> {
     #[inline]
     fn drop(&mut self) {
+        if let Some((command, ops)) = self.begins {
+            self.cancelled.begun.add(command, ops);
+        }
         // Without a barrier, which would wait until the peers have read what this rank has posted. A cancellation that counts
-        // the operation after its end breaks the communicators as if it had come in time; `await_cancellation` waits for it.
-        self.0.inside.store(self.0.inside.load(Ordering::Relaxed) - 1, Ordering::Release);
+        // the operation after its end breaks the communicators as if it had come in time; later waits and operations wait
+        // for it.
+        self.cancelled.inside.store(self.cancelled.inside.load(Ordering::Relaxed) - 1, Ordering::Release);
+    }
+}
+
+impl Inside<'_> {
+    /// The operation was refused: nothing has begun.
+    pub(crate) fn withdraw(&mut self) {
+        self.begins = None;
     }
 }
 
 impl Beside {
     /// The error of the operation, or the cancellation that was its cause.
     pub(crate) fn error(&self, error: Error) -> Error {
-        match (&error, self.cancelled.cause(self.command)) {
-            (Error::Aborted { .. } | Error::Broken { .. }, Some(cause)) => Error::Cancelled { cause },
-            _ => error,
-        }
+        self.cancelled.error_of(self.command, error)
     }
 }
 
@@ -102,25 +190,46 @@ impl Drop for Beside {
 }
 
 impl Link {
-    /// Cancels the call with this command, unless it has ended. An operation that it is inside, or that it has started, is
-    /// aborted, which breaks the worker's communicators. Lanes call this method.
-    pub fn cancel(&self, command: u64, cause: &Arc<str>) {
-        if command <= self.activity.finished() {
-            return;
-        }
+    /// Cancels the call with this command, for the reason `why`. If it has not ended, it begins no more operations, and an
+    /// operation that it is inside, or that it has started, is aborted, which breaks the worker's communicators. The
+    /// answer is a [`Notice::Cancelled`]. Lanes call this method.
+    pub fn cancel(&self, command: u64, why: &Arc<str>) {
         let mut state = self.cancelled.state();
-        state.calls.push((command, cause.clone()));
-        self.cancelled.is_any.store(true, Ordering::SeqCst);
-        let is_inside = self.cancelled.inside.load(Ordering::SeqCst) > 0 && self.activity.received() == command;
-        if is_inside || state.beside.contains(&command) {
-            self.aborts.end_operations(&format!("{MARK}{cause} (command {command})").into());
+        let has_left = command > self.activity.finished();
+        let mut is_aborted = false;
+        if has_left {
+            state.calls.push((command, why.clone()));
+            state.unsettled.push(command);
+            self.cancelled.is_any.store(true, Ordering::SeqCst);
+            let is_inside = self.cancelled.inside.load(Ordering::SeqCst) > 0 && self.activity.received() == command;
+            is_aborted = is_inside || state.beside.contains(&command);
+            if is_aborted {
+                self.aborts.end_operations(&AbortCause::Cancelled { command, why: why.clone() });
+            }
         }
+        let ops = if is_aborted { CallOps::Other } else { self.cancelled.begun.of(command) };
+        drop(state);
+        self.cancelled.changed.notify_all();
+        self.notify(Notice::Cancelled { command, has_left, ops });
+    }
+
+    /// Ends the waits for the answers of all workers to a cancellation. If it `breaks` communicators, for this reason, those
+    /// that the call could have used are aborted. Lanes call this method.
+    pub fn settle(&self, command: u64, breaks: Option<&Arc<str>>) {
+        let mut state = self.cancelled.state();
+        state.unsettled.retain(|unsettled| *unsettled != command);
+        self.cancelled.note_any(&state);
+        if let Some(why) = breaks.filter(|_| command >= state.data_plane) {
+            self.aborts.end_operations(&AbortCause::Cancelled { command, why: why.clone() });
+        }
+        drop(state);
+        self.cancelled.changed.notify_all();
     }
 
     /// Why the call with this command was cancelled, if it was.
     #[inline]
     pub(crate) fn cancelled(&self, command: u64) -> Option<Arc<str>> {
-        self.cancelled.cause(command)
+        self.cancelled.why(command)
     }
 
     /// Why the call that the worker runs was cancelled, if it was.
@@ -128,50 +237,60 @@ impl Link {
         self.cancelled(self.activity.received())
     }
 
-    /// Why the call with this command, which has failed with `error`, was cancelled, if it was. A peer that has learned of
-    /// the cancellation before may have ended the operation that they had in common: then this waits for the news.
-    pub(crate) fn cancelled_with(&self, command: u64, error: &(dyn StdError + 'static)) -> Option<Arc<str>> {
-        let start = Instant::now();
-        let cause = Error::abort_cause(error);
-        let limit = match cause.as_ref().map(|cause| cancelled_command(cause)) {
-            Some(Some(other)) if other == command => NEWS_LIMIT,
-            // A peer has dropped its communicator, maybe after the cancellation.
-            Some(None) if !self.is_aborted() => DROP_NEWS_LIMIT,
-            _ => Duration::ZERO,
-        };
-        while start.elapsed() < limit && self.cancelled(command).is_none() && !self.is_aborted() {
-            thread::sleep(NEWS_INTERVAL);
-        }
-        self.cancelled(command)
-    }
-
-    /// Begins an operation of a communicator.
+    /// Begins operations of a communicator, once the cancellations of calls that this worker has left are settled.
     ///
     /// # Errors
-    /// The call that the worker runs is cancelled.
+    /// The call that the worker runs is cancelled; [`Error::Deadline`] if a cancellation is not settled in time.
     #[inline]
-    pub(crate) fn begin_operation(&self) -> Result<Inside<'_>> {
-        let operation = self.begin_wait();
-        match self.cancelled_now() {
-            None => Ok(operation),
-            Some(cause) => Err(Error::Cancelled { cause }),
+    pub(crate) fn begin_operation(&self, ops: CallOps, deadline: Duration) -> Result<Inside<'_>> {
+        self.cancelled.enter();
+        let mut inside = Inside { cancelled: &self.cancelled, begins: None };
+        if self.cancelled.is_any.load(Ordering::SeqCst) {
+            drop(inside);
+            inside = self.begin_after_cancellations(deadline)?;
         }
+        inside.begins = Some((self.activity.received(), ops));
+        Ok(inside)
+    }
+
+    #[cold]
+    fn begin_after_cancellations(&self, deadline: Duration) -> Result<Inside<'_>> {
+        let (start, mut state) = (Instant::now(), self.cancelled.state());
+        loop {
+            if let Some(cause) = state.why(self.activity.received()) {
+                return Err(Error::Cancelled { cause });
+            }
+            let Some(command) = state.unsettled.first().filter(|_| !self.is_aborted()) else { break };
+            let Some(left) = deadline.checked_sub(start.elapsed()) else {
+                return Err(Error::Deadline {
+                    operation: "operation after a cancellation".to_owned(),
+                    after: deadline,
+                    state: format!("not all workers have answered the cancellation of command {command}"),
+                });
+            };
+            state = sync::wait_timeout(&self.cancelled.changed, state, left);
+        }
+        self.cancelled.enter();
+        Ok(Inside { cancelled: &self.cancelled, begins: None })
     }
 
     /// Begins a wait for operations.
     #[inline]
     pub(crate) fn begin_wait(&self) -> Inside<'_> {
-        self.cancelled.inside.store(self.cancelled.inside.load(Ordering::Relaxed) + 1, Ordering::SeqCst);
+        self.cancelled.enter();
         if self.cancelled.is_any.load(Ordering::SeqCst) {
-            self.await_cancellation();
+            // A cancellation may have counted an operation that has ended, and must not hit this wait.
+            drop(self.cancelled.state());
         }
-        Inside(&self.cancelled)
+        Inside { cancelled: &self.cancelled, begins: None }
     }
 
-    /// Waits for a cancellation that aborts an operation now: it may have counted one that has ended, and must not hit a
-    /// later operation or a new communicator.
-    pub(crate) fn await_cancellation(&self) {
-        drop(self.cancelled.state());
+    /// From now on, the worker has other communicators, which the command that it runs makes. A cancellation that aborts
+    /// the old ones now does so before this returns.
+    pub(crate) fn begin_data_plane(&self) {
+        let command = self.activity.received();
+        self.cancelled.state().data_plane = command;
+        self.cancelled.begun.add(command, CallOps::Other);
     }
 
     /// Begins an operation beside the worker. The caller has [begun](Link::begin_operation) it.
@@ -183,10 +302,7 @@ impl Link {
 
     /// The error of an operation in the call that the worker runs, or the cancellation that was its cause.
     pub(crate) fn error_of_operation(&self, error: Error) -> Error {
-        match (&error, self.cancelled_now()) {
-            (Error::Aborted { .. } | Error::Broken { .. }, Some(cause)) => Error::Cancelled { cause },
-            _ => error,
-        }
+        self.cancelled.error_of(self.activity.received(), error)
     }
 
     /// [`Store::wait`], which a cancellation of the worker's call ends, too.
@@ -216,42 +332,154 @@ impl Link {
         if self.cancelled.is_any.load(Ordering::Relaxed) {
             let mut state = self.cancelled.state();
             state.calls.retain(|call| call.0 > command);
-            self.cancelled.is_any.store(!state.calls.is_empty(), Ordering::SeqCst);
+            self.cancelled.note_any(&state);
         }
+    }
+
+    /// Wakes operations that wait for a cancellation to be settled: the session was aborted, or an epoch begins, in which
+    /// no cancellation of an earlier one is settled.
+    pub(super) fn end_waits_for_cancellations(&self, is_over: bool) {
+        let mut state = self.cancelled.state();
+        if is_over {
+            state.unsettled.clear();
+            self.cancelled.note_any(&state);
+        }
+        drop(state);
+        self.cancelled.changed.notify_all();
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc;
+    use std::thread;
 
     use super::*;
     use crate::abort::{Abort, Heard};
 
-    #[test]
-    fn a_cancellation_aborts_the_operations_of_its_call_only() {
-        let link = Link::bare(Arc::default());
+    const ONE: CallOps = CallOps::Collectives(1);
+    const LIMIT: Duration = Duration::from_secs(60);
+
+    /// A link, a listener of its aborts, and the answers to cancellations.
+    fn link() -> (Arc<Link>, Arc<Heard>, mpsc::Receiver<(u64, bool, CallOps)>) {
+        let (answers, received) = mpsc::channel();
+        let link = Arc::new(Link::of_thread(Arc::default(), move |notice| {
+            let Notice::Cancelled { command, has_left, ops } = notice else { panic!("{notice}") };
+            _ = answers.send((command, has_left, ops));
+        }));
         let listener = Arc::new(Heard::default());
         link.on_abort(&(listener.clone() as Arc<dyn Abort>));
-        let heard = || listener.0.lock().unwrap().len();
+        (link, listener, received)
+    }
+
+    fn end(link: &Link, command: u64) {
+        link.activity().finish(command, true);
+        link.end_call(command);
+    }
+
+    fn cancelled(command: u64, why: &str) -> AbortCause {
+        AbortCause::Cancelled { command, why: why.into() }
+    }
+
+    #[test]
+    fn a_cancellation_aborts_the_operations_of_its_call_only() {
+        let (link, listener, answers) = link();
+        let heard = || listener.0.lock().unwrap().clone();
         link.activity().receive(4);
         link.cancel(4, &"no longer needed".into());
-        assert_eq!(heard(), 0, "the call has used no communicator");
-        assert_eq!(link.begin_operation().unwrap_err().to_string(), "cancelled: no longer needed");
-        link.activity().finish(4, true);
-        link.end_call(4);
+        assert_eq!(heard(), [], "the call has used no communicator");
+        assert_eq!(link.begin_operation(ONE, LIMIT).unwrap_err().to_string(), "cancelled: no longer needed");
+        end(&link, 4);
+        link.settle(4, None);
         link.activity().receive(5);
-        let operation = link.begin_operation().unwrap();
+        let operation = link.begin_operation(ONE, LIMIT).unwrap();
         link.cancel(4, &"late".into());
         link.cancel(6, &"early".into());
-        assert_eq!((heard(), link.cancelled_now()), (0, None));
+        assert_eq!((heard(), link.cancelled_now()), (vec![], None));
         link.cancel(5, &"in time".into());
-        assert_eq!((heard(), link.cancelled_now().as_deref()), (1, Some("in time")));
-        assert_eq!(cancelled_command(&listener.0.lock().unwrap()[0]), Some(5));
+        assert_eq!((heard(), link.cancelled_now().as_deref()), (vec![cancelled(5, "in time")], Some("in time")));
         drop(operation);
-        link.activity().finish(5, true);
-        link.end_call(5);
+        end(&link, 5);
         assert_eq!(link.cancelled(6).as_deref(), Some("early"));
+        let none = CallOps::Collectives(0);
+        let expected = [(4, true, none), (4, false, none), (6, true, none), (5, true, CallOps::Other)];
+        assert_eq!(answers.try_iter().collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn an_answer_counts_the_collectives_of_the_call() {
+        let (link, _listener, answers) = link();
+        let begin = |command, ops| {
+            link.activity().receive(command);
+            drop(link.begin_operation(ops, LIMIT).unwrap());
+            end(&link, command);
+        };
+        let answer = |command| {
+            link.cancel(command, &"late".into());
+            let (_, has_left, ops) = answers.recv().unwrap();
+            assert!(!has_left);
+            ops
+        };
+        begin(7, CallOps::Collectives(3));
+        begin(7, ONE);
+        begin(8, CallOps::Other);
+        begin(8, ONE);
+        begin(9, ONE);
+        end(&link, 12);
+        assert_eq!([7, 8, 9, 10].map(answer), [CallOps::Collectives(4), CallOps::Other, ONE, CallOps::Collectives(0)]);
+        // The place of call 7 has another one now.
+        begin(7 + COUNTED_CALLS as u64, ONE);
+        assert_eq!([7, 9].map(answer), [CallOps::Other, ONE]);
+        // A refused operation has not begun.
+        link.activity().receive(90);
+        link.begin_operation(ONE, LIMIT).unwrap().withdraw();
+        end(&link, 90);
+        assert_eq!(answer(90), CallOps::Collectives(0));
+    }
+
+    #[test]
+    fn a_worker_that_has_left_a_call_begins_no_operation_until_the_cancellation_is_settled() {
+        type End = fn(&Link);
+        let ends: [(End, usize); 4] = [
+            (|link| link.settle(3, None), 0),
+            (|link| link.settle(3, Some(&"enough".into())), 1),
+            (|link| link.abort(0, &"worker 1 failed".into()), 1),
+            (|link| link.cancel(4, &"too".into()), 0),
+        ];
+        for (number, (end_of_wait, aborts)) in ends.into_iter().enumerate() {
+            let (link, listener, answers) = link();
+            link.cancel(3, &"enough".into());
+            assert_eq!(answers.recv().unwrap(), (3, true, CallOps::Collectives(0)));
+            end(&link, 3);
+            link.activity().receive(4);
+            let waiting = {
+                let link = link.clone();
+                thread::spawn(move || link.begin_operation(ONE, LIMIT).map(drop))
+            };
+            assert!(!waiting.is_finished());
+            end_of_wait(&link);
+            assert_eq!(waiting.join().unwrap().is_err(), number == 3);
+            assert_eq!(listener.0.lock().unwrap().len(), aborts);
+        }
+        let (link, ..) = link();
+        link.cancel(3, &"enough".into());
+        end(&link, 3);
+        link.activity().receive(4);
+        let late = link.begin_operation(ONE, Duration::ZERO).unwrap_err().to_string();
+        assert!(late.ends_with("not all workers have answered the cancellation of command 3"), "{late}");
+        link.reset(1);
+        link.begin_operation(ONE, Duration::ZERO).unwrap();
+    }
+
+    #[test]
+    fn a_settled_cancellation_breaks_no_communicators_that_were_made_later() {
+        let (link, listener, _answers) = link();
+        link.activity().receive(5);
+        link.begin_data_plane();
+        link.settle(4, Some(&"of the old ones".into()));
+        assert_eq!(*listener.0.lock().unwrap(), []);
+        link.settle(5, Some(&"while they are made".into()));
+        assert_eq!(*listener.0.lock().unwrap(), [cancelled(5, "while they are made")]);
     }
 
     #[test]
@@ -262,14 +490,14 @@ mod tests {
             has_ended: AtomicBool,
         }
         impl Abort for Slow {
-            fn abort(&self, _: &Arc<str>) {
+            fn abort(&self, _: &AbortCause) {
                 self.has_begun.send(()).unwrap();
                 thread::sleep(Duration::from_millis(50));
                 self.has_ended.store(true, Ordering::SeqCst);
             }
         }
-        for begin in [|link: &Link| drop(link.begin_wait()), Link::await_cancellation] {
-            let link = Link::bare(Arc::default());
+        for begin in [|link: &Link| drop(link.begin_wait()), Link::begin_data_plane] {
+            let (link, ..) = link();
             let (has_begun, aborts) = mpsc::channel();
             let slow = Arc::new(Slow { has_begun, has_ended: AtomicBool::new(false) });
             link.on_abort(&(slow.clone() as Arc<dyn Abort>));
@@ -287,23 +515,26 @@ mod tests {
 
     #[test]
     fn an_operation_beside_the_worker_is_aborted_with_the_call_that_has_started_it() {
-        let link = Link::bare(Arc::default());
-        let listener = Arc::new(Heard::default());
-        link.on_abort(&(listener.clone() as Arc<dyn Abort>));
+        let (link, listener, answers) = link();
         link.activity().receive(1);
         let beside = link.go_beside();
-        link.activity().finish(1, true);
+        end(&link, 1);
         link.activity().receive(2);
         link.cancel(2, &"another call".into());
-        assert!(listener.0.lock().unwrap().is_empty());
-        let aborted = || Error::Aborted { cause: "why".into() };
-        assert!(matches!(beside.error(aborted()), Error::Aborted { .. }));
+        assert_eq!(*listener.0.lock().unwrap(), []);
+        let aborted = |cause| Error::Aborted { cause };
+        assert!(matches!(beside.error(aborted("why".into())), Error::Aborted { .. }));
+        assert!(matches!(beside.error(aborted(cancelled(2, "another call"))), Error::Aborted { .. }));
+        // A peer has learned of the cancellation first.
+        assert!(matches!(beside.error(aborted(cancelled(1, "its call"))), Error::Cancelled { .. }));
         let own = link.go_beside();
         link.cancel(2, &"its call".into());
         assert_eq!(listener.0.lock().unwrap().len(), 1);
-        assert!(matches!(own.error(aborted()), Error::Cancelled { .. }));
+        assert!(matches!(own.error(aborted("why".into())), Error::Cancelled { .. }));
         drop((beside, own));
         link.cancel(2, &"nothing runs".into());
         assert_eq!(listener.0.lock().unwrap().len(), 1);
+        let ops = answers.try_iter().map(|(.., ops)| ops).collect::<Vec<_>>();
+        assert_eq!(ops, [CallOps::Collectives(0), CallOps::Other, CallOps::Collectives(0)]);
     }
 }

@@ -6,7 +6,7 @@
 //! SharedStore    the session's store, with a view for each epoch              crate::store
 //! Descriptors    file descriptors for peers on this machine                   descriptors
 //! AbortRegistry  the listeners of aborts, and the worker's epoch              crate::abort
-//! cancel         the calls that the controller has cancelled
+//! cancel         the calls that the controller has cancelled, and the communicators after them
 //! Activity       the state of the worker, for reports                         crate::activity
 //! Arena          allocator of host tensors that other processes map           crate::shared_memory
 //! ```
@@ -20,7 +20,6 @@ mod proc_descriptors;
 mod shared;
 mod worker;
 
-pub(crate) use cancel::cancelled_command;
 pub use descriptors::{Descriptors, SharedFd};
 pub use proc_descriptors::ProcDescriptors;
 pub use shared::Shared;

@@ -125,8 +125,9 @@ impl Link {
 
     /// Aborts this worker's listeners and store, unless `epoch` is over. Lanes call this method.
     pub fn abort(&self, epoch: u64, cause: &Arc<str>) {
-        self.aborts.abort(epoch, cause);
+        self.aborts.abort(epoch, &cause.clone().into());
         self.store.abort(epoch, cause);
+        self.end_waits_for_cancellations(false);
     }
 
     /// Whether this worker's epoch is aborted.
@@ -138,6 +139,7 @@ impl Link {
     pub fn reset(&self, epoch: u64) {
         self.aborts.reset(epoch);
         self.store.begin(epoch);
+        self.end_waits_for_cancellations(true);
     }
 
     /// The record of this worker's progress.

@@ -27,6 +27,15 @@ struct Claim<'a> {
 }
 
 impl<'a> Claims<'a> {
+    /// Fails if a group of operations can't be claimed now, as [`Claims::claim`] does. For operations whose steps claim the
+    /// tensors.
+    ///
+    /// # Errors
+    /// As [`Claims::claim`].
+    pub fn check(group: &[Op]) -> Result<()> {
+        Claims::default().claim(group)
+    }
+
     /// Claims each storage of a group once: for writing if any operation writes to it, for reading otherwise.
     ///
     /// # Errors

@@ -1,6 +1,7 @@
 //! Reductions of programs as steps of other collectives, for backends that can't call the function where the data is.
 //!
 //! ```text
+//! first           all_gather of a digest of the call: ranks that call different reductions get an error
 //! small tensors   all_gather or gather; each rank that gets the result merges all blocks
 //! large tensors   all_to_all_v of shares: each rank gets its share of the rows of all ranks, and merges it; then
 //!                 all_reduce: all_gather_v of the merged shares; reduce: all_to_all_v of them to the root
@@ -14,6 +15,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::{Merge, Op, Reduction};
+use crate::codec::fnv1a;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::id::Rank;
@@ -38,6 +40,16 @@ pub trait Steps {
     /// There is no memory.
     fn scratch(&mut self, dtype: DType, elements: usize) -> Result<Tensor> {
         Tensor::zeros(dtype, [elements])
+    }
+
+    /// Gathers `mine` of each of the `size` ranks, in rank order; all have the same length.
+    ///
+    /// # Errors
+    /// As [`Steps::run_step`].
+    fn gather(&mut self, mine: &[u8], size: usize) -> Result<Vec<u8>> {
+        let (src, dst) = (Tensor::from_slice(mine, [mine.len()])?, self.scratch(DType::U8, mine.len() * size)?);
+        self.run_step(Op::AllGather { src: Some(src), dst: dst.clone() })?;
+        dst.to_vec()
     }
 
     /// Calls `merge` on a copy of the bytes of `blocks`, or on the bytes themselves, and then overwrites `result` with
@@ -66,8 +78,8 @@ pub fn has_custom(group: &[Op]) -> bool {
 /// steps of other collectives, all others as they are. [`check_group`](super::check_group) has accepted the group.
 ///
 /// # Errors
-/// Errors of the steps, which then have the name of the operation and of the step; [`Error::Panicked`]. The caller
-/// breaks the communicator, since other ranks may be inside a later step.
+/// [`Error::Mismatch`] if ranks call different reductions; errors of the steps, which then have the name of the operation and
+/// of the step; [`Error::Panicked`]. The caller breaks the communicator, since other ranks may be inside a later step.
 pub fn run_in_steps(steps: &mut dyn Steps, rank: Rank, size: usize, group: &[Op]) -> Result<()> {
     for op in group {
         match Merge::of(op)? {
@@ -91,6 +103,7 @@ struct Composed<'a> {
 
 impl Composed<'_> {
     fn run(&mut self) -> Result<()> {
+        self.compare()?;
         let (input, output) = (self.op.src().or(self.op.dst()).cloned(), self.op.dst().cloned());
         match (self.op, input, output) {
             (Op::ReduceScatter { .. }, Some(input), Some(output)) => {
@@ -131,6 +144,31 @@ impl Composed<'_> {
             }
             _ => Err(Error::invalid(format!("{} has no reduction", self.op.kind()))),
         }
+    }
+
+    /// Compares the calls of all ranks: what they merge, and how many rows of which size.
+    fn compare(&mut self) -> Result<()> {
+        const TEXT_BYTES: usize = 256;
+        let call = format!("{} in rows of {}", self.op.signature(self.size), self.op.row());
+        let digest = fnv1a(call.as_bytes()).to_ne_bytes();
+        let all = self.gather(&digest)?;
+        if all.as_chunks().0.iter().all(|theirs: &[u8; 8]| *theirs == digest) {
+            return Ok(());
+        }
+        let mut text = [b' '; TEXT_BYTES];
+        let bytes = &call.as_bytes()[..call.floor_char_boundary(TEXT_BYTES)];
+        text[..bytes.len()].copy_from_slice(bytes);
+        let calls = self.gather(&text)?;
+        let calls: Vec<_> = calls.chunks(TEXT_BYTES).map(|text| String::from_utf8_lossy(text)).collect();
+        let named = calls.iter().enumerate().map(|(rank, call)| format!("rank {rank} calls {}", call.trim_end()));
+        let detail = named.collect::<Vec<_>>().join(", ");
+        Err(Error::Mismatch { operation: self.op.kind().to_string(), detail })
+    }
+
+    fn gather(&mut self, mine: &[u8]) -> Result<Vec<u8>> {
+        let gathered = self.steps.gather(mine, self.size);
+        self.has_begun |= gathered.is_ok();
+        gathered.map_err(|error| self.named(error))
     }
 
     /// Merges this rank's share of the inputs of all ranks.

@@ -105,14 +105,16 @@ pub trait Session: Debug + Send + Sync {
     ///
     /// - A worker that has not begun the call leaves it out.
     /// - A worker that is inside goes on until the function returns: [`WorkerContext::cancelled`](crate::WorkerContext::cancelled)
-    ///   is true there. An operation of a communicator that it is inside, or that it has started, is aborted, which breaks
-    ///   the worker's communicators; later ones of the call fail at once and break nothing. All fail with
-    ///   [`Error::Cancelled`](crate::Error::Cancelled).
+    ///   is true there. An operation of a communicator that it is inside, or that it has started, is aborted; later ones of
+    ///   the call fail at once. All fail with [`Error::Cancelled`](crate::Error::Cancelled).
+    /// - If an operation was aborted, or workers have left the call after different operations, communicators are broken on
+    ///   all workers. A later call never meets an operation of the cancelled one.
+    ///   [`DataPlane::is_whole`](crate::DataPlane::is_whole) tells whether they can be used, and
+    ///   [`DataPlane::init_ccl`](crate::DataPlane::init_ccl) replaces them.
     ///
     /// A call that was cancelled does not fail its session. What the function returns is the result, also after a
     /// cancellation. If it returns an error, or was left out, [`Session::get`] of the call gives a failure of the kind
-    /// [`ErrorKind::Cancelled`](crate::error::ErrorKind::Cancelled). [`DataPlane::init_ccl`](crate::DataPlane::init_ccl)
-    /// replaces broken communicators.
+    /// [`ErrorKind::Cancelled`](crate::error::ErrorKind::Cancelled), whatever has failed behind it.
     ///
     /// ```
     /// # use disco_core::{Result, Session, SessionExt};

@@ -61,9 +61,9 @@ impl SharedStore for MemoryStore {
     }
 
     fn abort(&self, epoch: u64, cause: &Arc<str>) {
-        let watchers = self.lock().abort(epoch, cause).map(|state| std::mem::take(&mut state.watchers));
+        let watchers = self.lock().abort(epoch, &cause.clone().into()).map(|state| std::mem::take(&mut state.watchers));
         for watcher in watchers.into_iter().flatten() {
-            (watcher.tell)(Err(Error::Aborted { cause: cause.clone() }));
+            (watcher.tell)(Err(Error::Aborted { cause: cause.clone().into() }));
         }
     }
 

@@ -12,7 +12,7 @@ use super::timeline::Recorder;
 use crate::activity::Waiting;
 use crate::channel::FrameSize;
 use crate::command::Command;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::id::WorkerId;
 use crate::metrics;
 use crate::value::Value;
@@ -194,8 +194,12 @@ impl CommandStream {
     /// [`Self::check_replies`] for the replies of all workers.
     pub(crate) fn check_all_replies(&self, replies: &Replies) -> Result<()> {
         self.is_hung.store(false, Ordering::Relaxed);
-        // Several workers may have failed. Calls are refused with the first failure, so report the same one here.
-        self.check_replies(replies).map_err(|error| self.reply_table.root_cause().map_or(error, Error::Worker))
+        self.check_replies(replies).map_err(|error| match error {
+            // That of the value, whatever has failed later.
+            Error::Worker(failure) if failure.kind == ErrorKind::Cancelled => Error::Worker(failure),
+            // Several workers may have failed. Calls are refused with the first failure, so report the same one here.
+            error => self.reply_table.root_cause().map_or(error, Error::Worker),
+        })
     }
 
     /// Waits until all workers have executed all earlier commands, or have refused them because the session has failed, so

@@ -17,7 +17,7 @@ use super::sleepers::Sleepers;
 use super::ticker::Ticker;
 use super::timeline::Recorder;
 use super::{Arguments, DRef, Deadlines};
-use crate::channel::{Channel, FrameSize, SMALL_FRAME, Signal};
+use crate::channel::{FrameSize, SMALL_FRAME};
 use crate::command::Command;
 use crate::error::{Error, LossCause, LostPeer, Result};
 use crate::function;
@@ -263,14 +263,7 @@ impl CommandStream {
     pub(crate) fn cancel(&self, call: &DRef, why: &str) -> Result<()> {
         self.freed_ids.check(call)?;
         self.check("cancel", ReplyTable::check_lost)?;
-        self.cancel_command(call.command(), &why.into())
-    }
-
-    /// Tells all workers that a call is cancelled. A worker that has ended the call ignores it.
-    pub(super) fn cancel_command(&self, command: u64, cause: &Arc<str>) -> Result<()> {
-        let lanes = self.lanes();
-        let tell = |lane: &Arc<dyn Channel>| lane.signal(Signal::Cancel { command, cause: cause.clone() });
-        lanes.iter().map(tell).fold(Ok(()), Result::and)
+        self.reply_table.cancel(call.command(), &why.into())
     }
 
     /// Implements [`Session::recover`](crate::session::Session::recover).

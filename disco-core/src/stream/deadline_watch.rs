@@ -130,7 +130,7 @@ pub(super) fn rounded(time: Duration) -> Duration {
 
 /// Whether a worker function or a command is built into Disco. Built-in ones have time limits of their own.
 fn is_built_in(name: &str) -> bool {
-    name.starts_with("disco.") || matches!(name, "get" | "get_all" | "set")
+    name.starts_with("disco.") || matches!(name, "get" | "get_all" | "set" | "sync_all" | "sync_worker")
 }
 
 #[cfg(test)]

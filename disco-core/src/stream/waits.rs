@@ -135,7 +135,7 @@ impl CommandStream {
             if let Some((late, calls)) = watch.reply(&self.limits, operation, missing) {
                 self.is_hung.store(true, Ordering::Relaxed);
                 let cause = format!("the deadline of {operation} has passed").into();
-                if let Err(error) = calls.iter().try_for_each(|command| self.cancel_command(*command, &cause)) {
+                if let Err(error) = calls.iter().try_for_each(|command| self.reply_table.cancel(*command, &cause)) {
                     tracing::debug!(%error, "the late calls can't be cancelled");
                 }
                 return Err(late);

@@ -169,6 +169,11 @@ impl Storage {
         if writes { self.borrows.store(0, Ordering::Release) } else { _ = self.borrows.fetch_sub(1, Ordering::Release) }
     }
 
+    /// Whether a view or an operation writes to the storage now.
+    pub(crate) fn is_written(&self) -> bool {
+        self.borrows.load(Ordering::Acquire) < 0
+    }
+
     fn claim_read(&self) -> Result<()> {
         let claim = |n: i32| (0..i32::MAX).contains(&n).then(|| n + 1);
         match self.borrows.fetch_update(Ordering::Acquire, Ordering::Relaxed, claim) {

@@ -8,7 +8,7 @@ use super::{Packet, WireError, Writer, action, error_kind};
 use crate::command::Command;
 use crate::error::{Failure, Result, UserError};
 use crate::id::{RegisterId, WorkerId};
-use crate::signal::{Notice, Reply};
+use crate::signal::{CallOps, Notice, Reply};
 use crate::value::Value;
 
 /// Encodes the reply to `command`. A worker replies in the order of its commands, so the packet does not contain the
@@ -63,6 +63,14 @@ pub fn encode_notice(notice: &Notice) -> Result<Vec<u8>> {
             let head = [Value::Int(action::NOTICE_FAILED), Value::Int(*epoch as i64)];
             write(&mut to, &head, &failure_args(failure))?;
         }
+        Notice::Cancelled { command, has_left, ops } => {
+            let collectives = match ops {
+                CallOps::Collectives(number) => Value::Int(*number as i64),
+                CallOps::Other => Value::None,
+            };
+            let head = [Value::Int(action::NOTICE_CANCELLED), Value::Int(*command as i64)];
+            write(&mut to, &head, &[Value::Bool(*has_left), collectives])?;
+        }
     }
     Ok(to.into_bytes())
 }
@@ -76,6 +84,17 @@ pub fn decode_notice(mut packet: Packet<'_>) -> Result<Notice, WireError> {
         action::NOTICE_FAILED => {
             let epoch = packet.int()? as u64;
             Ok(Notice::Failed { epoch, failure: Arc::new(decode_failure(packet)?) })
+        }
+        action::NOTICE_CANCELLED => {
+            let command = packet.number()?;
+            let Value::Bool(has_left) = packet.value()? else { return Err(WireError::Expected("a bool")) };
+            let ops = match packet.value()? {
+                Value::None => CallOps::Other,
+                Value::Int(number) => CallOps::Collectives(number as u64),
+                _ => return Err(WireError::Expected("a number of collectives or none")),
+            };
+            packet.end()?;
+            Ok(Notice::Cancelled { command, has_left, ops })
         }
         number => Err(WireError::Unknown { what: "notice", number }),
     }

@@ -8,7 +8,7 @@
 //!                                    ◀── FRAME    number, frame (where commands go over the connection)
 //!                                                 or number, frame, transfer with its large tensors
 //! NOTICE  notice ──▶                     ◀── ABORT    epoch, cause
-//! PROGRESS  state of the worker ──▶      ◀── SHUTDOWN, CANCEL command, cause
+//! PROGRESS  state of the worker ──▶      ◀── SHUTDOWN, CANCEL command, cause, SETTLE command, cause or none
 //! RECORDING what it has recorded ──▶     ◀── COLLECT  (where they share no memory)
 //! STORE_REQUEST  number, epoch, call ──▶  ◀── ANSWER   number, value or error
 //! SHARE   number, name  (with a descriptor) ──▶          ◀── ANSWER   none
@@ -26,7 +26,7 @@
 //! LISTENS addresses for its children ──▶
 //!                                    ◀── ASSIGN   node, workers, nodes behind it, configuration │ LATE
 //!                                                 or REDIRECT node, time, addresses of its parent; then it is closed
-//! READY ──▶                              ◀── FRAME, AHEAD, WITHDRAW, ABORT, CANCEL, SHUTDOWN, COLLECT, ANSWER
+//! READY ──▶                              ◀── FRAME, AHEAD, WITHDRAW, ABORT, CANCEL, SETTLE, SHUTDOWN, COLLECT, ANSWER
 //! FROM    workers, REPLY without a value │ PROGRESS │ LOST why │ SHUTDOWN: they have left ──▶
 //! FROM    worker, REPLY │ NOTICE │ RECORDING │ OUTPUT of its process ──▶
 //! STORE_REQUEST, CREDIT as a worker ──▶
@@ -116,6 +116,13 @@ pub enum Message {
         command: u64,
         /// The cause.
         cause: Arc<str>,
+    },
+    /// [`Signal::Settle`](crate::channel::Signal::Settle).
+    Settle {
+        /// The number of the cancelled command.
+        command: u64,
+        /// The cause with which communicators are broken.
+        breaks: Option<Arc<str>>,
     },
     /// [`Signal::Shutdown`](crate::channel::Signal::Shutdown).
     Shutdown,
@@ -300,6 +307,9 @@ impl Message {
             Message::Withdraw(transfer) => (action::WITHDRAW, vec![int(*transfer)]),
             Message::Abort { epoch, cause } => (action::ABORT, vec![int(*epoch), Value::Str(cause.clone())]),
             Message::Cancel { command, cause } => (action::CANCEL, vec![int(*command), Value::Str(cause.clone())]),
+            Message::Settle { command, breaks } => {
+                (action::SETTLE, vec![int(*command), breaks.clone().map_or(Value::None, Value::Str)])
+            }
             Message::Credit { frames, bytes } => (action::CREDIT, vec![int(*frames), int(*bytes)]),
             // Encoded like the command.
             Message::Shutdown => (action::SHUTDOWN, vec![int(0)]),
@@ -378,6 +388,15 @@ impl Message {
             action::WITHDRAW => Message::Withdraw(packet.number()?),
             action::ABORT => Message::Abort { epoch: packet.int()? as u64, cause: packet.string()? },
             action::CANCEL => Message::Cancel { command: packet.number()?, cause: packet.string()? },
+            action::SETTLE => {
+                let command = packet.number()?;
+                let breaks = match packet.value()? {
+                    Value::None => None,
+                    Value::Str(why) => Some(why),
+                    _ => return Err(WireError::Expected("a cause or none")),
+                };
+                Message::Settle { command, breaks }
+            }
             action::CREDIT => Message::Credit { frames: packet.number()?, bytes: packet.number()? },
             action::SHUTDOWN => {
                 packet.int()?;

@@ -76,7 +76,7 @@ pub use crate::shared_memory::MappedSnapshot;
 pub use crate::store::StoreCall;
 
 /// The version of the protocol of connections: packets, messages and the ring.
-pub const VERSION: i64 = 12;
+pub const VERSION: i64 = 13;
 
 /// First arguments of packets. The first nine are TVM's.
 mod action {
@@ -95,6 +95,7 @@ mod action {
     pub(super) const RECOVER: i64 = 66;
     pub(super) const FAILED: i64 = 67;
     pub(super) const NOTICE_FAILED: i64 = 68;
+    pub(super) const NOTICE_CANCELLED: i64 = 108;
     pub(super) const GET_ALL: i64 = 94;
     pub(super) const RESIZE: i64 = 105;
     // Of connections.
@@ -136,4 +137,5 @@ mod action {
     pub(super) const COLLECT: i64 = 103;
     pub(super) const RECORDING: i64 = 104;
     pub(super) const CANCEL: i64 = 106;
+    pub(super) const SETTLE: i64 = 107;
 }

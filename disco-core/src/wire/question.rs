@@ -50,7 +50,7 @@ const INVALID: u8 = 0;
 pub(super) fn result_args(result: &Result<Value>) -> Vec<Value> {
     match result {
         Ok(value) => vec![Value::Int(0), value.clone()],
-        Err(Error::Aborted { cause }) => vec![Value::Int(1), Value::Str(cause.clone())],
+        Err(Error::Aborted { cause }) => vec![Value::Int(1), Value::from(cause.to_string())],
         Err(Error::Deadline { operation, after, state }) => {
             vec![Value::Int(3), clip(operation).into(), duration(*after), clip(state).into()]
         }
@@ -69,7 +69,7 @@ pub(super) fn result_args(result: &Result<Value>) -> Vec<Value> {
 pub(super) fn decode_result(packet: &mut Packet<'_>) -> Result<Result<Value>, WireError> {
     match packet.int()? {
         0 => Ok(Ok(packet.value()?)),
-        1 => Ok(Err(Error::Aborted { cause: packet.string()? })),
+        1 => Ok(Err(Error::Aborted { cause: packet.string()?.into() })),
         3 => {
             let (operation, after, state) = (packet.string()?, packet.duration()?, packet.string()?);
             Ok(Err(Error::Deadline { operation: operation.to_string(), after, state: state.to_string() }))

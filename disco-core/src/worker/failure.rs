@@ -3,7 +3,8 @@
 use std::error::Error as StdError;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::error::{Error, ErrorKind, Failure, UserError, causes, chain, panic_text};
+use crate::abort::AbortCause;
+use crate::error::{ErrorKind, Failure, UserError, causes, chain, panic_text};
 use crate::function::BoxError;
 use crate::id::{RegisterId, WorkerId};
 
@@ -34,7 +35,7 @@ pub(super) fn describe(
         register,
         message: error.to_string(),
         causes: causes(error),
-        aborted: Error::abort_cause(error).is_some(),
+        aborted: AbortCause::find(error).is_some(),
         kind: if error.is::<Panicked>() { ErrorKind::Panicked } else { ErrorKind::of(error) },
         // If the program's serde code panics, only the value of the error is lost.
         user: catch_unwind(AssertUnwindSafe(|| chain(error).find_map(UserError::of))).unwrap_or(None),

@@ -357,7 +357,7 @@ impl Worker {
         work: impl FnOnce(&mut Self) -> Result<T, BoxError>,
     ) -> Result<T, Arc<Failure>> {
         failure::catch(|| work(self)).map_err(|error| {
-            let cancelled = self.link.cancelled_with(seq, &*error);
+            let cancelled = self.link.cancelled(seq);
             let failure = failure::describe(self.worker, seq, operation, register, &*error);
             if let Some(cause) = cancelled
                 && failure.kind != ErrorKind::Panicked

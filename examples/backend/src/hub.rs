@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use disco_core::{Abort, Error, Result};
+use disco_core::{Abort, AbortCause, Error, Result};
 
 /// A message between ranks.
 pub(crate) enum Message {
@@ -31,7 +31,7 @@ pub(crate) struct Hub {
     /// The receiving ends; each rank takes its own once.
     inboxes: Mutex<Vec<Option<Inbox>>>,
     /// The cause of the abort, once the communicator is aborted.
-    cause: Mutex<Option<Arc<str>>>,
+    cause: Mutex<Option<AbortCause>>,
     /// Communicators made by `split`: an abort of this one aborts them, too.
     children: Mutex<Vec<Weak<Hub>>>,
     /// The session aborts the root hub only, and holds it weakly. So children keep their parents alive.
@@ -108,13 +108,13 @@ impl Hub {
     }
 
     /// The cause of the abort, if the communicator is aborted.
-    pub(crate) fn abort_cause(&self) -> Option<Arc<str>> {
+    pub(crate) fn abort_cause(&self) -> Option<AbortCause> {
         lock(&self.cause).clone()
     }
 }
 
 impl Abort for Hub {
-    fn abort(&self, cause: &Arc<str>) {
+    fn abort(&self, cause: &AbortCause) {
         lock(&self.cause).get_or_insert_with(|| cause.clone());
         (0..self.size()).for_each(|rank| self.send(rank, [(rank, Message::Wake)]));
         let children: Vec<_> = lock(&self.children).iter().filter_map(Weak::upgrade).collect();

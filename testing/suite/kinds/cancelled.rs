@@ -1,6 +1,7 @@
 //! Calls that the controller cancels: before they begin, between their steps, inside collectives, at deadlines.
 
 use std::path::Path;
+use std::thread::sleep;
 use std::time::Duration;
 
 use disco::error::ErrorKind;
@@ -19,6 +20,10 @@ crate::tests![
     a_function_that_asks_returns_its_result_and_breaks_nothing,
     a_collective_under_way_ends_and_the_session_goes_on,
     a_started_operation_ends_too,
+    an_operation_that_not_all_workers_have_started_ends_with_its_call,
+    a_call_that_is_left_out_breaks_nothing,
+    the_cancelled_handle_says_so_whatever_is_queued_behind_it,
+    a_later_call_never_meets_a_cancelled_one,
     a_cancellation_after_the_end_has_no_effect,
     a_deadline_cancels_the_late_call,
 ];
@@ -26,6 +31,9 @@ crate::tests![
 disco::register_function!("tests.until_cancelled", until_cancelled);
 disco::register_function!("tests.sum_without_0", sum_without_0);
 disco::register_function!("tests.total", total);
+disco::register_function!("tests.sum_of", sum_of);
+disco::register_function!("tests.start_and_go", start_and_go);
+disco::register_function!("tests.nap_of", nap_of);
 
 /// Returns once the call is cancelled.
 fn until_cancelled(ctx: &mut WorkerContext, entered: String) -> Result<i64> {
@@ -54,6 +62,28 @@ fn total(ctx: &mut WorkerContext) -> Result<i64> {
     let x = Tensor::from_slice(&[1 + ctx.worker().wire()], [1])?;
     ctx.comm()?.all_reduce_in_place(&x, Reduction::Sum)?;
     Ok(x.view::<i64>()?[0])
+}
+
+/// The sum of `number` over all workers.
+fn sum_of(ctx: &mut WorkerContext, number: i64, elements: usize) -> Result<i64> {
+    let x = Tensor::from_vec(vec![number; elements], elements)?;
+    ctx.comm()?.all_reduce_in_place(&x, Reduction::Sum)?;
+    Ok(x.view::<i64>()?[elements - 1])
+}
+
+/// Starts a sum and does not wait for it.
+fn start_and_go(ctx: &mut WorkerContext) -> Result<()> {
+    let x = Tensor::from_slice(&[1i64], [1])?;
+    drop(ctx.comm()?.start(&[Op::AllReduce { src: None, dst: x, reduction: Reduction::Sum }])?);
+    ctx.store().add("started", 1).map(drop)
+}
+
+/// The workers from `first` on sleep.
+fn nap_of(ctx: &mut WorkerContext, first: u32, time: f64) -> Result<()> {
+    if ctx.worker() >= WorkerId::new(first) {
+        sleep(Duration::from_secs_f64(time));
+    }
+    Ok(())
 }
 
 async fn totals(session: &LaneSession) -> Vec<i64> {
@@ -142,6 +172,90 @@ fn a_started_operation_ends_too(kind: Kind) {
         }
         session.init_ccl("local", &[]).await.unwrap();
         assert_eq!(totals(session).await, [10; 4]);
+    });
+}
+
+/// Worker 0 has started an operation and left the call, which the other workers have not begun.
+fn an_operation_that_not_all_workers_have_started_ends_with_its_call(kind: Kind) {
+    with_session(builder(kind), async |session| {
+        session.init_ccl("local", &[]).await.unwrap();
+        let file = Marker::new();
+        let function = session.function("tests.until_cancelled").await.unwrap();
+        let wait = session.call_on(1..4, &function, (file.path(),)).await.unwrap();
+        let call = session.call_named("tests.start_and_go", ()).await.unwrap();
+        wait_until_inside(session, "tests.until_cancelled", 1..4);
+        assert_eq!(session.get(&call, WorkerId::new(0)).await.unwrap(), Value::None);
+        session.cancel(&call, "not needed").unwrap();
+        session.cancel(&wait, "go on").unwrap();
+        session.sync_all().await.unwrap();
+        assert!(!session.is_whole().await.unwrap());
+        session.init_ccl("local", &[]).await.unwrap();
+        assert_eq!(totals(session).await, [10; 4]);
+    });
+}
+
+fn a_call_that_is_left_out_breaks_nothing(kind: Kind) {
+    with_session(builder(kind), async |session| {
+        assert!(!session.is_whole().await.unwrap(), "there are no communicators");
+        session.init_ccl("local", &[]).await.unwrap();
+        for _ in 0..5 {
+            let file = Marker::new();
+            let first = session.call_named("tests.until_cancelled", (file.path(),)).await.unwrap();
+            let call = session.call_named("tests.total", ()).await.unwrap();
+            let next = session.call_named("tests.total", ()).await.unwrap();
+            wait_until_inside(session, "tests.until_cancelled", 0..4);
+            session.cancel(&call, "not needed").unwrap();
+            session.cancel(&first, "go on").unwrap();
+            assert_eq!(session.get_all_as::<i64>(&next).await.unwrap(), [10; 4]);
+            expect_cancelled(session, &call, 3, "not needed").await;
+            assert!(session.is_whole().await.unwrap());
+        }
+    });
+}
+
+fn the_cancelled_handle_says_so_whatever_is_queued_behind_it(kind: Kind) {
+    with_session(builder(kind), async |session| {
+        session.init_ccl("local", &[]).await.unwrap();
+        let call = session.call_named("tests.sum_without_0", (0,)).await.unwrap();
+        let queued = session.call_named("tests.total", ()).await.unwrap();
+        wait_until_in_collective(session, 1..4);
+        session.cancel(&call, "too late").unwrap();
+        // The queued call fails on all workers.
+        let error = session.sync_all().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Broken, "{error}");
+        assert!(error.to_string().contains("the controller has cancelled command"), "{error}");
+        assert_eq!(session.get_all(&queued).await.unwrap_err().kind(), ErrorKind::Broken);
+        let cancelled = session.get_all(&call).await.unwrap_err();
+        assert_eq!(cancelled.kind(), ErrorKind::Cancelled, "{cancelled}");
+        for worker in 0..4 {
+            expect_cancelled(session, &call, worker, "cancelled: too late").await;
+        }
+        session.recover().await.unwrap();
+        assert!(!session.is_whole().await.unwrap());
+        session.init_ccl("local", &[]).await.unwrap();
+        assert!(session.is_whole().await.unwrap());
+    });
+}
+
+/// Worker 0 is inside a sum when the call is cancelled, and the others have not begun it. The next call's sum is right, or
+/// an error.
+fn a_later_call_never_meets_a_cancelled_one(kind: Kind) {
+    with_session(builder(kind), async |session| {
+        for round in 0..24u32 {
+            session.init_ccl("local", &[]).await.unwrap();
+            let elements = [1, 100, 40_000][round as usize % 3];
+            session.call_named("tests.nap_of", (1, 0.002)).await.unwrap();
+            let call = session.call_named("tests.sum_of", (1000, elements)).await.unwrap();
+            let next = session.call_named("tests.sum_of", (1, elements)).await.unwrap();
+            sleep(Duration::from_micros(1700 + u64::from(round) * 25));
+            session.cancel(&call, "not needed").unwrap();
+            match session.get_all_as::<i64>(&next).await {
+                Ok(sums) => assert_eq!(sums, [4; 4], "round {round}"),
+                Err(error) => {
+                    assert!(matches!(error.kind(), ErrorKind::Broken | ErrorKind::Aborted), "round {round}: {error}");
+                }
+            }
+        }
     });
 }
 

@@ -1,9 +1,10 @@
 //! Operations that a worker function starts, and that run while it computes.
 
+use std::thread::sleep;
 use std::time::Duration;
 
 use disco::{
-    Builder, CommunicatorExt as _, DataPlane as _, Error, LaneSession, Op, Reduction, Result, Session as _,
+    Builder, CommunicatorExt as _, DataPlane as _, Deadlines, Error, LaneSession, Op, Reduction, Result, Session as _,
     SessionExt as _, Tensor, Work, WorkerContext, block_on,
 };
 use disco_conformance::waiting::{wait_for, wait_until_in_collective};
@@ -16,11 +17,17 @@ crate::tests![
     a_failure_ends_started_operations_whether_a_rank_waits_or_not,
     a_started_operation_ends_at_the_deadline_with_the_absent_ranks,
     a_worker_counts_as_inside_a_collective_only_while_it_waits,
+    a_get_waits_for_the_operation_that_writes_the_tensor,
+    a_refused_operation_is_not_counted,
+    the_deadline_of_calls_does_not_limit_waits_for_started_operations,
 ];
 
 disco::register_function!("tests.beside", beside);
 disco::register_function!("tests.start_and_leave", start_and_leave);
 disco::register_function!("tests.start_late", start_late);
+disco::register_function!("tests.start_slow", start_slow);
+disco::register_function!("tests.refused", refused);
+disco::register_reduction!("tests.slow_sum", i64, slow_sum);
 
 /// Elements of a tensor that `local` neither posts nor stages in one piece.
 const MANY: usize = 300_000;
@@ -128,6 +135,75 @@ fn start_late(ctx: &mut WorkerContext, first: String, second: String) -> Result<
         exists(&second);
     }
     work.wait()
+}
+
+fn slow_sum(into: &mut [i64], from: &[i64], _: usize) {
+    sleep(Duration::from_millis(300));
+    into.iter_mut().zip(from).for_each(|(sum, number)| *sum += number);
+}
+
+/// The tensor that an operation writes when the function returns.
+fn start_slow(ctx: &mut WorkerContext) -> Result<Tensor> {
+    let x = Tensor::from_slice(&[1i64, 2], [1, 2])?;
+    let sum = Op::AllReduce { src: None, dst: x.clone(), reduction: Reduction::Custom("tests.slow_sum") };
+    drop(ctx.comm()?.start(&[sum])?);
+    Ok(x)
+}
+
+fn a_get_waits_for_the_operation_that_writes_the_tensor(kind: Kind) {
+    let session = plane(builder(kind));
+    block_on(async {
+        let x = session.call_named("tests.start_slow", ()).await.unwrap();
+        let sums = session.get_all_as::<Tensor>(&x).await.unwrap();
+        assert!(sums.iter().all(|sum| sum.to_vec::<i64>().unwrap() == [4, 8]), "{sums:?}");
+        session.shutdown().await.unwrap();
+    });
+}
+
+fn the_deadline_of_calls_does_not_limit_waits_for_started_operations(kind: Kind) {
+    let session = plane(builder(kind).deadlines(Deadlines::default().with_call(Duration::from_millis(100))));
+    block_on(async {
+        for _ in 0..2 {
+            session.call_named("tests.start_slow", ()).await.unwrap();
+            session.sync_all().await.unwrap();
+        }
+        session.shutdown().await.unwrap();
+    });
+}
+
+/// Worker 0 is refused an operation whose tensors do not fit, and starts one while its tensor is in use; the others do
+/// neither. Then all reduce `x`.
+fn refused(ctx: &mut WorkerContext) -> Result<i64> {
+    let [x, y] = [Tensor::from_slice(&[1i64, 2], [2])?, Tensor::from_slice(&[0i64], [1])?];
+    if ctx.worker().index() == 0 {
+        let unequal = [Op::AllReduce { src: Some(x.clone()), dst: y, reduction: Reduction::Sum }];
+        assert!(matches!(ctx.comm()?.enqueue(&unequal), Err(Error::Invalid(_))));
+        assert!(matches!(ctx.comm()?.start(&unequal), Err(Error::Invalid(_))));
+        let _view = x.view::<i64>()?;
+        assert!(matches!(ctx.comm()?.enqueue(&sum_of(&x)), Err(Error::Busy(_))));
+        assert!(matches!(ctx.comm()?.start(&sum_of(&x)), Err(Error::Busy(_))));
+        let own = [Op::AllReduce { src: None, dst: x.clone(), reduction: Reduction::Custom("tests.slow_sum") }];
+        assert!(matches!(ctx.comm()?.enqueue(&own), Err(Error::Busy(_))));
+    }
+    ctx.comm()?.start(&sum_of(&x))?.wait()?;
+    Ok(x.to_vec::<i64>()?[1])
+}
+
+/// Also when ranks compare the numbers of their operations, and in the report of a later deadline.
+fn a_refused_operation_is_not_counted(kind: Kind) {
+    for check in [false, true] {
+        let session = plane(builder(kind).check(check).collective_deadline(Duration::from_secs(2)));
+        block_on(async {
+            let sum = session.call_named("tests.refused", ()).await.unwrap();
+            assert_eq!(session.get_all_as::<i64>(&sum).await.unwrap(), [8; 4]);
+            session.call_named("tests.start_and_leave", (3, false)).await.unwrap();
+            let error = session.sync_all().await.unwrap_err().to_string();
+            assert!(error.contains("rank 3 has not arrived"), "{error}");
+            assert!(!error.contains("different"), "{error}");
+            session.init_ccl("local", &[]).await.unwrap();
+            session.shutdown().await.unwrap();
+        });
+    }
 }
 
 fn a_worker_counts_as_inside_a_collective_only_while_it_waits(kind: Kind) {

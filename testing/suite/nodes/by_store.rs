@@ -8,7 +8,7 @@ use disco::{
     Abort, Backend, Capabilities, Communicator, DType, Error, Op, OpKind, Probe, Rank, Reduction, Result, Store,
     Tensor, Unavailable, World,
 };
-use disco_core::{ConnectParams, Rendezvous};
+use disco_core::{AbortCause, ConnectParams, Rendezvous};
 
 /// The backend `by-store`.
 #[derive(Debug)]
@@ -32,7 +32,7 @@ struct StoreCommunicator {
 struct NoAbort;
 
 impl Abort for NoAbort {
-    fn abort(&self, _: &Arc<str>) {}
+    fn abort(&self, _: &AbortCause) {}
 }
 
 impl Backend for ByStore {

@@ -8,8 +8,8 @@ use std::{process, thread};
 
 use disco::function::BoxError;
 use disco::{
-    Abort, Capabilities, Communicator, CommunicatorExt, DType, Element, Error, Json, Op, Rank, Reduction, Result,
-    Scope, Tensor, Value, Work, WorkerContext,
+    Abort, AbortCause, Capabilities, Communicator, CommunicatorExt, DType, Element, Error, Json, Op, Rank, Reduction,
+    Result, Scope, Tensor, Value, Work, WorkerContext,
 };
 use disco_conformance::waiting;
 use rustix::process::{Signal, getpid, kill_process};
@@ -458,7 +458,7 @@ fn late(ctx: &mut WorkerContext, worker: u32, milliseconds: u64) -> Result<()> {
 struct AbortFlag(AtomicBool);
 
 impl Abort for AbortFlag {
-    fn abort(&self, _: &Arc<str>) {
+    fn abort(&self, _: &AbortCause) {
         self.0.store(true, Ordering::Release);
     }
 }

@@ -1,6 +1,6 @@
 //! Reductions of programs: the library moves the elements, and the host merges them.
 
-use disco_core::op::{Steps, run_in_steps};
+use disco_core::op::{Claims, Steps, run_in_steps};
 use disco_core::{DType, Op, Queue as _, Result, Tensor};
 
 use super::Communicator;
@@ -16,6 +16,7 @@ impl Communicator {
         let operation = || group.first().map_or_else(String::new, |first| first.signature(self.size));
         self.check_unbroken(operation)?;
         self.runtime.refuse_in_capture(&operation(), RUNS_ON_HOST)?;
+        Claims::check(group)?;
         let (rank, size) = (self.rank, self.size);
         run_in_steps(self, rank, size, group).inspect_err(|error| {
             if self.broken.is_none() {
@@ -40,6 +41,19 @@ impl Steps for Communicator {
     fn scratch(&mut self, dtype: DType, elements: usize) -> Result<Tensor> {
         self.runtime.make_current()?;
         Tensor::from_storage(self.runtime.alloc(elements * dtype.size())?, dtype, [elements])
+    }
+
+    fn gather(&mut self, mine: &[u8], size: usize) -> Result<Vec<u8>> {
+        let all = self.scratch(DType::U8, mine.len() * size)?;
+        let mut queue = self.host_copies.take().unwrap_or_else(|| Queue::new(self.runtime.clone()));
+        let own = all.window(self.rank.index() * mine.len(), [mine.len()])?;
+        queue.copy_in(&own, &Tensor::from_slice(mine, [mine.len()])?)?;
+        self.run_step(Op::AllGather { src: None, dst: all.clone() })?;
+        let host = Tensor::zeros(DType::U8, [all.elements()])?;
+        queue.copy_out(&host, &all)?;
+        self.finish_copies(&mut queue)?;
+        self.host_copies = Some(queue);
+        host.to_vec()
     }
 
     fn merge(

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use disco_core::activity::{DataPath, take_path};
 use disco_core::tensor::Storage;
-use disco_core::{Abort, Attendance, Capabilities, DType, Error, Op, OpKind, Rank, Result, Tensor, op};
+use disco_core::{Abort, AbortCause, Attendance, Capabilities, DType, Error, Op, OpKind, Rank, Result, Tensor, op};
 
 use crate::capture_check::CaptureCheck;
 use crate::collective::{self, Calls, Outcome};
@@ -43,7 +43,7 @@ pub struct Communicator {
     /// The last operation launched.
     last: Option<Launched>,
     /// The cause of the failure, once an operation has failed. Later operations are refused.
-    broken: Option<Arc<str>>,
+    broken: Option<AbortCause>,
     /// Device memory for copies of inputs: see [`Calls::scratch`]. It grows with the largest request.
     scratch: Arc<Storage>,
     registrations: Vec<Registration>,
@@ -354,7 +354,7 @@ impl Communicator {
     /// Marks the communicator as broken, and aborts the fast path and the library's communicator. Returns whether the
     /// abort is over: until then the library may still use the memory of operations.
     fn mark_broken(&mut self, error: &Error) -> bool {
-        let cause: Arc<str> = error.to_string().into();
+        let cause = AbortCause::of(error);
         if let Some(aborter) = self.fast_path.as_ref().and_then(P2pFastPath::aborter) {
             aborter.abort(&cause);
         }

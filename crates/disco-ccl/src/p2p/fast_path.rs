@@ -5,7 +5,7 @@ use std::fmt::{self, Debug, Display};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use disco_core::{Abort, DType, Error, Op, OpKind, Reduction, Result};
+use disco_core::{Abort, AbortCause, DType, Error, Op, OpKind, Reduction, Result};
 
 use super::options;
 use super::rendezvous::{Consensus, Rendezvous};
@@ -69,7 +69,7 @@ pub trait Kernels: Debug + Send + Sync {
     fn check(&self) -> Result<()>;
 
     /// Makes running and later launches end without a result. From any thread.
-    fn abort(&self, cause: &Arc<str>);
+    fn abort(&self, cause: &AbortCause);
 }
 
 /// The reason why no kernel supports an operation.
@@ -240,7 +240,7 @@ impl WorkMonitor for Parts {
 }
 
 impl Abort for Parts {
-    fn abort(&self, cause: &Arc<str>) {
+    fn abort(&self, cause: &AbortCause) {
         if let Ok(kernels) = &self.kernels {
             kernels.abort(cause);
         }

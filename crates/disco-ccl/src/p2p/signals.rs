@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use disco_core::sync;
 use disco_core::tensor::Storage;
-use disco_core::{Error, Rank, Result};
+use disco_core::{AbortCause, Error, Rank, Result};
 
 use super::topology::RANKS;
 use crate::driver::{Driver, EventHandle};
@@ -35,7 +35,7 @@ struct SignalState {
     pending: Vec<Pending>,
     /// Events for reuse.
     free_events: Vec<EventHandle>,
-    broken: Option<Arc<str>>,
+    broken: Option<AbortCause>,
 }
 
 struct Counts([[u32; SLOTS_PER_PEER]; *RANKS.end()]);
@@ -120,7 +120,7 @@ impl SignalCounters {
     }
 
     /// Makes later operations fail with this cause. The first cause stays.
-    pub(super) fn mark_broken(&self, cause: &Arc<str>) {
+    pub(super) fn mark_broken(&self, cause: &AbortCause) {
         self.state().broken.get_or_insert_with(|| cause.clone());
     }
 

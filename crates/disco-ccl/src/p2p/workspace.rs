@@ -9,7 +9,7 @@ use std::hash::BuildHasher as _;
 use std::sync::{Arc, OnceLock};
 
 use disco_core::tensor::Storage;
-use disco_core::{DType, Error, Rank, Result, Shape, Tensor};
+use disco_core::{AbortCause, DType, Error, Rank, Result, Shape, Tensor};
 
 use super::decision::Decision;
 use super::memory::{Memory, RankMemory};
@@ -170,7 +170,7 @@ impl Workspace {
     }
 
     /// Ends all waits for signals, and makes later operations fail. From any thread; does not wait.
-    pub fn abort(&self, cause: &Arc<str>) {
+    pub fn abort(&self, cause: &AbortCause) {
         self.memory.signals.mark_broken(cause);
         Memory::release(&self.memory);
     }

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use disco_core::sync;
-use disco_core::{Error, Result};
+use disco_core::{AbortCause, Error, Result};
 
 use super::capture::{Kept, Recording};
 use super::{Runtime, Teardown};
@@ -54,7 +54,7 @@ pub(crate) struct Graphs {
 struct GraphSlots {
     slots: Vec<Weak<Slot>>,
     /// The cause of the end, once the communicator has ended.
-    ended: Option<Arc<str>>,
+    ended: Option<AbortCause>,
 }
 
 impl Graph {
@@ -134,13 +134,13 @@ impl Graphs {
     }
 
     /// Makes all later launches fail with this cause. The first cause stays.
-    pub(crate) fn forbid(&self, cause: &Arc<str>) {
+    pub(crate) fn forbid(&self, cause: &AbortCause) {
         self.state().ended.get_or_insert_with(|| cause.clone());
     }
 
     /// Destroys all graphs on a separate thread, since the driver may block behind a launch; no thread if there are no
     /// graphs.
-    pub(crate) fn destroy_all(&self, runtime: &Arc<Runtime>, cause: &Arc<str>) -> Option<Teardown> {
+    pub(crate) fn destroy_all(&self, runtime: &Arc<Runtime>, cause: &AbortCause) -> Option<Teardown> {
         self.forbid(cause);
         let slots = mem::take(&mut self.state().slots);
         let taken: Vec<_> =
@@ -153,7 +153,7 @@ impl Graphs {
         self.launches.load(Ordering::Relaxed)
     }
 
-    fn cause(&self) -> Option<Arc<str>> {
+    fn cause(&self) -> Option<AbortCause> {
         self.state().ended.clone()
     }
 

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use disco_core::channel::{FrameSize, Notice, Polling, Signal};
-use disco_core::{Command, Error, Members, WorkerId, WorkerRange, World};
+use disco_core::channel::{CallOps, FrameSize, Notice, Polling, Signal};
+use disco_core::{AbortCause, Command, Error, Members, WorkerId, WorkerRange, World};
 
 use super::fixture::{CheckResult, Fixture, expect_equal, to_text};
 use super::frames::{fingerprint, middling, naming, plain, small, various};
@@ -35,6 +35,7 @@ cases! {
     replies_carry_their_number_and_worker
     a_failure_is_a_reply_like_any_other
     notices_arrive_without_a_command
+    workers_answer_a_cancellation_and_hear_that_it_is_settled
     an_abort_overtakes_frames
     an_abort_is_accepted_by_a_full_lane
     a_signalled_shutdown_overtakes_frames
@@ -125,6 +126,27 @@ fn notices_arrive_without_a_command(harness: &dyn Harness) -> CheckResult<()> {
         })
     };
     fixture.wait("a notice of both workers", |events| (0..2).all(|worker| has_notice(events, worker.into())))?;
+    fixture.end()
+}
+
+fn workers_answer_a_cancellation_and_hear_that_it_is_settled(harness: &dyn Harness) -> CheckResult<()> {
+    let fixture = Fixture::start(harness, 0..2, Role::AwaitAbort)?;
+    fill(&fixture)?;
+    to_text(fixture.lane.signal(Signal::Cancel { command: 5, cause: "not needed".into() }))?;
+    let has_answered = |events: &[Event], worker: WorkerId| {
+        let ops = CallOps::Collectives(0);
+        let is_answer =
+            |notice: &Notice| matches!(notice, Notice::Cancelled { command: 5, has_left: true, ops: it } if *it == ops);
+        events.iter().any(|event| matches!(event, Event::Notice(from, notice) if *from == worker && is_answer(notice)))
+    };
+    fixture.wait("the answers", |events| (0..2).all(|worker| has_answered(events, worker.into())))?;
+    to_text(fixture.lane.signal(Signal::Settle { command: 4, breaks: None }))?;
+    to_text(fixture.lane.signal(Signal::Settle { command: 5, breaks: Some("not needed".into()) }))?;
+    fixture.wait_for_replies(&(0..2), 1)?;
+    let cause = AbortCause::Cancelled { command: 5, why: "not needed".into() };
+    for worker in 0..2 {
+        expect_equal("the cause", &fixture.replies_of(worker)[0], &(0, cause.to_string()))?;
+    }
     fixture.end()
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use disco_core::channel::Notice;
 use disco_core::error::{ErrorKind, Failure, UserError};
 use disco_core::sync;
-use disco_core::{Abort, Command, Endpoint, Error, Frame, Link, Result, Store, Value, WorkerId};
+use disco_core::{Abort, AbortCause, Command, Endpoint, Error, Frame, Link, Result, Store, Value, WorkerId};
 
 use super::frames::{fingerprint, range};
 use crate::waiting;
@@ -100,7 +100,7 @@ pub fn play(role: Role, worker: WorkerId, mut endpoint: impl Endpoint) -> Result
     match role {
         Role::AwaitAbort => {
             let cause = wait_for_abort(&endpoint)?;
-            endpoint.reply(0, Ok(Value::from(&*cause)))?;
+            endpoint.reply(0, Ok(Value::from(cause.to_string())))?;
         }
         Role::Notify => endpoint.link().notify(Notice::Failed { epoch: 0, failure: failure(worker, 4) }),
         _ => {}
@@ -191,17 +191,17 @@ impl Player {
 }
 
 /// Waits for the abort of the session.
-fn wait_for_abort(endpoint: &impl Endpoint) -> Result<Arc<str>> {
+fn wait_for_abort(endpoint: &impl Endpoint) -> Result<AbortCause> {
     let (sender, receiver) = mpsc::channel();
     let sender: Arc<dyn Abort> = Arc::new(AbortSender(Mutex::new(sender)));
     endpoint.link().on_abort(&sender);
     receiver.recv_timeout(WAIT_LIMIT).map_err(|_| Error::invalid("no abort arrived"))
 }
 
-struct AbortSender(Mutex<mpsc::Sender<Arc<str>>>);
+struct AbortSender(Mutex<mpsc::Sender<AbortCause>>);
 
 impl Abort for AbortSender {
-    fn abort(&self, cause: &Arc<str>) {
+    fn abort(&self, cause: &AbortCause) {
         // The receiver is dropped after the first abort.
         _ = sync::lock(&self.0).send(cause.clone());
     }

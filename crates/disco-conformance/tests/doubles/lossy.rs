@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use disco_core::link::Link;
 use disco_core::{
-    Abort, Backend, Capabilities, Communicator, ConnectParams, DType, Error, Op, OpKind, Probe, Rank, Reduction,
-    Rendezvous, Result, Tensor, Unavailable, World,
+    Abort, AbortCause, Backend, Capabilities, Communicator, ConnectParams, DType, Error, Op, OpKind, Probe, Rank,
+    Reduction, Rendezvous, Result, Tensor, Unavailable, World,
 };
 
 /// The fault of the communicator.
@@ -141,7 +141,7 @@ struct Lossy {
 struct NoAbort;
 
 impl Abort for NoAbort {
-    fn abort(&self, _: &Arc<str>) {}
+    fn abort(&self, _: &AbortCause) {}
 }
 
 impl Drop for Lossy {

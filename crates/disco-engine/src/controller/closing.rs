@@ -78,6 +78,7 @@ impl Controller {
         match signal {
             Signal::Abort { epoch, cause } => self.tell_all(&Message::Abort { epoch, cause }),
             Signal::Cancel { command, cause } => self.tell_all(&Message::Cancel { command, cause }),
+            Signal::Settle { command, breaks } => self.tell_all(&Message::Settle { command, breaks }),
             Signal::Shutdown => self.signal_shutdown(),
             Signal::Collect { last } => self.tell_all(&Message::Collect { last }),
             other => tracing::error!(?other, "unknown signal"),

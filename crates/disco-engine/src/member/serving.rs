@@ -151,6 +151,8 @@ pub enum Action {
     Abort { epoch: u64, cause: Arc<str> },
     /// Cancels a call of the workers.
     Cancel { command: u64, cause: Arc<str> },
+    /// Ends the waits for the answers to a cancellation, and breaks communicators if there is a cause.
+    Settle { command: u64, breaks: Option<Arc<str>> },
     /// Tells the workers to end when they next receive.
     Shutdown,
     /// Waits for the node's workers in the background, then brings [`Event::Left`].
@@ -345,6 +347,7 @@ impl Member {
                 Action::Abort { epoch, cause }
             }
             (Message::Cancel { command, cause }, _) => Action::Cancel { command, cause },
+            (Message::Settle { command, breaks }, _) => Action::Settle { command, breaks },
             (Message::Collect { last }, _) => Action::Collect { last },
             (Message::Shutdown, Kind::Worker { .. }) => Action::Shutdown,
             (Message::Shutdown, Kind::Node(node)) => {

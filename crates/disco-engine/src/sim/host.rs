@@ -233,6 +233,7 @@ impl World {
             }
             serving::Action::DeliverDescriptor { .. }
             | serving::Action::Cancel { .. }
+            | serving::Action::Settle { .. }
             | serving::Action::Rest
             | serving::Action::Collect { .. } => {}
             serving::Action::ReadProgress => {

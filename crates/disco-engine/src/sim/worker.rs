@@ -349,10 +349,10 @@ impl World {
 
     pub(super) fn abort_workers(&mut self, index: usize, epoch: u64, cause: &Arc<str>) {
         for worker in &mut self.hosts[index].workers {
-            worker.epoch.abort(epoch, cause);
+            worker.epoch.abort(epoch, &cause.clone().into());
         }
         for (worker, question) in self.hosts[index].requests.abort(epoch, cause) {
-            self.answer(index, worker, question, Err(Error::Aborted { cause: cause.clone() }));
+            self.answer(index, worker, question, Err(Error::Aborted { cause: cause.clone().into() }));
         }
     }
 

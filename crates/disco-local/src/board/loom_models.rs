@@ -152,7 +152,7 @@ fn a_sleeping_rank_is_woken_by_the_step_it_waits_for() {
 fn a_failure_wakes_a_sleeping_rank() {
     model(3, || {
         let board = Arc::new(Board::new(2));
-        let record = |kind| Record { kind, involved: None, texts: [String::new(), String::new()] };
+        let record = |kind| Record { kind, involved: None, number: 0, texts: [String::new(), String::new()] };
         let failing = [1, 2].map(|kind| {
             let board = board.clone();
             thread::spawn(move || board.fail(&record(kind)))

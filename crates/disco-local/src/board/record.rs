@@ -4,12 +4,13 @@ use super::text::{self, TEXT};
 use super::{ALARM, Board, RECORD, lines};
 use crate::sync::{AtomicU64, Ordering};
 
-/// Words of a record: state │ kind │ two involved ranks, + 1 │ two texts.
+/// Words of a record: state │ kind │ two involved ranks, + 1 │ number │ two texts.
 pub(super) const WORDS: usize = lines(FIRST + 2 * TEXT);
 const STATE: usize = 0;
 const KIND: usize = 1;
 const INVOLVED: usize = 2;
-const FIRST: usize = 4;
+const NUMBER: usize = 4;
+const FIRST: usize = 5;
 
 const FREE: u64 = 0;
 const TAKEN: u64 = 1;
@@ -21,6 +22,8 @@ pub(crate) struct Record {
     pub(crate) kind: u64,
     /// The ranks that return the error itself; none means all ranks.
     pub(crate) involved: Option<[usize; 2]>,
+    /// The number that belongs to the kind.
+    pub(crate) number: u64,
     pub(crate) texts: [String; 2],
 }
 
@@ -35,6 +38,7 @@ impl Board {
             words[KIND].store(record.kind, Ordering::Relaxed);
             words[INVOLVED].store(involved_rank(0), Ordering::Relaxed);
             words[INVOLVED + 1].store(involved_rank(1), Ordering::Relaxed);
+            words[NUMBER].store(record.number, Ordering::Relaxed);
             for (text, words) in record.texts.iter().zip(words[FIRST..].chunks_exact(TEXT)) {
                 text::write(words, text);
             }
@@ -59,6 +63,7 @@ impl Board {
         Some(Record {
             kind: load(KIND),
             involved: involved_rank(0).zip(involved_rank(1)).map(|(a, b)| [a, b]),
+            number: load(NUMBER),
             texts: std::array::from_fn(|_| texts.next().unwrap_or_default()),
         })
     }
@@ -76,7 +81,8 @@ mod tests {
     fn the_first_failure_is_recorded_and_later_ones_are_ignored() {
         let board = Board::new(2);
         assert!(board.record().is_none() && !board.has_failed());
-        let record = |text: &str| Record { kind: 3, involved: Some([1, 0]), texts: [text.into(), "b".into()] };
+        let record =
+            |text: &str| Record { kind: 3, involved: Some([1, 0]), number: 5, texts: [text.into(), "b".into()] };
         assert!(board.fail(&record("first")));
         assert!(!board.fail(&record("second")));
         assert!(board.has_failed() && board.is_alarmed() && !board.begin_access(0));

@@ -199,7 +199,7 @@ fn a_panic_ends_the_operation_on_all_ranks() {
         for error in &found {
             match error {
                 Error::Panicked { .. } => assert_eq!(error.to_string(), text),
-                Error::Aborted { cause } => assert_eq!(**cause, *format!("rank {}: {text}", culprit(&found))),
+                Error::Aborted { cause } => assert_eq!(cause.to_string(), format!("rank {}: {text}", culprit(&found))),
                 other => panic!("{other:?}, {count} in rows of {row}"),
             }
         }

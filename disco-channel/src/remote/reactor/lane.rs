@@ -118,7 +118,11 @@ impl Lane {
     /// The protocol does not have this signal.
     pub(crate) fn signal(&self, signal: Signal) -> Result<(), String> {
         match signal {
-            Signal::Abort { .. } | Signal::Cancel { .. } | Signal::Shutdown | Signal::Collect { .. } => {
+            Signal::Abort { .. }
+            | Signal::Cancel { .. }
+            | Signal::Settle { .. }
+            | Signal::Shutdown
+            | Signal::Collect { .. } => {
                 self.with(|engine, now| engine.handle(Event::Signal(signal), now));
                 Ok(())
             }

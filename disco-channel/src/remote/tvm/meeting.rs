@@ -23,8 +23,8 @@ use disco_core::channel::{Notice, Reply, Signal};
 use disco_core::error::{Failure, LostPeer};
 use disco_core::link::Shared;
 use disco_core::{
-    Abort, Channel, Endpoint as _, Error, Inbox, Link, Result, WorkerConfig, WorkerContext, WorkerId, WorkerRange,
-    backend, register_function, sync,
+    Abort, AbortCause, Channel, Endpoint as _, Error, Inbox, Link, Result, WorkerConfig, WorkerContext, WorkerId,
+    WorkerRange, backend, register_function, sync,
 };
 use disco_engine::random;
 use rustix::event::{PollFd, PollFlags};
@@ -234,11 +234,11 @@ impl Drop for Current {
 }
 
 impl Abort for PassedAbort {
-    fn abort(&self, cause: &Arc<str>) {
+    fn abort(&self, cause: &AbortCause) {
         if self.is_current.load(Ordering::Acquire)
             && let Some(link) = self.link.upgrade()
         {
-            link.abort(link.epoch(), cause);
+            link.abort(link.epoch(), &cause.to_string().into());
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The session's inbox: awaited replies of workers, the first failure, and losses.
 
+mod cancellations;
 mod evidence;
 mod lane_inbox;
 mod losses;

@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use event_listener::Event;
 
+use super::cancellations::Cancellations;
 use super::lane_inbox::LaneInbox;
 use super::pending::Pending;
 use crate::channel::{Channel, Inbox, Notice, Reply, Signal};
@@ -67,6 +68,7 @@ pub(super) struct TableState {
     pub(super) is_explained: bool,
     /// The first failure of each worker that has failed in this epoch, in the order of their arrival.
     failures: Vec<Arc<Failure>>,
+    pub(super) cancellations: Cancellations,
 }
 
 impl TableState {
@@ -158,6 +160,7 @@ impl ReplyTable {
         let mut state = self.lock();
         state.failure.take()?;
         state.failures.clear();
+        state.cancellations.clear();
         (state.is_explained, state.is_told, state.evidence) = (false, false, None);
         state.epoch += 1;
         self.failed.store(state.fleet.why().is_some(), Ordering::Release);
@@ -263,6 +266,7 @@ impl Inbox for ReplyTable {
 
     fn notice(&self, from: WorkerId, notice: Notice) {
         match notice {
+            Notice::Cancelled { command, has_left, ops } => self.note_cancelled(from, command, has_left, ops),
             Notice::Failed { epoch, failure } => {
                 tracing::debug!(%from, epoch, %failure, "failed");
                 let mut state = self.lock();

@@ -22,7 +22,7 @@ use cudarc::driver::sys::CUdevice_attribute::{
 };
 use disco_ccl::p2p::{self, Preparation, Prepared, STATE_BYTES, Topology, Unfit, Workspace};
 use disco_ccl::{CopyKind, Runtime};
-use disco_core::{Error, Op, Reduction, Result};
+use disco_core::{AbortCause, Error, Op, Reduction, Result};
 
 use self::control::ControlWords;
 use self::module::Module;
@@ -84,7 +84,7 @@ struct Kernels {
     /// Size of each rank's shared buffer, in bytes.
     buffer: usize,
     /// The cause of the first abort.
-    cause: OnceLock<Arc<str>>,
+    cause: OnceLock<AbortCause>,
 }
 
 struct LaunchResources {
@@ -248,7 +248,7 @@ impl p2p::Kernels for Kernels {
         })
     }
 
-    fn abort(&self, cause: &Arc<str>) {
+    fn abort(&self, cause: &AbortCause) {
         self.cause.get_or_init(|| cause.clone());
         self.resources.control.abort().store(1, Ordering::Release);
     }

@@ -217,7 +217,7 @@ impl World {
 
     pub(super) fn abort_calls(&mut self, end: usize, epoch: u64, cause: &Arc<str>) {
         let ended = self.ends[end].jobs.requests.abort(epoch, cause);
-        let aborted = || Err(Error::Aborted { cause: cause.clone() });
+        let aborted = || Err(Error::Aborted { cause: cause.clone().into() });
         ended.into_iter().for_each(|caller| self.answered(end, caller, aborted()));
     }
 
