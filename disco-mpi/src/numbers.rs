@@ -1,5 +1,5 @@
 //! Conversions for reductions that MPI does not support: 8-bit and 16-bit floats are reduced as f32, averages of
-//! integers as i64.
+//! integers as i64; minima and maxima of floats as integers of the same order, since NaN wins in them.
 //!
 //! Sums of floats are rounded once, after the reduction. Averages of integers are exact and truncate toward zero:
 //! 64-bit integers are summed as two halves of 32 bits.
@@ -17,7 +17,8 @@ pub(crate) enum Form {
     Wide(DType, usize),
 }
 
-/// A set of reductions of integers that a library computes wrongly. On processors with AVX, Open MPI 5.0.11 saturates
+/// A set of reductions that a library computes wrongly. MPI leaves open what a minimum or a maximum with NaN is: MPICH and
+/// Open MPI return one of the operands, depending on their order. On processors with AVX, Open MPI 5.0.11 saturates
 /// sums of 8 and 16 bits instead of wrapping (100i8 + 100i8 = 127). Debian's MPICH 4.0.2 compares unsigned integers as
 /// signed ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -41,6 +42,17 @@ impl FaultyReductions {
                 let elements = a.chunks_exact(dtype.size()).zip(b.chunks_exact(dtype.size()));
                 let expected: Vec<u8> = elements.flat_map(|(a, b)| expected_element(dtype, reduction, a, b)).collect();
                 if result != expected {
+                    faulty.0 |= Self::bit(dtype, reduction);
+                }
+            }
+        }
+        for dtype in [DType::F32, DType::F64] {
+            let (nan, one) = (float(dtype, f64::NAN), float(dtype, 1.0));
+            let (a, b) = ([&*nan, &one].concat().repeat(32), [&*one, &nan].concat().repeat(32));
+            for reduction in [Reduction::Min, Reduction::Max] {
+                let mut result = b.clone();
+                reduce(dtype, reduction, &a, &mut result)?;
+                if result.chunks_exact(dtype.size()).any(|element| !is_nan(element)) {
                     faulty.0 |= Self::bit(dtype, reduction);
                 }
             }
@@ -98,6 +110,19 @@ fn expected_element(dtype: DType, reduction: Reduction, a: &[u8], b: &[u8]) -> V
     result.to_le_bytes()[..dtype.size()].to_vec()
 }
 
+/// An element of `f32` or `f64`.
+fn float(dtype: DType, value: f64) -> Vec<u8> {
+    if dtype == DType::F32 { (value as f32).to_ne_bytes().into() } else { value.to_ne_bytes().into() }
+}
+
+fn is_nan(element: &[u8]) -> bool {
+    match *element {
+        [a, b, c, d] => f32::from_ne_bytes([a, b, c, d]).is_nan(),
+        [a, b, c, d, e, f, g, h] => f64::from_ne_bytes([a, b, c, d, e, f, g, h]).is_nan(),
+        _ => false,
+    }
+}
+
 fn number(dtype: DType, bytes: &[u8]) -> i128 {
     let is_negative = is_signed(dtype) && bytes[bytes.len() - 1] > 127;
     let mut wide = [if is_negative { 255 } else { 0 }; 16];
@@ -111,7 +136,9 @@ fn is_signed(dtype: DType) -> bool {
 
 /// The form of a reduction.
 pub(crate) fn form(dtype: DType, reduction: Reduction, faulty: FaultyReductions) -> Form {
+    let of_floats = if dtype == DType::F64 { (DType::F64, DType::I64) } else { (DType::F32, DType::I32) };
     match dtype {
+        dtype if dtype.is_float() && faulty.has(of_floats.0, reduction) => Form::Wide(of_floats.1, 1),
         dtype if faulty.has(dtype, reduction) => Form::Wide(DType::I64, 1),
         DType::F16 | DType::BF16 | DType::F8E4M3 | DType::F8E5M2 => Form::Wide(DType::F32, 1),
         DType::I64 | DType::U64 if reduction == Reduction::Avg => Form::Wide(DType::I64, 2),
@@ -121,9 +148,23 @@ pub(crate) fn form(dtype: DType, reduction: Reduction, faulty: FaultyReductions)
 }
 
 /// Converts each element to `numbers` wider numbers. With one number, a `u64` becomes an `i64` with the same order but
-/// another value.
-pub(crate) fn widen(dtype: DType, numbers: usize, from: &[u8], to: &mut [u8]) {
+/// another value, and so does a float that `reduction` compares: NaN becomes the number that wins.
+pub(crate) fn widen(dtype: DType, wide: DType, numbers: usize, reduction: Reduction, from: &[u8], to: &mut [u8]) {
+    let winner = if reduction == Reduction::Max { i64::MAX } else { i64::MIN };
+    let order = |value: f32| {
+        let winner = (winner >> 32) as i32;
+        if value.is_nan() { winner } else { flip_negative(value.to_bits().cast_signed()) }.to_ne_bytes()
+    };
     match dtype {
+        DType::F64 if !wide.is_float() => each::<8, 8>(from, to, |bytes| {
+            let value = f64::from_ne_bytes(bytes);
+            if value.is_nan() { winner } else { flip_negative_64(value.to_bits().cast_signed()) }.to_ne_bytes()
+        }),
+        DType::F32 => each::<4, 4>(from, to, |bytes| order(f32::from_ne_bytes(bytes))),
+        DType::F16 if !wide.is_float() => each::<2, 4>(from, to, |bytes| order(f16::from_ne_bytes(bytes).to_f32())),
+        DType::BF16 if !wide.is_float() => each::<2, 4>(from, to, |bytes| order(bf16::from_ne_bytes(bytes).to_f32())),
+        DType::F8E4M3 if !wide.is_float() => each::<1, 4>(from, to, |[bits]| order(F8E4M3::from_bits(bits).to_f32())),
+        DType::F8E5M2 if !wide.is_float() => each::<1, 4>(from, to, |[bits]| order(F8E5M2::from_bits(bits).to_f32())),
         DType::U64 if numbers == 1 => each::<8, 8>(from, to, flip_sign),
         DType::F16 => each::<2, 4>(from, to, |bytes| f16::from_ne_bytes(bytes).to_f32().to_ne_bytes()),
         DType::BF16 => each::<2, 4>(from, to, |bytes| bf16::from_ne_bytes(bytes).to_f32().to_ne_bytes()),
@@ -143,12 +184,20 @@ pub(crate) fn widen(dtype: DType, numbers: usize, from: &[u8], to: &mut [u8]) {
 }
 
 /// Converts results back to elements, and divides them by `ranks` for an average.
-pub(crate) fn narrow(dtype: DType, numbers: usize, from: &[u8], to: &mut [u8], ranks: Option<usize>) {
-    let float = |bytes: [u8; 4]| f32::from_ne_bytes(bytes) / ranks.unwrap_or(1) as f32;
+pub(crate) fn narrow(dtype: DType, wide: DType, numbers: usize, from: &[u8], to: &mut [u8], ranks: Option<usize>) {
+    let float = |bytes: [u8; 4]| {
+        if wide.is_float() {
+            f32::from_ne_bytes(bytes) / ranks.unwrap_or(1) as f32
+        } else {
+            f32::from_bits(flip_negative(i32::from_ne_bytes(bytes)).cast_unsigned())
+        }
+    };
     let int = |bytes: [u8; 8]| i64::from_ne_bytes(bytes) / ranks.unwrap_or(1) as i64;
-    let wide = |bytes: [u8; 16]| join_halves(bytes) / ranks.unwrap_or(1) as i128;
+    let halves = |bytes: [u8; 16]| join_halves(bytes) / ranks.unwrap_or(1) as i128;
     match dtype {
         DType::U64 if numbers == 1 => each::<8, 8>(from, to, flip_sign),
+        DType::F64 => each::<8, 8>(from, to, |bytes| flip_negative_64(i64::from_ne_bytes(bytes)).to_ne_bytes()),
+        DType::F32 => each::<4, 4>(from, to, |bytes| float(bytes).to_ne_bytes()),
         DType::F16 => each::<4, 2>(from, to, |bytes| f16::from_f32(float(bytes)).to_ne_bytes()),
         DType::BF16 => each::<4, 2>(from, to, |bytes| bf16::from_f32(float(bytes)).to_ne_bytes()),
         DType::F8E4M3 => each::<4, 1>(from, to, |bytes| [F8E4M3::from_f32(float(bytes)).to_bits()]),
@@ -156,7 +205,7 @@ pub(crate) fn narrow(dtype: DType, numbers: usize, from: &[u8], to: &mut [u8], r
         DType::I8 | DType::U8 => each::<8, 1>(from, to, |bytes| (int(bytes) as u8).to_ne_bytes()),
         DType::I16 | DType::U16 => each::<8, 2>(from, to, |bytes| (int(bytes) as u16).to_ne_bytes()),
         DType::I32 | DType::U32 => each::<8, 4>(from, to, |bytes| (int(bytes) as u32).to_ne_bytes()),
-        DType::I64 | DType::U64 => each::<16, 8>(from, to, |bytes| (wide(bytes) as u64).to_ne_bytes()),
+        DType::I64 | DType::U64 => each::<16, 8>(from, to, |bytes| (halves(bytes) as u64).to_ne_bytes()),
         _ => {}
     }
 }
@@ -187,6 +236,17 @@ fn each<const N: usize, const M: usize>(from: &[u8], to: &mut [u8], convert: imp
     for (from, to) in from.as_chunks().0.iter().zip(to.as_chunks_mut().0) {
         *to = convert(*from);
     }
+}
+
+/// Maps the order of the bits of floats to the order of `i32`, and back. The numbers of the highest and the lowest order are
+/// NaN.
+fn flip_negative(bits: i32) -> i32 {
+    bits ^ (bits >> 31 & i32::MAX)
+}
+
+/// [`flip_negative`] of 64 bits.
+fn flip_negative_64(bits: i64) -> i64 {
+    bits ^ (bits >> 63 & i64::MAX)
 }
 
 /// Flips the highest bit, which maps the order of `u64` to the order of `i64`, and back.
@@ -221,13 +281,76 @@ mod tests {
         }
         let bytes = [i64::MIN; 1].map(i64::to_ne_bytes).concat();
         let mut wide = [0; 16];
-        widen(DType::I64, 2, &bytes, &mut wide);
+        widen(DType::I64, DType::I64, 2, Reduction::Avg, &bytes, &mut wide);
         // Three of them.
         let (upper, lower) = (wide[..8].try_into().unwrap(), wide[8..].try_into().unwrap());
         let sum = [3 * i64::from_ne_bytes(upper), 3 * i64::from_ne_bytes(lower)].map(i64::to_ne_bytes).concat();
         let mut average = [0; 8];
-        narrow(DType::I64, 2, &sum, &mut average, Some(3));
+        narrow(DType::I64, DType::I64, 2, &sum, &mut average, Some(3));
         assert_eq!(i64::from_ne_bytes(average), i64::MIN);
+    }
+
+    #[test]
+    fn nan_wins_in_minima_and_maxima_of_floats() {
+        // Like MPICH and Open MPI, which compare with `>` or `<`.
+        let returns_an_operand = |dtype: DType, reduction, from: &[u8], to: &mut [u8]| {
+            for (a, b) in from.chunks_exact(dtype.size()).zip(to.chunks_exact_mut(dtype.size())) {
+                let expected = expected_element(dtype, reduction, a, b);
+                let keeps_b = dtype.is_float() && is_nan(a);
+                if !keeps_b {
+                    b.copy_from_slice(if dtype.is_float() { a } else { &expected });
+                }
+            }
+            Ok::<(), ()>(())
+        };
+        let faulty = FaultyReductions::find(returns_an_operand).unwrap();
+        let values = [0.0, -0.0, 1.5, -1.5, f64::INFINITY, f64::NEG_INFINITY, f64::NAN, 0.25, -4.0];
+        let floats = DType::all().filter(|dtype| dtype.is_float());
+        for (dtype, reduction) in floats.flat_map(|dtype| [(dtype, Reduction::Min), (dtype, Reduction::Max)]) {
+            let Form::Wide(wide, 1) = form(dtype, reduction, faulty) else { panic!("{dtype} {reduction}") };
+            assert_eq!(form(dtype, Reduction::Sum, faulty) == Form::Native, dtype.size() > 2);
+            for (a, b) in values.iter().flat_map(|a| values.map(|b| (*a, b))) {
+                let compared = [a, b].map(|value| {
+                    let mut ordered = vec![0; wide.size()];
+                    widen(dtype, wide, 1, reduction, &encode(dtype, value), &mut ordered);
+                    number(wide, &ordered)
+                });
+                let winner = if reduction == Reduction::Max { compared.iter().max() } else { compared.iter().min() };
+                let mut result = vec![0; dtype.size()];
+                narrow(dtype, wide, 1, &winner.unwrap().to_le_bytes()[..wide.size()], &mut result, None);
+                let expected = match reduction {
+                    _ if a.is_nan() || b.is_nan() => f64::NAN,
+                    Reduction::Max => a.max(b),
+                    _ => a.min(b),
+                };
+                let (got, expected) = (decode(dtype, &result), decode(dtype, &encode(dtype, expected)));
+                assert!(
+                    got == expected || got.is_nan() && expected.is_nan(),
+                    "{dtype} {reduction} of {a} and {b}: {got}"
+                );
+            }
+        }
+    }
+
+    fn encode(dtype: DType, value: f64) -> Vec<u8> {
+        match dtype {
+            DType::F16 => f16::from_f64(value).to_ne_bytes().into(),
+            DType::BF16 => bf16::from_f64(value).to_ne_bytes().into(),
+            DType::F8E4M3 => vec![F8E4M3::from_f32(value as f32).to_bits()],
+            DType::F8E5M2 => vec![to_f8e5m2(value as f32)],
+            dtype => float(dtype, value),
+        }
+    }
+
+    fn decode(dtype: DType, bytes: &[u8]) -> f64 {
+        match dtype {
+            DType::F16 => f16::from_ne_bytes(bytes.try_into().unwrap()).to_f64(),
+            DType::BF16 => bf16::from_ne_bytes(bytes.try_into().unwrap()).to_f64(),
+            DType::F8E4M3 => F8E4M3::from_bits(bytes[0]).to_f32().into(),
+            DType::F8E5M2 => F8E5M2::from_bits(bytes[0]).to_f32().into(),
+            DType::F32 => f32::from_ne_bytes(bytes.try_into().unwrap()).into(),
+            _ => f64::from_ne_bytes(bytes.try_into().unwrap()),
+        }
     }
 
     #[test]
@@ -242,9 +365,9 @@ mod tests {
             // None of the patterns is a NaN, whose bits may change.
             let bytes: Vec<u8> = (0..10 * dtype.size()).map(|at| (at * 7 % 100) as u8).collect();
             let mut widened = vec![0; bytes.len() / dtype.size() * wide.size() * numbers];
-            widen(dtype, numbers, &bytes, &mut widened);
+            widen(dtype, wide, numbers, reduction, &bytes, &mut widened);
             let mut back = vec![0; bytes.len()];
-            narrow(dtype, numbers, &widened, &mut back, None);
+            narrow(dtype, wide, numbers, &widened, &mut back, None);
             assert_eq!(back, bytes, "{dtype}");
         }
     }

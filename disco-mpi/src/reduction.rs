@@ -134,14 +134,21 @@ impl<A: Abi> Communicator<A> {
             let widened = widened.part(0, times(piece.bytes) * blocks);
             for block in 0..blocks {
                 let elements = src.block(block, blocks).part(index * most, piece.bytes);
-                numbers::widen(dtype, numbers, elements.bytes(), widened.block(block, blocks).bytes_mut());
+                numbers::widen(
+                    dtype,
+                    wide,
+                    numbers,
+                    reduction,
+                    elements.bytes(),
+                    widened.block(block, blocks).bytes_mut(),
+                );
             }
             let buffers = Buffers { src: widened, dst: widened, is_in_place: true };
             self.reduce_native(op, wide, reduction, destination, buffers)?;
             self.scratch.truncate(kept);
             if dst.bytes > 0 {
                 let (sums, mut result) = (widened.part(0, times(piece.bytes)), dst.part(index * most, piece.bytes));
-                numbers::narrow(dtype, numbers, sums.bytes(), result.bytes_mut(), ranks);
+                numbers::narrow(dtype, wide, numbers, sums.bytes(), result.bytes_mut(), ranks);
             }
         }
         Ok(())

@@ -19,9 +19,9 @@ pub enum Reduction {
     Sum,
     /// Product over ranks.
     Prod,
-    /// Minimum. `local` returns NaN if any element is NaN.
+    /// Minimum; NaN if any element is NaN, except that NCCL and RCCL leave this open.
     Min,
-    /// Maximum. `local` returns NaN if any element is NaN.
+    /// Maximum; NaN as in [`Reduction::Min`].
     Max,
     /// Sum divided by the number of ranks.
     Avg,
