@@ -9,7 +9,7 @@
 //!   process, silence with its limit, a closed connection, garbage). A node passes on the cause of the loss of one of
 //!   its workers as a value. Lanes cut texts of failures and losses at 64 KiB.
 //! - An error of a type that the program has registered (`register_error!`) is sent as the name of its type and its
-//!   content as JSON (`Failure::user`), in all kinds of sessions. `Error::downcast_ref` decodes it. The content is at
+//!   content as bytes (`Failure::user`), in all kinds of sessions. `Error::downcast_ref` decodes it. The content is at
 //!   most 64 KiB; of a larger error only the text is sent.
 
 use std::fmt;

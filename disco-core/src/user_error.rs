@@ -6,11 +6,11 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 /// An error of a type that the program has registered with `register_error!` (feature `serde`), in the form that
-/// crosses lanes: the name of its type and its content as JSON.
+/// crosses lanes: the name of its type and its content. `register_error!` encodes contents as CBOR.
 #[derive(Clone)]
 pub struct UserError {
     type_name: Arc<str>,
-    content: Arc<str>,
+    content: Arc<[u8]>,
     /// The decoded error, set by the first [`UserError::downcast_ref`]; none if the content can't be decoded.
     decoded: Arc<OnceLock<Option<Decoded>>>,
 }
@@ -25,9 +25,9 @@ pub struct ErrorEntry {
     /// The path of the type, the same in all processes of the program.
     pub type_name: &'static str,
     /// The content of an error, if the error is of this type and can be encoded.
-    pub encode: fn(&(dyn StdError + 'static)) -> Option<String>,
+    pub encode: fn(&(dyn StdError + 'static)) -> Option<Vec<u8>>,
     /// The error with this content, if the content can be decoded.
-    pub decode: fn(&str) -> Option<Box<dyn Any + Send + Sync>>,
+    pub decode: fn(&[u8]) -> Option<Box<dyn Any + Send + Sync>>,
 }
 
 inventory::collect!(ErrorEntry);
@@ -37,7 +37,7 @@ impl UserError {
     pub const MAX_BYTES: usize = 64 << 10;
 
     /// An error from its parts; none if one of them is larger than [`Self::MAX_BYTES`].
-    pub fn new(type_name: impl Into<Arc<str>>, content: impl Into<Arc<str>>) -> Option<Self> {
+    pub fn new(type_name: impl Into<Arc<str>>, content: impl Into<Arc<[u8]>>) -> Option<Self> {
         let (type_name, content) = (type_name.into(), content.into());
         let fits = type_name.len().max(content.len()) <= Self::MAX_BYTES;
         fits.then(|| Self { type_name, content, decoded: Arc::default() })
@@ -62,8 +62,8 @@ impl UserError {
         &self.type_name
     }
 
-    /// The error's content as JSON.
-    pub fn content(&self) -> &Arc<str> {
+    /// The error's content, as its type encodes it.
+    pub fn content(&self) -> &Arc<[u8]> {
         &self.content
     }
 
@@ -80,7 +80,7 @@ impl UserError {
 
 impl fmt::Debug for UserError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "<{} {}>", self.type_name, self.content)
+        write!(f, "<{} of {} bytes>", self.type_name, self.content.len())
     }
 }
 
@@ -98,9 +98,8 @@ impl Eq for UserError {}
 ///
 /// The type implements [`std::error::Error`], `serde::Serialize` and `serde::de::DeserializeOwned`. A worker function
 /// returns the error itself, or an error that has it among its causes: the first error of a registered type in the
-/// chain crosses the lane. It crosses as JSON of at most 64 KiB
-/// ([`UserError::MAX_BYTES`](crate::error::UserError::MAX_BYTES)); of a larger error only the text crosses. JSON has no
-/// NaN and no infinity: for a float that may be either, use a string or an `Option<f32>`, which serde reads as none.
+/// chain crosses the lane. It crosses as CBOR of at most 64 KiB
+/// ([`UserError::MAX_BYTES`](crate::error::UserError::MAX_BYTES)); of a larger error only the text crosses.
 ///
 /// ```
 /// use disco_core::{Error, Result, Session, SessionExt, WorkerContext};
@@ -148,18 +147,28 @@ macro_rules! register_error {
 /// [`ErrorEntry::encode`] of a type.
 #[cfg(feature = "serde")]
 #[doc(hidden)]
-pub fn encode<T: StdError + serde::Serialize + 'static>(error: &(dyn StdError + 'static)) -> Option<String> {
-    let error = error.downcast_ref::<T>()?;
-    let warn = |why: &serde_json::Error| tracing::warn!(%error, %why, "an error does not become JSON");
-    serde_json::to_string(error).inspect_err(warn).ok()
+pub fn encode<T: StdError + serde::Serialize + 'static>(error: &(dyn StdError + 'static)) -> Option<Vec<u8>> {
+    let (error, mut content) = (error.downcast_ref::<T>()?, Vec::new());
+    match ciborium::into_writer(error, &mut content) {
+        Ok(()) => Some(content),
+        Err(why) => {
+            tracing::warn!(%error, %why, "an error does not become CBOR");
+            None
+        }
+    }
 }
 
 /// [`ErrorEntry::decode`] of a type.
 #[cfg(feature = "serde")]
 #[doc(hidden)]
 pub fn decode<T: serde::de::DeserializeOwned + Send + Sync + 'static>(
-    content: &str,
+    content: &[u8],
 ) -> Option<Box<dyn Any + Send + Sync>> {
-    let warn = |why: &serde_json::Error| tracing::warn!(%why, "an error is not what its type says");
-    serde_json::from_str::<T>(content).inspect_err(warn).ok().map(|error| Box::new(error) as Decoded)
+    match ciborium::from_reader::<T, _>(content) {
+        Ok(error) => Some(Box::new(error)),
+        Err(why) => {
+            tracing::warn!(%why, "an error is not what its type says");
+            None
+        }
+    }
 }

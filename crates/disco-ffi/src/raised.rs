@@ -54,12 +54,12 @@ impl Raised {
     }
 }
 
-fn encode(error: &(dyn StdError + 'static)) -> Option<String> {
-    serde_json::to_string(error.downcast_ref::<Raised>()?).ok()
+fn encode(error: &(dyn StdError + 'static)) -> Option<Vec<u8>> {
+    serde_json::to_vec(error.downcast_ref::<Raised>()?).ok()
 }
 
-fn decode(content: &str) -> Option<Box<dyn StdAny + Send + Sync>> {
-    serde_json::from_str::<Raised>(content).ok().map(|raised| Box::new(raised) as _)
+fn decode(content: &[u8]) -> Option<Box<dyn StdAny + Send + Sync>> {
+    serde_json::from_slice::<Raised>(content).ok().map(|raised| Box::new(raised) as _)
 }
 
 disco_core::inventory::submit! { ErrorEntry { type_name: "disco_ffi::Raised", encode, decode } }

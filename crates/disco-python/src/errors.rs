@@ -2,14 +2,15 @@
 
 use std::fmt;
 
-use disco::error::{ErrorKind, UserError};
+use disco::error::ErrorKind;
 use disco::{Error, WorkerId};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 use serde::{Deserialize, Serialize};
 
-/// The most bytes of a traceback, and of a pickled exception, that cross a lane.
-const MOST: usize = 24 << 10;
+/// The most bytes of a text, of a traceback and of a pickled exception that cross a lane: together less than
+/// [`UserError::MAX_BYTES`](disco::error::UserError::MAX_BYTES).
+const MOST: usize = 20 << 10;
 
 /// An exception of a Python function, on its way to the controller.
 #[derive(Debug, Serialize, Deserialize)]
@@ -54,18 +55,13 @@ impl PythonError {
             let name = error.get_type(py).qualname().map_or_else(|_| "Exception".to_owned(), |name| name.to_string());
             (name, error.to_string(), String::new(), None)
         });
-        let (type_name, mut text, mut traceback, pickled) = described;
+        let (mut type_name, mut text, mut traceback, pickled) = described;
+        type_name.truncate(type_name.floor_char_boundary(1 << 10));
         cut(&mut text);
         cut(&mut traceback);
         let hexadecimal = |bytes: Vec<u8>| bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         let pickled = pickled.filter(|bytes| bytes.len() * 2 <= MOST).map(hexadecimal);
-        let mut described = Self { type_name, text, traceback, pickled, cause: native(error.value(py).as_any()) };
-        // Characters that JSON escapes take up to six times as many bytes.
-        if serde_json::to_string(&described).is_ok_and(|json| json.len() > UserError::MAX_BYTES) {
-            cut_to(&mut described.text, 3 << 10);
-            cut_to(&mut described.traceback, 3 << 10);
-        }
-        described
+        Self { type_name, text, traceback, pickled, cause: native(error.value(py).as_any()) }
     }
 }
 
@@ -85,12 +81,8 @@ fn native(exception: &Bound<'_, PyAny>) -> Option<Error> {
 
 /// Keeps the beginning and the end.
 fn cut(text: &mut String) {
-    cut_to(text, MOST);
-}
-
-fn cut_to(text: &mut String, most: usize) {
-    if text.len() > most {
-        let (head, tail) = (text.floor_char_boundary(most / 2), text.ceil_char_boundary(text.len() - most / 2));
+    if text.len() > MOST {
+        let (head, tail) = (text.floor_char_boundary(MOST / 2), text.ceil_char_boundary(text.len() - MOST / 2));
         *text = format!("{} … {}", &text[..head], &text[tail..]);
     }
 }

@@ -115,7 +115,7 @@ pub(super) fn failure_args(failure: &Failure) -> Vec<Value> {
     ];
     args.extend(error_kind::args(&failure.kind));
     match &failure.user {
-        Some(user) => args.extend([user.type_name(), user.content()].map(|text| Value::Str(text.clone()))),
+        Some(user) => args.extend([Value::Str(user.type_name().clone()), Value::Bytes(user.content().clone())]),
         None => args.extend([Value::None, Value::None]),
     }
     args.push(clip(&failure.message).into());
@@ -136,7 +136,7 @@ pub(super) fn decode_failure(mut packet: Packet<'_>) -> Result<Failure, WireErro
     let kind = error_kind::decode(&mut packet)?;
     let user = match (packet.value()?, packet.value()?) {
         (Value::None, Value::None) => None,
-        (Value::Str(type_name), Value::Str(content)) => {
+        (Value::Str(type_name), Value::Bytes(content)) => {
             Some(UserError::new(type_name, content).ok_or(WireError::Expected("an error of at most 64 KiB"))?)
         }
         _ => return Err(WireError::Expected("an error of the program or none")),

@@ -149,7 +149,7 @@ fn failure() -> impl Strategy<Value = Failure> {
             causes,
             aborted,
             kind,
-            user: user.and_then(|(type_name, content)| UserError::new(type_name, content)),
+            user: user.and_then(|(type_name, content)| UserError::new(type_name, content.into_bytes())),
         },
     )
 }
@@ -464,7 +464,7 @@ fn failure_of_worker_1() -> Failure {
         causes: vec!["a cause".into()],
         aborted: true,
         kind: ErrorKind::Library { backend: "nccl".into(), function: "ncclSend".into(), code: 3 },
-        user: UserError::new("tests::Diverged", r#"{"step":3}"#),
+        user: UserError::new("tests::Diverged", *b"three"),
     }
 }
 
@@ -858,9 +858,9 @@ fn hex(digits: &[u8]) -> u8 {
 
 #[test]
 fn a_user_error_above_64_kib_is_not_encoded() {
-    assert!(UserError::new("tests::Diverged", "x".repeat(UserError::MAX_BYTES)).is_some());
-    assert!(UserError::new("tests::Diverged", "x".repeat(UserError::MAX_BYTES + 1)).is_none());
-    let user = UserError::new("tests::Diverged", "x".repeat(UserError::MAX_BYTES));
+    assert!(UserError::new("tests::Diverged", vec![b'x'; UserError::MAX_BYTES]).is_some());
+    assert!(UserError::new("tests::Diverged", vec![b'x'; UserError::MAX_BYTES + 1]).is_none());
+    let user = UserError::new("tests::Diverged", vec![b'x'; UserError::MAX_BYTES]);
     let failure = Failure { user, ..failure_of_worker_1() };
     let bytes = wire::encode_reply(&debug_get(), WorkerId::new(1), &Err(Arc::new(failure.clone()))).unwrap();
     let reply = wire::decode_reply(Packet::split(&bytes).unwrap().0).unwrap();

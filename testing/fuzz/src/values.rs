@@ -36,6 +36,6 @@ pub fn failure() -> Failure {
         causes: vec!["because of this".into(), "that".into()],
         aborted: true,
         kind: ErrorKind::Library { backend: "nccl".into(), function: "ncclSend".into(), code: 3 },
-        user: UserError::new("demo::Error", "{}"),
+        user: UserError::new("demo::Error", *b"content"),
     }
 }

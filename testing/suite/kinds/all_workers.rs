@@ -39,7 +39,7 @@ fn get_all_returns_values_of_any_kind_and_size(kind: Kind) {
 fn get_all_returns_the_root_cause_after_a_failure(kind: Kind) {
     let session = builder(kind).start().unwrap();
     let before = call(&session, "tests.whoami", ()).unwrap();
-    let after = call(&session, "tests.diverge", (2, 5, false)).unwrap();
+    let after = call(&session, "tests.diverge", (2, 5.0, false)).unwrap();
     let error = block_on(session.get_all(&after)).unwrap_err();
     let Error::Worker(failure) = &error else { panic!("{error:?}") };
     assert_eq!((failure.worker, failure.kind.clone()), (WorkerId::new(2), ErrorKind::User));

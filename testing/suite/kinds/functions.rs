@@ -91,11 +91,11 @@ fn keyed(_: &mut WorkerContext) -> Result<Json<BTreeMap<(i64, i64), i64>>> {
 }
 
 /// Fails on one worker with [`Diverged`], or with an error whose cause it is.
-fn diverge(ctx: &mut WorkerContext, worker: u32, step: u64, is_cause: bool) -> Result<(), BoxError> {
+fn diverge(ctx: &mut WorkerContext, worker: u32, loss: f64, is_cause: bool) -> Result<(), BoxError> {
     if ctx.worker() != worker.into() {
         return Ok(());
     }
-    let diverged = Diverged { step, loss: 1e30, layers: vec!["dense".into()] };
+    let diverged = Diverged { step: 17, loss: loss as f32, layers: vec!["dense".into()] };
     Err(if is_cause { Failed(diverged).into() } else { diverged.into() })
 }
 

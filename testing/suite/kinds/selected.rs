@@ -61,7 +61,7 @@ fn a_failure_of_a_selected_worker_names_it_and_the_function(kind: Kind) {
     let session = builder(kind).start().unwrap();
     block_on(async {
         let diverge = session.function("tests.diverge").await.unwrap();
-        session.call_on([1, 2], &diverge, (2, 7, false)).await.unwrap();
+        session.call_on([1, 2], &diverge, (2, 7.0, false)).await.unwrap();
         let error = session.sync_all().await.unwrap_err();
         let Error::Worker(failure) = &error else { panic!("{error:?}") };
         let named = (failure.worker, &*failure.operation, failure.kind.clone());

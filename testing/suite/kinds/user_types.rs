@@ -76,11 +76,13 @@ fn a_value_without_a_json_form_is_an_error_as_argument_and_result(kind: Kind) {
 
 fn a_registered_error_type_reaches_the_controller_as_a_value(kind: Kind) {
     let session = builder(kind).start().unwrap();
-    for (worker, is_cause) in [(0, false), (1, true), (3, false), (2, true)] {
-        call(&session, "tests.diverge", (worker, 17, is_cause)).unwrap();
+    let losses = [1e30, f64::NAN, f64::INFINITY, f64::NEG_INFINITY];
+    for ((worker, is_cause), loss) in [(0, false), (1, true), (3, false), (2, true)].into_iter().zip(losses) {
+        call(&session, "tests.diverge", (worker, loss, is_cause)).unwrap();
         let error = block_on(session.sync_all()).unwrap_err();
-        let diverged = Diverged { step: 17, loss: 1e30, layers: vec!["dense".into()] };
-        assert_eq!(error.downcast_ref::<Diverged>(), Some(&diverged), "{error}");
+        let diverged = Diverged { step: 17, loss: loss as f32, layers: vec!["dense".into()] };
+        // As texts, in which NaN equals NaN.
+        assert_eq!(format!("{:?}", error.downcast_ref::<Diverged>()), format!("{:?}", Some(&diverged)), "{error}");
         assert_eq!((error.kind(), error.downcast_ref::<String>()), (ErrorKind::User, None));
         let Error::Worker(failure) = &error else { panic!("{error:?}") };
         assert_eq!(failure.worker, WorkerId::new(worker));

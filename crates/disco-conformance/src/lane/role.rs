@@ -218,6 +218,6 @@ pub(super) fn failure(worker: WorkerId, command: u64) -> Arc<Failure> {
         causes: vec!["a cause".into()],
         aborted: false,
         kind: ErrorKind::OutOfMemory { bytes: 1 << 40 },
-        user: UserError::new("conformance::Unlucky", r#"{"draws":3}"#),
+        user: UserError::new("conformance::Unlucky", *b"three draws"),
     })
 }
