@@ -82,8 +82,8 @@
 //! op  value  shared_memory                                   operations; arguments; memory that processes share
 //! tensor                                                     tensors
 //! scope                                                      sets of workers of a collective
-//! abort  env ── launcher  mesh  world                        epochs and aborts; variables; tasks of launchers; workers by named
-//!                                                            dimensions; workers and groups
+//! abort  env ── launcher  mesh  owner  world                 epochs and aborts; variables; tasks of launchers; workers by named
+//!                                                            dimensions; owners of what drops end; workers and groups
 //! error                                                      every failure
 //! failure                                                    the failure of a worker, as lanes carry it
 //! error_kind  loss  user_error  unavailable  memory          for matching: kinds of errors; lost peers and the causes;
@@ -129,6 +129,7 @@ pub mod metrics;
 #[cfg(not(feature = "metrics"))]
 mod metrics;
 pub mod op;
+mod owner;
 mod prefetch;
 mod processors;
 pub mod reductions;
@@ -173,6 +174,7 @@ pub use link::Link;
 pub use members::Members;
 pub use mesh::Mesh;
 pub use op::{Op, OpKind, Reduction};
+pub use owner::Owner;
 pub use processors::processors;
 pub use scope::{Axes, Scope};
 pub use session::{DRef, Session, SessionExt};

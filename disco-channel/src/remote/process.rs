@@ -4,16 +4,17 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::process::{Child, ExitStatus};
 
+use disco_core::Owner;
 use rustix::process::{self, Pid, PidfdFlags, Signal};
 
 /// A process, referred to by a pidfd, so that a signal can't reach another process that has reused the id. Dropping a
-/// [child](Self::Child) kills it.
+/// [child](Self::Child) kills it, except in a forked child of this process.
 #[derive(Debug)]
 pub(crate) enum Process {
     /// Started elsewhere and not connected yet, or it can't be watched.
     Unknown,
     /// Started by this process. The pidfd is readable once the child has ended.
-    Child(Child, OwnedFd),
+    Child(Child, OwnedFd, Owner),
     /// Started elsewhere.
     Foreign(OwnedFd),
     /// It has ended. The status is known for children only.
@@ -24,7 +25,7 @@ impl Process {
     /// Watches a child of this process. A child that can't be watched is killed.
     pub(crate) fn child(mut child: Child) -> io::Result<Self> {
         match watch(child.id()) {
-            Ok(exit) => Ok(Self::Child(child, exit)),
+            Ok(exit) => Ok(Self::Child(child, exit, Owner::default())),
             Err(error) => {
                 // No peer has been told of this child yet.
                 _ = child.kill();
@@ -41,13 +42,13 @@ impl Process {
 
     /// The id of a child.
     pub(crate) fn child_id(&self) -> Option<u32> {
-        if let Self::Child(child, _) = self { Some(child.id()) } else { None }
+        if let Self::Child(child, ..) = self { Some(child.id()) } else { None }
     }
 
     /// The pidfd, which is readable once the process has ended.
     pub(crate) fn exit(&self) -> Option<&OwnedFd> {
         match self {
-            Self::Child(_, exit) | Self::Foreign(exit) => Some(exit),
+            Self::Child(_, exit, _) | Self::Foreign(exit) => Some(exit),
             Self::Unknown | Self::Ended(_) => None,
         }
     }
@@ -65,7 +66,7 @@ impl Process {
     /// Records the end of the process; called when its pidfd is readable.
     pub(crate) fn reap(&mut self) -> io::Result<()> {
         let status = match self {
-            Self::Child(child, _) => match child.try_wait() {
+            Self::Child(child, ..) => match child.try_wait() {
                 Ok(None) => return Ok(()),
                 Ok(status) => status,
                 Err(error) => {
@@ -91,7 +92,9 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        if let Self::Child(child, exit) = self {
+        if let Self::Child(child, exit, owner) = self
+            && owner.is_here()
+        {
             // The reactor thread no longer watches this child, so it is reaped here.
             _ = process::pidfd_send_signal(exit, Signal::KILL);
             _ = child.wait();

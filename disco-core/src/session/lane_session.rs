@@ -1,7 +1,8 @@
 //! The session over any set of lanes: its parts, and its start.
 
 use std::any::Any;
-use std::sync::{Arc, Mutex, Weak};
+use std::mem;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use super::Deadlines;
 use super::closing::Closing;
@@ -14,6 +15,7 @@ use crate::function;
 use crate::members::Members;
 use crate::metrics;
 use crate::op;
+use crate::owner::Owner;
 use crate::status::Status;
 use crate::stream::command_stream::CommandStream;
 use crate::stream::lane_set::Lanes;
@@ -26,7 +28,8 @@ use crate::world::World;
 /// Dropping a session without a finished [`Session::shutdown`] aborts running operations and blocks the calling thread
 /// until the workers have left, for at most 3 s ([`Deadlines::close`] if that is shorter). Workers that are still there
 /// are detached or killed, and their ids are logged; this takes up to 2 s more for each lane with such workers. Async
-/// programs await [`Session::shutdown`] first; a later drop does not block.
+/// programs await [`Session::shutdown`] first; a later drop does not block. Dropping the session in a forked child of the
+/// process that has started it does nothing.
 ///
 /// [`Session::shutdown`]: super::Session::shutdown
 pub struct LaneSession {
@@ -42,6 +45,7 @@ pub struct LaneSession {
     pub(super) subsets: Mutex<Vec<Weak<Self>>>,
     /// Dropped when the session ends.
     attached: Mutex<Vec<Box<dyn Any + Send>>>,
+    pub(super) owner: Owner,
 }
 
 impl LaneSession {
@@ -79,6 +83,7 @@ impl LaneSession {
             per_node: (world.nodes() > 1).then(|| world.per_node()),
             subsets: Mutex::default(),
             attached: Mutex::default(),
+            owner: Owner::default(),
         })
     }
 
@@ -119,6 +124,14 @@ impl LaneSession {
     /// Keeps `guard` until the session is shut down or dropped.
     pub fn attach(&self, guard: impl Any + Send) {
         sync::lock(&self.attached).push(Box::new(guard));
+    }
+
+    /// Keeps what the session owns from being dropped: it belongs to the parent of this forked child, whose threads may have
+    /// held locks.
+    pub(super) fn leak(&mut self) {
+        let Self { stream, closing, helpers, attached, .. } = self;
+        mem::forget((stream.order.clone(), stream.reply_table.clone(), closing.clone(), helpers.clone()));
+        mem::forget(mem::take(attached.get_mut().unwrap_or_else(PoisonError::into_inner)));
     }
 
     pub(super) fn detach(&self) {

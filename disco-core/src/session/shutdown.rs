@@ -28,6 +28,7 @@ const SHUTDOWN_WARNING: Duration = Duration::from_secs(2);
 impl LaneSession {
     /// Implements [`Session::shutdown`](super::Session::shutdown).
     pub(super) async fn shut_down(&self) -> Result<()> {
+        self.owner.check()?;
         if self.closing.is_done() {
             return Ok(());
         }
@@ -115,7 +116,11 @@ impl LaneSession {
 
 impl Drop for LaneSession {
     fn drop(&mut self) {
-        self.end();
+        if self.owner.is_here() {
+            self.end();
+        } else {
+            self.leak();
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! A periodic timer for futures that run on any executor.
 
+use std::mem;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -7,6 +8,7 @@ use std::time::Duration;
 
 use event_listener::{Event, EventListener};
 
+use crate::owner::Owner;
 use crate::sync;
 
 /// Time between ticks, and so the largest delay of a deadline.
@@ -16,7 +18,7 @@ const IDLE_TICKS: usize = 20;
 
 /// A thread that ticks during waits and sleeps otherwise. Started at the first wait.
 #[derive(Debug, Default)]
-pub(crate) struct Ticker(Arc<Shared>);
+pub(crate) struct Ticker(Arc<Shared>, Owner);
 
 #[derive(Debug, Default)]
 struct Shared {
@@ -51,7 +53,7 @@ impl Ticker {
                 Err(error) => tracing::error!(%error, "no thread for deadlines"),
             }
         }
-        if std::mem::take(&mut state.asleep) {
+        if mem::take(&mut state.asleep) {
             self.0.changed.notify_one();
         }
         Ticks(&self.0)
@@ -73,6 +75,10 @@ impl Drop for Ticks<'_> {
 
 impl Drop for Ticker {
     fn drop(&mut self) {
+        if !self.1.is_here() {
+            // A forked child does not have the thread, which may have held the lock.
+            return mem::forget(self.0.clone());
+        }
         let thread = {
             let mut state = self.0.lock();
             state.stop = true;

@@ -7,6 +7,7 @@
 
 mod at_once;
 mod death;
+mod forked;
 mod functions;
 mod invited;
 mod life;
@@ -40,6 +41,7 @@ fn main() -> ExitCode {
     let tests = [
         at_once::tests(),
         death::tests(),
+        forked::tests(),
         invited::tests(),
         life::tests(),
         matching::tests(),

@@ -49,6 +49,7 @@ pub(crate) fn run() -> Option<ExitCode> {
     // Workers inherit the environment of their program, so they reach this function, too.
     match env::var(PROGRAM).ok()?.as_str() {
         "controller" => controller(),
+        "forked" => crate::forked::run(),
         "few descriptors" => limited(Resource::Nofile, 24),
         "little memory" => limited(Resource::As, 2 << 30),
         "without init" => without_init(),

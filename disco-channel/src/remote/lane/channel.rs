@@ -222,6 +222,8 @@ impl<P: Peers> Channel for RemoteLane<P> {
 
     fn signal(&self, signal: Signal) -> Result<()> {
         let running = self.running()?;
+        // Results of a running call that are dropped cancel it.
+        running.served.owner().check()?;
         if let (Signal::Collect { last }, Some(ring)) = (&signal, &running.ring) {
             ring.collect(&*running.inbox, *last);
             return Ok(());
@@ -281,7 +283,7 @@ impl<P: Peers> SendsAhead for RemoteLane<P> {
     }
 
     fn withdraw(&self, to: Option<WorkerId>, transfer: &Arc<Transfer>) {
-        if let Some(running) = self.running.get() {
+        if let Some(running) = self.running.get().filter(|running| running.served.owner().is_here()) {
             running.served.with(|engine, _| engine.send_ahead(to, transfer, None));
         }
     }

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use disco_core::env::Variable;
 use disco_core::status::{Program, Status, program_name};
-use disco_core::sync;
+use disco_core::{Owner, sync};
 use rustix::net::{Shutdown, sockopt};
 
 use super::{Name, is_trusted};
@@ -25,7 +25,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const ATTEMPTS: u32 = 16;
 
 /// The sessions of this process, and the socket on which it answers while it has any.
-static SERVER: Mutex<Server> = Mutex::new(Server { told: BTreeMap::new(), next: 0, listener: None });
+static SERVER: Mutex<Server> = Mutex::new(Server::NONE);
 
 /// Adds what a client is told to the answer. A session that is gone adds nothing.
 type Tell = Arc<dyn Fn(&mut Program) + Send + Sync>;
@@ -35,11 +35,17 @@ struct Server {
     /// The next key of `told`, and the number of the next socket.
     next: u32,
     listener: Option<Arc<UnixListener>>,
+    /// The process that has these sessions; none before the first one.
+    owner: Option<Owner>,
 }
 
-/// A session, or notes, that this process tells to clients. Dropping the handle ends it.
+impl Server {
+    const NONE: Self = Self { told: BTreeMap::new(), next: 0, listener: None, owner: None };
+}
+
+/// A session, or notes, that this process tells to clients. Dropping the handle ends it, except in a forked child.
 #[must_use = "dropping it ends the answers"]
-pub struct Answering(u32);
+pub struct Answering(u32, Owner);
 
 /// Whether `DISCO_STATUS` permits answers: it is not set, or 1. An invalid value is logged, and permits them.
 fn is_enabled() -> bool {
@@ -63,6 +69,11 @@ pub fn note(notes: impl Fn() -> BTreeMap<String, String> + Send + Sync + 'static
 
 fn add(tell: Tell) -> Answering {
     let mut server = sync::lock(&SERVER);
+    let owner = *server.owner.get_or_insert_default();
+    if !owner.is_here() {
+        // A forked child has copies of its parent's sessions.
+        *server = Server { owner: Some(Owner::default()), ..Server::NONE };
+    }
     let key = server.next;
     server.next += 1;
     server.told.insert(key, tell);
@@ -72,7 +83,7 @@ fn add(tell: Tell) -> Answering {
             Err(error) => tracing::warn!(%error, "`disco status` can't ask this program"),
         }
     }
-    Answering(key)
+    Answering(key, Owner::default())
 }
 
 /// Listens, and starts the thread.
@@ -135,6 +146,9 @@ fn describe() -> Program {
 
 impl Drop for Answering {
     fn drop(&mut self) {
+        if !self.1.is_here() {
+            return;
+        }
         let mut server = sync::lock(&SERVER);
         let told = server.told.remove(&self.0);
         let ended = if server.told.is_empty() { server.listener.take() } else { None };

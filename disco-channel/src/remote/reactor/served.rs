@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use disco_core::{Error, Result};
+use disco_core::{Error, Owner, Result};
 use disco_engine::controller::{Controller, Event};
 
 use super::lane::Lane;
@@ -17,11 +17,13 @@ use crate::remote::join_timeout;
 /// Timeout for the reactor thread to end once its lane is closed: longer than killed processes take.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A lane with its reactor thread. Dropping it tells the peers to leave, and returns at once.
+/// A lane with its reactor thread. Dropping it tells the peers to leave, and returns at once; in a forked child it does
+/// nothing.
 #[derive(Debug)]
 pub(crate) struct Served {
     lane: Arc<Lane>,
     thread: Mutex<Option<JoinHandle<()>>>,
+    owner: Owner,
 }
 
 impl Served {
@@ -32,7 +34,7 @@ impl Served {
     pub(crate) fn start<T: Transport + 'static>(name: &str, reactor: Reactor<T>) -> io::Result<Self> {
         let lane = reactor.lane.clone();
         let thread = thread::Builder::new().name(name.into()).spawn(|| reactor.run())?;
-        Ok(Self { lane, thread: Mutex::new(Some(thread)) })
+        Ok(Self { lane, thread: Mutex::new(Some(thread)), owner: Owner::default() })
     }
 
     /// Waits until all peers have started.
@@ -55,9 +57,17 @@ impl Served {
     /// # Errors
     /// [`Error::Stuck`] with the workers that did not leave.
     pub(crate) fn close(&self, limit: Duration) -> Result<()> {
+        if !self.owner.is_here() {
+            return Ok(());
+        }
         let stuck = self.lane.close(limit);
         self.join();
         if stuck.is_empty() { Ok(()) } else { Err(Error::Stuck { workers: stuck.join(", "), after: limit }) }
+    }
+
+    /// The process that serves the lane.
+    pub(crate) fn owner(&self) -> Owner {
+        self.owner
     }
 
     /// The lane, for other lanes.
@@ -90,6 +100,8 @@ impl Deref for Served {
 
 impl Drop for Served {
     fn drop(&mut self) {
-        self.note_dropped();
+        if self.owner.is_here() {
+            self.note_dropped();
+        }
     }
 }

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use disco_core::channel::{FrameSize, LaneFacts, Progress, Signal};
-use disco_core::{Channel, Command, Error, Frame, Inbox, Result, WorkerId, WorkerRange};
+use disco_core::{Channel, Command, Error, Frame, Inbox, Owner, Result, WorkerId, WorkerRange};
 
 use super::connection::Connection;
 use super::nodes::NodeOptions;
@@ -23,13 +23,14 @@ const DROP_GRACE: Duration = Duration::from_secs(5);
 const KILL_GRACE: Duration = Duration::from_secs(2);
 
 /// The lane to workers that are processes or nodes of TVM's Disco. Dropping the lane tells the workers to end and
-/// returns at once; workers that are left after 5 s are killed.
+/// returns at once; workers that are left after 5 s are killed. In a forked child, dropping it does nothing.
 pub struct Lane {
     workers: WorkerRange,
     peers: Peers,
     /// Held while the lane starts.
     starting: Mutex<()>,
     running: OnceLock<Arc<Shared>>,
+    owner: Owner,
 }
 
 #[derive(Debug)]
@@ -57,7 +58,7 @@ impl Lane {
     }
 
     fn new(workers: WorkerRange, peers: Peers) -> Self {
-        Self { workers, peers, starting: Mutex::default(), running: OnceLock::new() }
+        Self { workers, peers, starting: Mutex::default(), running: OnceLock::new(), owner: Owner::default() }
     }
 
     fn running(&self) -> Result<&Arc<Shared>> {
@@ -228,6 +229,7 @@ impl Channel for Lane {
     /// Workers of TVM do not understand aborts, so an abort has no effect.
     fn signal(&self, signal: Signal) -> Result<()> {
         let shared = self.running()?;
+        self.owner.check()?;
         match signal {
             Signal::Abort { cause, .. } => {
                 tracing::debug!(%cause, workers = %self.workers, "workers of TVM can't be aborted");
@@ -250,7 +252,7 @@ impl Channel for Lane {
 
     /// After `limit`, processes are killed, and connections to nodes are closed.
     fn close(&self, limit: Duration) -> Result<()> {
-        let Some(shared) = self.running.get() else { return Ok(()) };
+        let Some(shared) = self.running.get().filter(|_| self.owner.is_here()) else { return Ok(()) };
         if !wait_until_over(shared, limit) {
             let mut state = shared.lock();
             state.kill();
@@ -266,7 +268,7 @@ impl Channel for Lane {
 
 impl Drop for Lane {
     fn drop(&mut self) {
-        if let Some(shared) = self.running.get() {
+        if let Some(shared) = self.running.get().filter(|_| self.owner.is_here()) {
             let mut state = shared.lock();
             state.kill_at = Instant::now().checked_add(DROP_GRACE);
             // The packet is valid, so this can't fail.

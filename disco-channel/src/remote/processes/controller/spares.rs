@@ -10,7 +10,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use disco_core::status::SpareStatus;
-use disco_core::{Error, Result, sync};
+use disco_core::{Error, Owner, Result, sync};
 use rustix::event::{PollFd, PollFlags};
 
 use super::launch::Launch;
@@ -32,7 +32,8 @@ const JOIN_LIMIT: Duration = Duration::from_secs(3);
 
 /// Worker processes that are started ahead, and wait where a worker would take its invitation. Lanes to new workers in
 /// the places of lost ones use them, so that a replacement need not wait for the start of a program. Another spare is
-/// started for each that is used or ends. Clones share the spares, which are killed when the last one is dropped.
+/// started for each that is used or ends. Clones share the spares, which are killed when the last one is dropped, except in a
+/// forked child.
 #[derive(Clone)]
 pub struct Spares(Arc<Inner>);
 
@@ -41,6 +42,7 @@ struct Inner {
     /// `None` before the start and after the end.
     running: Mutex<Option<Running>>,
     status: Mutex<Vec<SpareStatus>>,
+    owner: Owner,
 }
 
 struct Running {
@@ -67,7 +69,7 @@ pub(super) struct Spare {
 impl Spares {
     /// `count` spares, once they are [started](Self::start).
     pub fn new(count: usize) -> Self {
-        Self(Arc::new(Inner { count, running: Mutex::default(), status: Mutex::default() }))
+        Self(Arc::new(Inner { count, running: Mutex::default(), status: Mutex::default(), owner: Owner::default() }))
     }
 
     /// Starts the spares in the background, as `launch` starts workers. A spare that can't be started is logged, and tried
@@ -142,7 +144,9 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.end();
+        if self.owner.is_here() {
+            self.end();
+        }
     }
 }
 
