@@ -75,7 +75,7 @@ pub enum LossCause {
     ThreadEnded(Option<String>),
     /// The thread of the worker panicked; the text of the panic.
     Panicked(String),
-    /// Nothing arrived from the peer for this time.
+    /// No complete packet arrived from the peer for this time.
     Silent(Duration),
     /// The peer violated the protocol; how.
     ProtocolViolation(String),
@@ -223,7 +223,7 @@ impl fmt::Display for LossCause {
             LossCause::ThreadEnded(None) => f.write_str("its thread ended before shutdown"),
             LossCause::ThreadEnded(Some(error)) => write!(f, "its thread ended: {error}"),
             LossCause::Panicked(text) => write!(f, "its thread panicked: {text}"),
-            LossCause::Silent(limit) => write!(f, "it has sent nothing for {limit:?}"),
+            LossCause::Silent(limit) => write!(f, "no message came from it for {limit:?}"),
             LossCause::Unread(bytes) => write!(f, "it has left {bytes} bytes unread"),
             LossCause::Unacknowledged(bytes) => write!(
                 f,
@@ -270,11 +270,11 @@ mod tests {
         let silent = || LossCause::Silent(Duration::from_secs(5));
         assert_eq!(
             text(LostPeer::Node { node: node(), behind: 0, workers }, silent()),
-            "node 1 (host) with workers 2 to 3 lost: it has sent nothing for 5s"
+            "node 1 (host) with workers 2 to 3 lost: no message came from it for 5s"
         );
         assert_eq!(
             text(LostPeer::Node { node: node(), behind: 2, workers }, silent()),
-            "node 1 (host) with nodes 2 to 3, which it relayed for, and workers 2 to 3 lost: it has sent nothing for 5s"
+            "node 1 (host) with nodes 2 to 3, which it relayed for, and workers 2 to 3 lost: no message came from it for 5s"
         );
         let killed =
             LossCause::ProcessEnded { end: ProcessEnd::Signaled { signal: 9, core_dumped: false }, connected: true };

@@ -324,7 +324,7 @@ mod tests {
             round_trip: Some(Duration::from_micros(250)),
             ..ConnectionStatus::default()
         };
-        let state = NodeState::Ended("it has sent nothing for 5s".into());
+        let state = NodeState::Ended("no message came from it for 5s".into());
         let mut node = NodeStatus::new(1, "node 1 (host)".into(), WorkerRange::new(1..2), state);
         node.connection = Some(connection);
         status.nodes.push(node);

@@ -44,8 +44,8 @@
 //!    [`stuck`](controller::Controller::stuck) has the workers that did not leave.
 //!
 //! # Driving a member's end
-//! One thread drives it. `BytesReceived` comes after each read from the socket, before the messages in these bytes; `Closed`
-//! and `Failed` end it; `Timeout` comes at `next_timeout`.
+//! One thread drives it. `PartReceived` comes after packets that are no messages of their own: parts of a large message;
+//! `Closed` and `Failed` end it; `Timeout` comes at `next_timeout`.
 //!
 //! 1. [`Joining::new`](member::joining::Joining::new) with HELLO or JOIN. `next_action` until `None`, then `handle` the next
 //!    event, and so on until the action `Taken`, `Retry` or `Refused`.

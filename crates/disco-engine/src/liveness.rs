@@ -1,4 +1,5 @@
-//! Heartbeats and silence timeouts of both ends of a connection.
+//! Heartbeats and silence timeouts of both ends of a connection. Only complete packets are signs of life: bytes of a packet
+//! whose length was damaged on the way would never complete it.
 
 use std::time::{Duration, Instant};
 
@@ -9,14 +10,14 @@ pub(crate) struct Liveness {
     silence: Duration,
     /// Silence that is allowed in addition.
     extra: Duration,
-    /// When bytes came last, or silence was excused.
+    /// When a complete packet came last, or silence was excused.
     last_received: Instant,
     /// When this end sent its last heartbeat.
     last_sent: Instant,
 }
 
 impl Liveness {
-    /// This end sends every `heartbeat`; the other end is lost after `silence` without a byte. Both count from `now`;
+    /// This end sends every `heartbeat`; the other end is lost after `silence` without a complete packet. Both count from `now`;
     /// [`Duration::MAX`] disables either.
     pub(crate) fn new(heartbeat: Duration, silence: Duration, now: Instant) -> Self {
         Self { heartbeat, silence, extra: Duration::ZERO, last_received: now, last_sent: now }
@@ -31,7 +32,7 @@ impl Liveness {
         self.silence.saturating_add(self.extra)
     }
 
-    /// Records that bytes came.
+    /// Records that a complete packet came.
     pub(crate) fn received(&mut self, now: Instant) {
         self.last_received = self.last_received.max(now);
     }
@@ -46,12 +47,12 @@ impl Liveness {
         self.received(now);
     }
 
-    /// When bytes came last.
+    /// When a complete packet came last.
     pub(crate) fn last_received(&self) -> Instant {
         self.last_received
     }
 
-    /// Time since bytes came last.
+    /// Time since a complete packet came last.
     pub(crate) fn silence(&self, now: Instant) -> Duration {
         now.saturating_duration_since(self.last_received)
     }
@@ -111,7 +112,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn the_silence_timeout_counts_from_the_last_byte_or_excuse() {
+    fn the_silence_timeout_counts_from_the_last_packet_or_excuse() {
         let start = Instant::now();
         let mut liveness = Liveness::new(Duration::MAX, 5 * SECOND, start);
         assert_eq!(liveness.is_silent(start + 4 * SECOND), None);

@@ -300,7 +300,7 @@ fn the_error_names_a_rank_killed_on_another_host() {
 #[test]
 fn the_error_names_a_rank_stopped_on_another_host() {
     let Some((error, after)) = error_after("-STOP", &[]) else { return };
-    assert_eq!(error, "disco: rank 2 on host2 with worker 2 lost: it has sent nothing for 5s");
+    assert_eq!(error, "disco: rank 2 on host2 with worker 2 lost: no message came from it for 5s");
     assert!(after < Duration::from_secs(20), "after {after:?}");
 }
 

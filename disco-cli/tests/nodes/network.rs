@@ -112,7 +112,7 @@ fn a_path_that_drops_large_packets_is_a_loss_that_names_the_mtu() {
     assert!(lost.contains(") with worker 1 lost: its machine has not acknowledged about "), "{text}");
     assert!(lost.contains("packets of full size may be dropped on the way; compare the MTU"), "{text}");
     let told = err(&node.wait_with_output().unwrap());
-    assert!(told.contains("disco: the controller lost: it has sent nothing for 5s"), "{told}");
+    assert!(told.contains("disco: the controller lost: no message came from it for 5s"), "{told}");
 }
 
 fn a_node_whose_packets_are_dropped_prints_that_there_is_no_answer() {

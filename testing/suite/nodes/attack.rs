@@ -5,12 +5,13 @@ use std::time::{Duration, Instant};
 
 use disco::{LaneSession, Session, SessionExt, block_on};
 
-use crate::link::{Attack, Proxy, behind};
+use crate::link::{Attack, Proxy};
 use crate::programs::{TEST_TIMEOUT, builder, complaint, end, node, with};
 
 crate::tests!(
     changed_bytes_to_the_controller_are_the_loss_of_the_node,
     changed_bytes_to_a_node_are_the_loss_of_the_controller,
+    a_damaged_length_is_a_loss_after_the_silence_limit_although_bytes_come,
     values_are_encrypted_unless_both_ends_turn_it_off,
     a_node_that_does_not_encrypt_is_rejected_with_the_reason_on_both_ends,
     a_controller_that_does_not_encrypt_is_rejected_with_the_reason_on_both_ends,
@@ -35,8 +36,18 @@ fn failure(session: &LaneSession) -> String {
 /// The error of a session and the last output of its node, after an attack on the bytes to the controller or to the
 /// node.
 fn attacked(is_up: bool, attack: Attack) -> (String, String) {
-    let silence = Duration::from_secs(1);
-    let (session, proxy, node) = behind(builder(2, 1).silence(silence), Proxy::start);
+    attacked_if_it(true, is_up, attack)
+}
+
+/// [`attacked`], for a session that encrypts or not.
+fn attacked_if_it(encrypts: bool, is_up: bool, attack: Attack) -> (String, String) {
+    let builder = builder(2, 1).silence(Duration::from_secs(1)).node_options(|nodes| nodes.encrypts = Some(encrypts));
+    let (session, (proxy, node)) = with(builder, |address| {
+        let proxy = Proxy::start(address);
+        let node = node(proxy.address()).env("DISCO_ENCRYPT", if encrypts { "1" } else { "0" }).spawn().unwrap();
+        (proxy, node)
+    });
+    let session = session.unwrap();
     block_on(session.sync_all()).unwrap();
     proxy.attack(is_up, attack);
     let error = failure(&session);
@@ -65,6 +76,16 @@ fn changed_bytes_to_a_node_are_the_loss_of_the_controller() {
             noticed.contains(" of the encrypted connection was changed on its way"),
             "{attack:?}: {noticed} {other}"
         );
+    }
+}
+
+fn a_damaged_length_is_a_loss_after_the_silence_limit_although_bytes_come() {
+    let silent = "no message came from it for 1s";
+    for encrypts in [true, false] {
+        let (error, told) = attacked_if_it(encrypts, true, Attack::Lengthen);
+        assert!(error.starts_with("node 1 (") && error.ends_with(silent), "{error}\n{told}");
+        let (error, told) = attacked_if_it(encrypts, false, Attack::Lengthen);
+        assert!(told.contains(&format!("the controller lost: {silent}")), "{error}\n{told}");
     }
 }
 

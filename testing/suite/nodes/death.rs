@@ -70,7 +70,7 @@ fn a_stopped_node_is_lost_after_the_silence_limit() {
     let (session, mut node) = pair(builder(2, 2).silence(Duration::from_millis(500)).heartbeat(HEARTBEAT));
     let error = error_after_signal(&session, node.id().into(), Signal::STOP);
     let error = first_line(&error);
-    assert!(error.starts_with("node 1 (") && error.ends_with("lost: it has sent nothing for 500ms"), "{error}");
+    assert!(error.starts_with("node 1 (") && error.ends_with("lost: no message came from it for 500ms"), "{error}");
     node.kill().unwrap();
     node.wait().unwrap();
 }
@@ -151,7 +151,7 @@ fn a_stopped_node_that_the_session_started_is_killed() {
     // Killed after the silence limit.
     let (session, pid) = start();
     let error = block_on(session.sync_all()).unwrap_err().to_string();
-    assert!(error.ends_with("it has sent nothing for 1s"), "{error}");
+    assert!(error.ends_with("no message came from it for 1s"), "{error}");
     wait_for_end_of(pid);
     block_on(session.shutdown()).unwrap();
     // Killed when the session is dropped before the silence limit.

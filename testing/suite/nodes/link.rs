@@ -63,6 +63,8 @@ pub(crate) enum Attack {
     Reorder,
     /// Sends the bytes back to their sender, too.
     Reflect,
+    /// Increases the length of the first packet or encrypted record to more than will come.
+    Lengthen,
 }
 
 /// A mode: connections stay open, but nothing is forwarded.
@@ -199,6 +201,7 @@ fn pump(mut from: TcpStream, mut to: TcpStream, delay: Duration, state: &Arc<Lin
                 held = Some(bytes);
                 continue;
             }
+            Some(Attack::Lengthen) => bytes[..2].fill(0xf0),
             Some(Attack::Reflect) => from.write_all(&bytes).unwrap(),
             None => bytes.extend(held.take().into_iter().flatten()),
         }
@@ -306,12 +309,12 @@ fn a_silent_link_is_a_loss_on_both_ends_after_the_silence_limit() {
             session.call_named("tests.barriers", (1, 3)).await.unwrap();
             proxy.stop_forwarding();
             let error = first_line(&session.sync_all().await.unwrap_err());
-            assert!(error.starts_with("node 1 (") && error.ends_with("it has sent nothing for 600ms"), "{error}");
+            assert!(error.starts_with("node 1 (") && error.ends_with("no message came from it for 600ms"), "{error}");
             session.shutdown().await.unwrap();
         });
         let told = complaint(node);
         let last = told.lines().next_back().unwrap();
-        assert!(last.starts_with("disco: the controller lost: it has sent nothing for 600ms"), "{told}");
+        assert!(last.starts_with("disco: the controller lost: no message came from it for 600ms"), "{told}");
         programs::wait_for_end_of(pid);
     }
 }

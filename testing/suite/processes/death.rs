@@ -152,7 +152,7 @@ fn a_worker_stopped_during_a_collective_is_lost_after_the_silence_limit() {
     call(&session, "tests.reduce", (4 << 20, 1_000_000, NOBODY)).unwrap();
     wait_until_in_collective(&session, 0..3);
     kill_process(pid, Signal::STOP).unwrap();
-    assert_eq!(lost(session), "worker 2 lost: it has sent nothing for 700ms");
+    assert_eq!(lost(session), "worker 2 lost: no message came from it for 700ms");
 }
 
 fn a_worker_that_exits_in_a_function_is_lost_with_its_status() {
@@ -194,7 +194,7 @@ fn a_stopped_worker_is_lost_after_the_silence_limit_and_killed() {
     let session = Builder::processes(3).silence(Duration::from_millis(500)).start().unwrap();
     let pid = pid_of(&session, 1);
     kill_process(pid, Signal::STOP).unwrap();
-    assert_eq!(lost(session), "worker 1 lost: it has sent nothing for 500ms");
+    assert_eq!(lost(session), "worker 1 lost: no message came from it for 500ms");
     assert!(!is_alive(pid.as_raw_nonzero().get() as u32));
 }
 

@@ -60,7 +60,7 @@ fn an_invited_worker_that_is_stopped_is_lost_and_killed() {
     let (session, mut children) = start();
     kill_process(Pid::from_child(&children[0]), Signal::STOP).unwrap();
     let error = block_on(session.sync_all()).unwrap_err().to_string();
-    assert_eq!(error, "worker 1 lost: it has sent nothing for 700ms");
+    assert_eq!(error, "worker 1 lost: no message came from it for 700ms");
     block_on(session.shutdown()).unwrap();
     assert_eq!(children[0].wait().unwrap().to_string(), "signal: 9 (SIGKILL)");
     children[1].wait().unwrap();

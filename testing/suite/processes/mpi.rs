@@ -38,7 +38,7 @@ fn a_rank_killed_inside_a_collective_of_mpi_is_lost_with_its_signal() {
 
 fn a_rank_stopped_inside_a_collective_of_mpi_is_lost_after_the_silence_limit() {
     let Some(said) = end_of("STOP") else { return };
-    assert_eq!(said, "worker 2 lost: it has sent nothing for 700ms");
+    assert_eq!(said, "worker 2 lost: no message came from it for 700ms");
 }
 
 fn a_rank_that_exits_without_finalizing_is_lost_with_its_status() {

@@ -58,9 +58,9 @@ pub enum Event {
     Message(Conn, Message),
     /// Bytes came that are not a message, or a message came without its descriptor.
     InvalidMessage(Conn, Error),
-    /// A part of a message came; or bytes wait in the socket while the inbox accepts no large reply. Counts as a sign
-    /// of life.
-    BytesReceived(Conn),
+    /// A packet came that is a part of a large message; or bytes wait in the socket while the inbox accepts no large reply.
+    /// Counts as a sign of life.
+    PartReceived(Conn),
     /// The connection was closed or has failed, with the system's reason if it gives one.
     Hung(Conn, Option<String>),
     /// A write was refused: the other end has left this many bytes unread.

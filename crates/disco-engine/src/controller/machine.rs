@@ -141,7 +141,7 @@ impl Controller {
                 Some(peer) => self.receive(*peer, conn, message, now),
                 None => self.admit(conn, message, now),
             },
-            Event::BytesReceived(conn) => {
+            Event::PartReceived(conn) => {
                 if let Some(index) = self.conns.get(&conn) {
                     self.peers[*index].liveness.received(now);
                 }

@@ -315,7 +315,7 @@ fn a_silent_node_is_lost_unless_the_controller_did_not_run() {
         bench.pass(1000 * MS);
         bench.send_from(0, Message::Alive(Times::default()));
     }
-    assert_eq!(bench.done(), ["node 2 (host) with workers 2 to 3 lost: it has sent nothing for 5s"]);
+    assert_eq!(bench.done(), ["node 2 (host) with workers 2 to 3 lost: no message came from it for 5s"]);
     // The controller has sent heartbeats meanwhile.
     assert!(bench.sent_to(0).len() >= 5);
     // The reactor thread did not run.
@@ -323,7 +323,7 @@ fn a_silent_node_is_lost_unless_the_controller_did_not_run() {
     bench.on(Event::Timer);
     assert!(bench.done().is_empty());
     bench.pass(SILENCE);
-    assert_eq!(bench.done(), ["node 1 (host) with workers 0 to 1 lost: it has sent nothing for 5s", "Over"]);
+    assert_eq!(bench.done(), ["node 1 (host) with workers 0 to 1 lost: no message came from it for 5s", "Over"]);
 }
 
 #[test]

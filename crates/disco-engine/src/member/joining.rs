@@ -84,7 +84,7 @@ impl Joining {
         }
         match event {
             // The timeout of a worker process covers the whole answer.
-            Event::BytesReceived if self.worker.is_none() => self.liveness.received(now),
+            Event::PartReceived if self.worker.is_none() => self.liveness.received(now),
             Event::Message(message) => self.receive(message, now),
             Event::Closed => self.fail(LossCause::ConnectionClosed),
             Event::Failed(error) => self.end(Action::Refused(error)),

@@ -105,8 +105,8 @@ pub(super) enum Phase {
 )]
 #[derive(Debug)]
 pub enum Event {
-    /// Bytes of the controller came, perhaps only a part of a message.
-    BytesReceived,
+    /// A packet of the controller came that is a part of a large message.
+    PartReceived,
     /// A message of the controller.
     Message(Message),
     /// The controller has closed the connection.
@@ -294,7 +294,7 @@ impl Member {
 
     fn serve(&mut self, event: Event, now: Instant) -> Result<()> {
         match event {
-            Event::BytesReceived => self.liveness.received(now),
+            Event::PartReceived => self.liveness.received(now),
             Event::Message(message) => self.receive(message, now)?,
             Event::Closed if self.is_leaving() => self.stop_quietly(),
             Event::Closed => return Err(controller_lost(LossCause::ConnectionClosed)),

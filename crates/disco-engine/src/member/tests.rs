@@ -122,7 +122,7 @@ fn a_leaving_node_ignores_transfers_and_their_frames() {
 #[test]
 fn a_node_whose_controller_is_silent_or_lost_stops_its_workers() {
     let now = Instant::now();
-    let why = "controller lost: it has sent nothing for 5s";
+    let why = "controller lost: no message came from it for 5s";
     let mut silent = node(now);
     for second in 1..5 {
         assert!(after(&mut silent, Event::Timeout, now + second * SECOND).contains(&"send Alive".to_owned()));
@@ -261,7 +261,7 @@ fn joining_ends_when_the_member_is_accepted_refused_or_timed_out() {
     assert_eq!(after(&mut hello(), bye(), now)[1], "the controller refuses worker 1: full");
     assert_eq!(after(&mut hello(), Event::Closed, now)[1], "the controller lost: it closed the connection");
     let mut slow = hello();
-    assert_eq!(after(&mut slow, Event::BytesReceived, now + 20 * SECOND).len(), 1);
+    assert_eq!(after(&mut slow, Event::PartReceived, now + 20 * SECOND).len(), 1);
     assert_eq!(after(&mut slow, Event::Timeout, now + 30 * SECOND), ["the controller lost: it did not answer"]);
 }
 

@@ -318,7 +318,7 @@ impl World {
             return;
         }
         match what {
-            Arrival::Part => self.notify_controller(Event::BytesReceived(conn)),
+            Arrival::Part => self.notify_controller(Event::PartReceived(conn)),
             Arrival::End => self.notify_controller(Event::Hung(conn, None)),
             Arrival::Bytes(bytes) if !self.controller.listens.contains(&conn) => {
                 self.notify_controller(Event::Bytes(conn, bytes.to_vec()));

@@ -7,7 +7,7 @@ use disco_core::wire::{Hello, Join, Message};
 use disco_core::{Error, WorkerId};
 
 use super::host::Host;
-use super::link::{Arrival, Side};
+use super::link::{Arrival, GARBAGE, Side};
 use super::phase::functions;
 use super::plan::{Disruption, Kind};
 use super::terms::{SECRET, SILENCE, messages, secret};
@@ -147,6 +147,7 @@ impl World {
             Disruption::Reset(host)
             | Disruption::HalfOpen(host)
             | Disruption::OneWay(host, _)
+            | Disruption::Damaged(host, _)
             | Disruption::Garbage(host)
             | Disruption::Slow(host) => {
                 let host = &self.hosts[host];
@@ -168,9 +169,11 @@ impl World {
         self.must_be_lost(host);
         match disruption {
             Disruption::Reset(_) => self.reset(link),
-            Disruption::Garbage(_) => self.host_writes(host, &[7u8; 30][..].into(), Order::Urgent),
+            Disruption::Garbage(_) => self.host_writes(host, &GARBAGE.into(), Order::Urgent),
             Disruption::OneWay(_, true) => self.links[link].cut(Side::Member),
             Disruption::OneWay(_, false) => self.links[link].cut(Side::Controller),
+            Disruption::Damaged(_, true) => self.links[link].damage(Side::Member),
+            Disruption::Damaged(_, false) => self.links[link].damage(Side::Controller),
             _ => [Side::Member, Side::Controller].into_iter().for_each(|side| self.links[link].cut(side)),
         }
     }

@@ -132,7 +132,7 @@ impl World {
             return;
         }
         match what {
-            Arrival::Part => self.notify_host(index, Event::BytesReceived),
+            Arrival::Part => self.notify_host(index, Event::PartReceived),
             Arrival::End => self.host_is_cut_off(index),
             Arrival::Bytes(bytes) => {
                 if let Phase::Proving(_) = self.hosts[index].phase {

@@ -10,6 +10,8 @@ use crate::limits::CHUNK_BYTES;
 
 /// Size of the simulated socket buffers of one direction.
 const SOCKET_BYTES: usize = 512 << 10;
+/// Bytes that are not a message.
+pub(super) const GARBAGE: &[u8] = &[7; 30];
 
 /// The receiving end of a direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +48,8 @@ struct Pipe {
     is_deaf: bool,
     /// The network drops all bytes; neither end is told.
     is_cut: bool,
+    /// The network has changed the length of a packet: bytes of it that have come.
+    damaged: Option<usize>,
 }
 
 struct Item {
@@ -78,6 +82,11 @@ impl Link {
     /// Drops all further bytes towards an end.
     pub(super) fn cut(&mut self, to: Side) {
         self.pipe(to).is_cut = true;
+    }
+
+    /// Changes the length of the next packet towards an end, to the largest that is accepted.
+    pub(super) fn damage(&mut self, to: Side) {
+        self.pipe(to).damaged.get_or_insert(0);
     }
 
     /// Whether both ends have closed it.
@@ -195,9 +204,19 @@ impl World {
         if pipe.is_deaf {
             return;
         }
+        let what = match (&mut pipe.damaged, slice.what) {
+            (Some(came), Arrival::Part | Arrival::Bytes(_)) => {
+                *came += slice.size;
+                if *came < CHUNK_BYTES {
+                    return;
+                }
+                Arrival::Bytes(GARBAGE.into())
+            }
+            (_, what) => what,
+        };
         match to {
-            Side::Member => self.member_receives(link, slice.what),
-            Side::Controller => self.controller_receives(link, slice.what),
+            Side::Member => self.member_receives(link, what),
+            Side::Controller => self.controller_receives(link, what),
         }
     }
 

@@ -39,6 +39,8 @@ pub(super) enum Disruption {
     HalfOpen(usize),
     /// The network drops the bytes of one direction.
     OneWay(usize, bool),
+    /// The network changes the length of a packet in one direction, so that its end seems to be late.
+    Damaged(usize, bool),
     /// A node reports one of its workers as lost.
     LoseWorker(usize),
     /// A worker process exits by itself, with this status.
@@ -166,7 +168,7 @@ impl Plan {
         let host = random.of(0..self.hosts as u64) as usize;
         let when = if random.percent(30) { random.of(0..500_000) } else { random.of(0..15 * SECOND) };
         let long = random.of(100_000..12 * SECOND);
-        let disruption = match random.of(0..15) {
+        let disruption = match random.of(0..16) {
             0 => Disruption::Kill(host),
             1 if !self.has_processes() && when < 500_000 && self.names_itself(host) => Disruption::Restart(host),
             2 => Disruption::Freeze(Some(host), long),
@@ -181,6 +183,8 @@ impl Plan {
             10 if self.kind == Kind::Processes => Disruption::Exit(host, random.of(0..3) as u8),
             11 => Disruption::Stall(long),
             12 => Disruption::Suspend(long),
+            // No network is below a Unix socket.
+            13 if self.kind == Kind::Nodes => Disruption::Damaged(host, random.percent(50)),
             _ => Disruption::Intruder(random.of(0..5) as u8),
         };
         self.disruptions.push((when, disruption));

@@ -136,16 +136,19 @@ fn wait(
 
 /// The next event of a connection, from bytes that were read already, or from at most `rounds` further reads.
 fn next_event(incoming: &mut Incoming, connection: &Connection, rounds: &mut u32) -> Option<Event> {
-    match incoming.next() {
-        Ok(None) => {}
-        Ok(Some(message)) => return Some(Event::Message(message)),
-        Err(error) => return Some(violation(&error)),
-    }
-    *rounds = rounds.checked_sub(1)?;
-    match incoming.fill(connection) {
-        Ok(true) => Some(Event::BytesReceived),
-        Ok(false) => incoming.is_closed().then_some(Event::Closed),
-        Err(error) => Some(violation(&error)),
+    loop {
+        match incoming.next() {
+            Ok(None) if incoming.take_part() => return Some(Event::PartReceived),
+            Ok(None) => {}
+            Ok(Some(message)) => return Some(Event::Message(message)),
+            Err(error) => return Some(violation(&error)),
+        }
+        *rounds = rounds.checked_sub(1)?;
+        match incoming.fill(connection) {
+            Ok(true) => {}
+            Ok(false) => return incoming.is_closed().then_some(Event::Closed),
+            Err(error) => return Some(violation(&error)),
+        }
     }
 }
 

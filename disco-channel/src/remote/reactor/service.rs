@@ -117,7 +117,7 @@ impl<T: Transport> Reactor<T> {
                 }
             }
             // Held connections are not read, so their silence must not count.
-            held.into_iter().for_each(|conn| self.step(Event::BytesReceived(conn)));
+            held.into_iter().for_each(|conn| self.step(Event::PartReceived(conn)));
             if timeout.is_some_and(|timeout| Instant::now() >= timeout) {
                 self.step(Event::Timer);
             }
@@ -281,19 +281,14 @@ impl<T: Transport> Reactor<T> {
             } else {
                 match reading.incoming.fill(&reading.connection) {
                     Ok(came) => match self.take_messages(conn, may_hold) {
-                        Ok(is_whole) if came => {
-                            if !is_whole {
-                                self.step(Event::BytesReceived(conn));
-                            }
-                            continue;
-                        }
-                        Ok(_) if self.connections.get(&conn).is_some_and(|reading| reading.incoming.is_held()) => {
+                        Ok(()) if came => continue,
+                        Ok(()) if self.connections.get(&conn).is_some_and(|reading| reading.incoming.is_held()) => {
                             return true;
                         }
-                        Ok(_) if self.connections.get(&conn).is_some_and(|reading| reading.incoming.is_closed()) => {
+                        Ok(()) if self.connections.get(&conn).is_some_and(|reading| reading.incoming.is_closed()) => {
                             Event::Hung(conn, None)
                         }
-                        Ok(_) => return true,
+                        Ok(()) => return true,
                         Err(error) => Event::InvalidMessage(conn, error.into()),
                     },
                     Err(error) => Event::InvalidMessage(conn, error),
@@ -305,17 +300,21 @@ impl<T: Transport> Reactor<T> {
         false
     }
 
-    /// Handles all complete messages. Returns whether there were any.
-    fn take_messages(&mut self, conn: Conn, may_hold: bool) -> Result<bool, WireError> {
-        let mut is_any = false;
+    /// Handles all complete messages.
+    fn take_messages(&mut self, conn: Conn, may_hold: bool) -> Result<(), WireError> {
         while let Some(reading) = self.connections.get_mut(&conn) {
             let message = reading.incoming.next_if(|| !may_hold || self.inbox.accepts_large_replies())?;
             reading.connection.note_received(reading.incoming.moved());
-            let Some(message) = message else { break };
-            is_any = true;
+            let has_part = reading.incoming.take_part();
+            let Some(message) = message else {
+                if has_part {
+                    self.step(Event::PartReceived(conn));
+                }
+                break;
+            };
             self.step(Event::Message(conn, message));
         }
-        Ok(is_any)
+        Ok(())
     }
 
     /// Closes connections that have refused a packet: their peers have missed a message.

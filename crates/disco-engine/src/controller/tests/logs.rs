@@ -57,7 +57,7 @@ fn a_connection_that_closes_is_logged_with_the_peer_and_the_reason() {
 fn a_silent_peer_is_logged_as_lost() {
     let mut bench = Bench::running(1);
     let lines = logged(|| bench.pass(SILENCE + MS));
-    let lost = "INFO a peer is lost error=node 1 (host) with workers 0 to 1 lost: it has sent nothing for 5s";
+    let lost = "INFO a peer is lost error=node 1 (host) with workers 0 to 1 lost: no message came from it for 5s";
     assert!(lines.iter().any(|line| line == lost), "{lines:?}");
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io::IoSliceMut;
-use std::mem::MaybeUninit;
+use std::mem::{self, MaybeUninit};
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -44,6 +44,8 @@ pub(crate) struct Incoming {
     opener: Option<Opener>,
     /// The next message is a large reply in shared memory that was not accepted.
     is_held: bool,
+    /// A packet was taken that is no message of its own.
+    has_part: bool,
 }
 
 impl Incoming {
@@ -65,6 +67,7 @@ impl Incoming {
             is_closed: false,
             opener: None,
             is_held: false,
+            has_part: false,
         }
     }
 
@@ -172,6 +175,11 @@ impl Incoming {
         Ok(received.bytes)
     }
 
+    /// Whether a complete packet was taken that is no message of its own, since the last call: a part of a large message.
+    pub(crate) fn take_part(&mut self) -> bool {
+        mem::take(&mut self.has_part)
+    }
+
     /// Takes the next complete message.
     ///
     /// # Errors
@@ -208,7 +216,7 @@ impl Incoming {
                 message => Some(message),
             };
             match message {
-                None => {}
+                None => self.has_part = true,
                 Some(Message::Beside) if !accepts_large() => {
                     self.unread.start = start;
                     self.is_held = true;
@@ -265,7 +273,7 @@ impl Incoming {
             return Ok(None);
         }
         // Frees the memory of the complete packet.
-        let parts = std::mem::take(&mut self.parts);
+        let parts = mem::take(&mut self.parts);
         match Packet::split(&parts)? {
             (packet, []) => Message::decode(packet.with_beside(self.beside.clone())).map(Some),
             (_, rest) => Err(WireError::Trailing(rest.len())),
