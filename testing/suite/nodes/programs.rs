@@ -9,6 +9,7 @@ use std::{env, thread};
 
 use disco::{Announce, Builder, JoinOptions, LaneSession, SessionExt, SessionKind, Token, WorkerId, block_on};
 use disco_conformance::waiting;
+use rustix::process::{Resource, Rlimit, setrlimit};
 
 use crate::with_session::with_session;
 
@@ -143,12 +144,22 @@ pub(crate) fn run() -> Option<ExitCode> {
         "controller" => controller(Builder::nodes(3, 2)),
         "tree-controller" => controller(Builder::nodes(3, 2).node_options(|nodes| nodes.fan_out = Some(1))),
         "late" => late(),
+        "few files" => few_files(),
         other => match other.strip_prefix(NODE_OF) {
             Some(workers) => join(workers.parse().unwrap()),
             None => panic!("there is no program `{other}`"),
         },
     }
     Some(ExitCode::SUCCESS)
+}
+
+/// Starts a session with as many open files as its argument says, and prints the error.
+fn few_files() {
+    disco::init();
+    let limit = env::args().next_back().unwrap().parse().ok();
+    setrlimit(Resource::Nofile, Rlimit { current: limit, maximum: limit }).unwrap();
+    let session = Builder::new(SessionKind::Nodes, 2).start_deadline(Duration::from_secs(1)).start();
+    println!("{}", session.map_or_else(|error| error.to_string(), |_| "works".to_owned()));
 }
 
 /// Calls a function that prints, on the workers of a node.

@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use disco::{Announce, Builder, Session, SessionKind, Token, block_on};
+use disco_channel::nodes::{Announcement, NodeProcess};
 use disco_core::wire::VERSION;
 use disco_engine::handshake::{ANSWER_BYTES, ControllerHandshake, VERDICT_BYTES};
 
@@ -41,6 +42,8 @@ crate::tests!(
     a_node_with_another_number_of_workers_is_rejected_with_the_reason_on_both_ends,
     the_start_error_lists_all_rejected_nodes,
     a_node_whose_workers_can_not_start_is_lost_with_the_reason,
+    a_node_with_too_few_files_to_join_ends_and_fails_the_start,
+    a_controller_with_just_enough_files_accepts_its_node,
     a_node_with_an_invalid_environment_fails_with_the_variable,
 );
 
@@ -399,6 +402,35 @@ fn a_node_whose_workers_can_not_start_is_lost_with_the_reason() {
     assert!(error.starts_with("node 1 (") && error.contains(") with workers 4 to 7 lost: "), "{error}");
     assert!(error.contains("Too many open files"), "{error}");
     assert!(told.contains("Too many open files"), "{told}");
+}
+
+fn a_node_with_too_few_files_to_join_ends_and_fails_the_start() {
+    // With more files, the node joins.
+    for files in 3..8 {
+        let start = move |announcement: &Announcement| {
+            let mut shell = std::process::Command::new("sh");
+            let this = node(announcement.address);
+            shell.args(["-c", &format!("ulimit -n {files}; exec \"$0\"")]).arg(this.get_program());
+            this.get_envs().for_each(|(name, value)| _ = shell.env(name, value.unwrap()));
+            let shell = shell.stdin(Stdio::null()).stderr(Stdio::null()).spawn();
+            Ok(vec![NodeProcess::new(shell.map_err(|error| disco::Error::system("sh", error))?)?])
+        };
+        let session = builder(2, 1).node_options(|nodes| nodes.announce = Some(Announce::starting(start)));
+        let error = session.start().unwrap_err().to_string();
+        assert!(error.starts_with("node 1 ") && error.contains("with worker 1 lost: "), "{files}: {error}");
+    }
+}
+
+fn a_controller_with_just_enough_files_accepts_its_node() {
+    let starts = (6..12).map(|files| {
+        let output = command("few files").arg(files.to_string()).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    });
+    let starts: Vec<String> = starts.collect();
+    assert!(starts.iter().all(|said| said.contains("Too many open files")), "{starts:?}");
+    // The start without a file for the connection.
+    let unaccepted = starts.iter().filter(|said| said.contains("did not join; refused: the system: "));
+    assert_eq!(unaccepted.count(), 1, "{starts:?}");
 }
 
 fn a_node_with_an_invalid_environment_fails_with_the_variable() {

@@ -17,6 +17,7 @@ use rustix::event::{PollFd, PollFlags};
 use super::lane::Lane;
 use super::status::Clients;
 use super::transport::{Accepted, Transport};
+use crate::remote::open_files;
 use crate::remote::process::Process;
 use crate::remote::reactor::{Connection, DESCRIPTOR_RETRY_DELAY, Incoming, Poller};
 
@@ -218,7 +219,7 @@ impl<T: Transport> Reactor<T> {
     }
 
     fn accept(&mut self) {
-        for _ in 0..MAX_ACCEPTS_PER_TURN {
+        for accepted in 0..MAX_ACCEPTS_PER_TURN {
             match self.transport.accept() {
                 Ok(None) => {}
                 Ok(Some(Accepted { connection, origin, bytes, limit })) => {
@@ -231,6 +232,8 @@ impl<T: Transport> Reactor<T> {
                 // The other end has closed the connection already.
                 Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted) => {
                 }
+                // The system refuses a descriptor before it looks for a connection, and none may wait.
+                Err(error) if accepted > 0 && open_files::is_at_limit(&error) => break,
                 // For instance, too many descriptors are open.
                 Err(error) => return self.step(Event::Closed(error)),
             }

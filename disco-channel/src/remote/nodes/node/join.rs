@@ -23,6 +23,7 @@ use rustix::process::getppid;
 use super::children::Listener;
 use super::stop::StopHandle;
 use crate::remote::nodes::{self, addresses};
+use crate::remote::open_files;
 use crate::remote::reactor::member as driver;
 use crate::remote::reactor::{Connection, Incoming, Waker};
 
@@ -141,6 +142,15 @@ impl Failed {
         if is_absent { Self::NoListener(why) } else { Self::ForNow(why) }
     }
 
+    /// The system refuses this end of a connection. Another attempt can't succeed if this process has too many open files.
+    fn of_system(error: io::Error) -> Self {
+        if open_files::is_at_limit(&error) {
+            Self::ForGood(Error::system("the system refuses a connection to the controller", error))
+        } else {
+            Self::for_now(error.to_string(), error.kind() == io::ErrorKind::ConnectionRefused)
+        }
+    }
+
     fn why(self) -> String {
         match self {
             Self::ForNow(why) | Self::NoListener(why) | Self::Refused(why) => why,
@@ -248,9 +258,8 @@ fn attempt(
     listener: &mut Option<Listener>,
 ) -> Result<Told, Failed> {
     let (stream, (world, keys)) = enter(options, end)?;
-    let for_now = |error: io::Error| Failed::ForNow(error.to_string());
-    let own = stream.local_addr().map_err(for_now)?;
-    let connection = Arc::new(nodes::connection(stream, waker.clone()).map_err(for_now)?);
+    let own = stream.local_addr().map_err(Failed::of_system)?;
+    let connection = Arc::new(nodes::connection(stream, waker.clone()).map_err(Failed::of_system)?);
     let functions = function::names().into_iter().map(str::to_owned).collect();
     let mut incoming = Incoming::new(MAX_PACKET_BYTES);
     if let Some(keys) = keys {
@@ -299,6 +308,7 @@ pub(in crate::remote::nodes) fn enter(options: &JoinOptions, end: Instant) -> Re
     for address in addresses {
         match enter_at(address, options, end.min(Instant::now() + share)) {
             Ok(entered) => return Ok(entered),
+            Err(failed @ Failed::ForGood(_)) => return Err(failed),
             Err(failed) => {
                 is_refused |= matches!(failed, Failed::Refused(_));
                 is_absent &= matches!(failed, Failed::NoListener(_));
@@ -331,6 +341,7 @@ fn connect_to_one_of(addresses: &[SocketAddr], end: Instant) -> Result<TcpStream
     for (index, address) in addresses.iter().enumerate() {
         match connect_to(address, left(end) / (addresses.len() - index) as u32) {
             Ok(stream) => return Ok(stream),
+            Err(failed @ Failed::ForGood(_)) => return Err(failed),
             Err(failed) => {
                 is_absent &= matches!(failed, Failed::NoListener(_));
                 reasons.push(format!("{address}: {}", failed.why()));
@@ -346,7 +357,7 @@ fn connect_to(address: &SocketAddr, limit: Duration) -> Result<TcpStream, Failed
         io::ErrorKind::TimedOut => Failed::ForNow(format!(
             "no answer within {limit:.1?}: a firewall drops the packets, or the machine is not up"
         )),
-        kind => Failed::for_now(error.to_string(), kind == io::ErrorKind::ConnectionRefused),
+        _ => Failed::of_system(error),
     })
 }
 
