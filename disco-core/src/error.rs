@@ -225,7 +225,7 @@ pub enum Error {
     Busy(&'static str),
     /// Bytes that are not a valid packet.
     #[error("bad packet: {0}")]
-    Wire(#[from] WireError),
+    Wire(#[source] WireError),
     /// The session was shut down.
     #[error("{0}: the session is shut down")]
     Closed(String),
@@ -252,6 +252,18 @@ pub enum Error {
         /// The epoch that began with the worker.
         epoch: u64,
     },
+}
+
+impl From<WireError> for Error {
+    fn from(error: WireError) -> Self {
+        match error {
+            WireError::NoMemory { bytes, is_shared, why } => {
+                let memory = if is_shared { Memory::Shared } else { Memory::Host };
+                Error::OutOfMemory { bytes, memory, why }
+            }
+            error => Error::Wire(error),
+        }
+    }
 }
 
 impl Error {

@@ -47,6 +47,16 @@ pub enum WireError {
     /// This end can't map a tensor in shared memory.
     #[error("a tensor in shared memory: {0}")]
     SharedTensor(String),
+    /// This end has no memory for a tensor; the bytes may be valid. [`Error`](crate::Error) has it as `OutOfMemory`.
+    #[error("no room for a tensor of {bytes} bytes")]
+    NoMemory {
+        /// Size of the request.
+        bytes: usize,
+        /// Whether shared memory is exhausted, or memory of this process.
+        is_shared: bool,
+        /// Details, if known.
+        why: Option<String>,
+    },
     /// A tensor that is not a contiguous host tensor is an argument.
     #[error("{0} can't be an argument across processes")]
     TensorKind(String),

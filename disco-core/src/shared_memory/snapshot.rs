@@ -134,7 +134,8 @@ impl MappedSnapshot {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: the system chooses a free address, so the mapping replaces no other mapping.
         let pointer = unsafe { mm::mmap(ptr::null_mut(), bytes, protection, sharing | MapFlags::NORESERVE, fd, 0) };
-        Ok(Arc::new(Self { pointer: pointer.map_err(refuse)?.cast(), bytes, reused }))
+        let pointer = pointer.map_err(|errno| segment::refused(bytes, errno))?;
+        Ok(Arc::new(Self { pointer: pointer.cast(), bytes, reused }))
     }
 
     /// Whether the other process reuses the memory once it has got the reply to the packet beside which it came. The

@@ -9,7 +9,7 @@ use super::transfer::Received;
 use super::value::{object_head, read_axes, read_dtype, tensor_bytes, write_dtype};
 use super::{INLINE_LIMIT, Reader, WireError, Writer};
 use crate::device::Device;
-use crate::error::Result;
+use crate::error::{Error, Memory, Result};
 use crate::shape::Shape;
 use crate::shared_memory::{MappedSnapshot, ReusedMemory, Snapshot};
 use crate::tensor::{Storage, Tensor};
@@ -18,7 +18,8 @@ use crate::value::Value;
 /// The memory beside a packet that is being read.
 #[derive(Debug)]
 pub(super) struct Beside {
-    memory: TensorMemory,
+    /// Or why this end does not have it.
+    memory: Result<TensorMemory, WireError>,
     /// End of the last tensor taken.
     taken: usize,
 }
@@ -31,28 +32,43 @@ enum TensorMemory {
     Received(Arc<Storage>),
 }
 
+impl WireError {
+    /// A tensor that this end can't make or use.
+    pub fn of_tensor(error: Error) -> Self {
+        match error {
+            Error::OutOfMemory { bytes, memory, why } => {
+                Self::NoMemory { bytes, is_shared: memory == Memory::Shared, why }
+            }
+            error => Self::TensorKind(error.to_string()),
+        }
+    }
+}
+
 impl Beside {
-    pub(super) fn new(memory: Arc<MappedSnapshot>) -> Self {
-        Self { memory: TensorMemory::Mapped(memory), taken: 0 }
+    pub(super) fn new(memory: Result<Arc<MappedSnapshot>, WireError>) -> Self {
+        Self { memory: memory.map(TensorMemory::Mapped), taken: 0 }
     }
 
     /// The memory of a transfer; none if the transfer is incomplete.
     pub(super) fn of_transfer(received: Received) -> Option<Self> {
         let memory = received.into_memory()?.storage().clone();
-        Some(Self { memory: TensorMemory::Received(memory), taken: 0 })
+        Some(Self { memory: Ok(TensorMemory::Received(memory)), taken: 0 })
     }
 
     /// The memory of the next tensor. Tensors lie in the order of the packet and do not overlap, so each byte has one
     /// borrow flag.
-    fn take(&mut self, place: u64, bytes: usize) -> Option<Arc<Storage>> {
-        let start = usize::try_from(place).ok().filter(|start| *start >= self.taken && start.is_multiple_of(64))?;
-        let end = start.checked_add(bytes).filter(|end| *end <= self.memory.byte_len())?;
+    fn take(&mut self, place: u64, bytes: usize) -> Result<Arc<Storage>, WireError> {
+        let memory = self.memory.clone()?;
+        let invalid = WireError::Expected("the place of a tensor in shared memory");
+        let start = usize::try_from(place).ok().filter(|start| *start >= self.taken && start.is_multiple_of(64));
+        let end = start.and_then(|start| start.checked_add(bytes)).filter(|end| *end <= memory.byte_len());
+        let (Some(start), Some(end)) = (start, end) else { return Err(invalid) };
         self.taken = end;
-        let pointer = self.memory.pointer().wrapping_add(start);
+        let pointer = memory.pointer().wrapping_add(start);
         // SAFETY: the range lies inside the memory, which the boxed clone keeps alive. No other process changes the
         // memory; if it is used again, not before the reply, and this end drops the frame's storages before it decodes another. No other storage in use covers the range: `taken` grows, and a transfer's memory is private to this
         // packet.
-        Some(unsafe { Storage::from_raw(pointer, bytes, Device::CPU, Box::new(self.memory.clone())) })
+        Ok(unsafe { Storage::from_raw(pointer, bytes, Device::CPU, Box::new(memory)) })
     }
 }
 
@@ -126,7 +142,6 @@ pub(super) fn read(from: &mut Reader<'_>, beside: Option<&mut Beside>) -> Result
     let place = from.u64()?;
     let beside = beside.ok_or(WireError::Expected("shared memory with the elements of a tensor"))?;
     let bytes = shape.elements().and_then(|n| n.checked_mul(dtype.size()));
-    let storage = bytes.and_then(|bytes| beside.take(place, bytes));
-    let storage = storage.ok_or(WireError::Expected("the place of a tensor in shared memory"))?;
-    Tensor::from_storage(storage, dtype, shape).map_err(|error| WireError::TensorKind(error.to_string()))
+    let bytes = bytes.ok_or(WireError::Expected("a tensor with a size"))?;
+    Tensor::from_storage(beside.take(place, bytes)?, dtype, shape).map_err(WireError::of_tensor)
 }

@@ -115,7 +115,7 @@ pub fn decode_frame(seq: u64, bytes: &[u8]) -> Result<Frame, WireError> {
 /// # Errors
 /// The bytes are not a valid frame, or a tensor is outside the memory beside them.
 pub fn decode_frame_beside(seq: u64, bytes: &[u8], beside: Option<Arc<MappedSnapshot>>) -> Result<Frame, WireError> {
-    decode(seq, bytes, beside.map(Beside::new))
+    decode(seq, bytes, beside.map(|memory| Beside::new(Ok(memory))))
 }
 
 /// As [`decode_frame`], with the large tensors of the command in an earlier transfer.

@@ -52,7 +52,8 @@ use super::command::write;
 use super::introduction::{Assignment, Hello, Join, Welcome, decode_texts, texts};
 use super::{Packet, StoreCall, WireError, Writer, action, loss, progress, question, snapshot, value};
 use crate::activity::Progress;
-use crate::error::{LossCause, Result};
+use crate::error::{Error, Failure, LossCause, Result};
+use crate::id::WorkerId;
 use crate::shared_memory::Snapshot;
 use crate::signal::Reply;
 use crate::status::Status;
@@ -78,6 +79,13 @@ pub enum Message {
         seq: u64,
         /// The reply.
         reply: Reply,
+    },
+    /// A reply whose value this end has no memory for; only decoding makes it.
+    Unread {
+        /// The command's number.
+        seq: u64,
+        /// The reason. Its worker is that of the connection or of [`Message::From`].
+        failure: Arc<Failure>,
     },
     /// A notice, encoded by [`encode_notice`](super::encode_notice).
     Notice(Arc<[u8]>),
@@ -298,6 +306,9 @@ impl Message {
             Message::Welcome(welcome) => (action::WELCOME, welcome.args()),
             Message::Bye(why) => (action::BYE, vec![why.as_str().into()]),
             Message::Reply { seq, reply } => (action::REPLY, [vec![int(*seq)], reply_args(reply)].concat()),
+            Message::Unread { seq, failure } => {
+                (action::REPLY, [vec![int(*seq)], reply_args(&Err(failure.clone()))].concat())
+            }
             Message::Notice(packet) => (action::NOTICE, vec![copy(packet)]),
             Message::Progress(progress) => (action::PROGRESS, progress::args(progress)),
             Message::Frame { seq, bytes, transfer } => {
@@ -374,7 +385,15 @@ impl Message {
             action::HELLO => return Ok(Message::Hello(Hello::decode(packet)?)),
             action::WELCOME => Message::Welcome(Welcome::decode(&mut packet)?),
             action::BYE => Message::Bye(packet.string()?.to_string()),
-            action::REPLY => return Ok(Message::Reply { seq: packet.number()?, reply: decode_reply(packet)? }),
+            action::REPLY => {
+                let seq = packet.number()?;
+                return match decode_reply(packet) {
+                    Err(error @ WireError::NoMemory { .. }) => {
+                        Ok(Message::Unread { seq, failure: unread(seq, &error.into()).into() })
+                    }
+                    reply => Ok(Message::Reply { seq, reply: reply? }),
+                };
+            }
             action::NOTICE => Message::Notice(packet.bytes()?),
             action::PROGRESS => return Ok(Message::Progress(progress::decode(packet)?)),
             action::FRAME => {
@@ -493,6 +512,21 @@ fn reply_args(reply: &Reply) -> Vec<Value> {
     match reply {
         Ok(value) => vec![Value::Int(0), value.clone()],
         Err(failure) => [vec![Value::Int(1)], failure_args(failure)].concat(),
+    }
+}
+
+/// The failure in place of a reply's value that this end can't hold.
+fn unread(seq: u64, error: &Error) -> Failure {
+    Failure {
+        worker: WorkerId::new(0),
+        command: seq,
+        operation: "get".into(),
+        register: None,
+        message: format!("its value can't be received: {error}"),
+        causes: Vec::new(),
+        aborted: false,
+        kind: error.kind(),
+        user: None,
     }
 }
 

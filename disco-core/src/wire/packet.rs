@@ -67,9 +67,9 @@ impl<'a> Packet<'a> {
         Ok(Self { args, left: count as usize, beside: None })
     }
 
-    /// Sets the memory with the packet's large tensors.
+    /// Sets the memory with the packet's large tensors, or why this end does not have it.
     #[must_use]
-    pub fn with_beside(self, beside: Option<Arc<MappedSnapshot>>) -> Self {
+    pub fn with_beside(self, beside: Option<Result<Arc<MappedSnapshot>, WireError>>) -> Self {
         Self { beside: beside.map(Beside::new), ..self }
     }
 

@@ -291,8 +291,8 @@ pub(super) fn read_elements(dtype: DType, shape: Vec<i64>, from: &mut Reader<'_>
     if shape.elements().and_then(|n| n.checked_mul(dtype.size())) != Some(bytes.len()) {
         return Err(WireError::Expected("as many bytes as the tensor's shape says"));
     }
-    let tensor = Tensor::zeros(dtype, shape).map_err(|error| WireError::TensorKind(error.to_string()))?;
-    let mut view = tensor.bytes_mut().map_err(|error| WireError::TensorKind(error.to_string()))?;
+    let tensor = Tensor::zeros(dtype, shape).map_err(WireError::of_tensor)?;
+    let mut view = tensor.bytes_mut().map_err(WireError::of_tensor)?;
     view.copy_from_slice(bytes);
     drop(view);
     Ok(tensor)

@@ -12,6 +12,7 @@ mod functions;
 mod invited;
 mod life;
 mod matching;
+mod memory;
 mod mpi;
 mod nccl;
 mod programs;
@@ -45,6 +46,7 @@ fn main() -> ExitCode {
         invited::tests(),
         life::tests(),
         matching::tests(),
+        memory::tests(),
         replace::tests(),
         replies::tests(),
         resize::tests(),

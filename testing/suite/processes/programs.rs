@@ -65,6 +65,7 @@ pub(crate) fn run() -> Option<ExitCode> {
         "listener" => listener(),
         "mpi" => mpi(),
         "nccl" => crate::nccl::run(),
+        "memory" => crate::memory::run(),
         "spares" => crate::spares::run(),
         "printer" => printer("output"),
         "painter" => printer(ESCAPES),

@@ -153,6 +153,9 @@ impl Controller {
                 let seq = seq + u64::from(fault::is_planted(Fault::StrayReply));
                 self.out.act(Action::Reply { worker, seq, reply });
             }
+            Message::Unread { seq, failure } => {
+                self.out.act(Action::Reply { worker, seq, reply: Err(failure.of_worker(worker)) });
+            }
             Message::Notice(packet) => {
                 let notice = wire::decode_notice(Packet::split(&packet)?.0)?;
                 let is_possible = match &notice {
@@ -170,7 +173,10 @@ impl Controller {
     }
 }
 
-/// The loss cause of a peer that broke the protocol.
+/// The loss cause of a peer that broke the protocol, or whose message this end has no memory for.
 pub(super) fn garbage(error: &Error) -> LossCause {
+    if let Error::OutOfMemory { .. } = error {
+        return LossCause::Other(format!("its message can't be received: {error}"));
+    }
     LossCause::ProtocolViolation(format!("it sent garbage: {error}"))
 }

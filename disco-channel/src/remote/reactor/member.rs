@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use disco_core::error::LossCause;
-use disco_core::wire::Message;
+use disco_core::wire::{Message, WireError};
 use disco_core::{Channel, Result, channel};
 use disco_engine::member::joining::{Action, Joining};
 use disco_engine::member::serving::{self, Event, Member, controller_lost};
@@ -141,6 +141,7 @@ fn next_event(incoming: &mut Incoming, connection: &Connection, rounds: &mut u32
             Ok(None) if incoming.take_part() => return Some(Event::PartReceived),
             Ok(None) => {}
             Ok(Some(message)) => return Some(Event::Message(message)),
+            Err(error @ WireError::NoMemory { .. }) => return Some(Event::Failed(error.into())),
             Err(error) => return Some(violation(&error)),
         }
         *rounds = rounds.checked_sub(1)?;

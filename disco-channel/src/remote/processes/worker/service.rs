@@ -61,7 +61,7 @@ impl Host for Service {
             Action::Send(message) => connection.send(message.encode()?, None)?,
             Action::SendLast(message) => connection.send_last(message.encode()?)?,
             Action::Deliver { seq, bytes, received } => {
-                letterbox.put(Large { seq, bytes, beside: incoming.take_beside(), received });
+                letterbox.put(Large { seq, bytes, beside: incoming.take_beside()?, received });
             }
             Action::Abort { epoch, cause } => link.abort(epoch, &cause),
             Action::Cancel { command, cause } => link.cancel(command, &cause),

@@ -31,8 +31,8 @@ pub(crate) struct Incoming {
     /// Total bytes of parts received.
     moved: u64,
     fds: VecDeque<OwnedFd>,
-    /// Shared memory with the large tensors of the next frame or reply.
-    beside: Option<Arc<MappedSnapshot>>,
+    /// Shared memory with the large tensors of the next frame or reply, or why it can't be mapped.
+    beside: Option<Result<Arc<MappedSnapshot>, WireError>>,
     /// Whether this end answers before the other one uses such memory again.
     accepts_reused: bool,
     /// The last of it that is reused.
@@ -222,9 +222,14 @@ impl Incoming {
                     self.is_held = true;
                     return Ok(None);
                 }
-                Some(Message::Beside) => self.beside = Some(self.map_snapshot()?),
+                Some(Message::Beside) => {
+                    self.beside = Some(match self.map_snapshot() {
+                        Err(error) if !matches!(error, WireError::NoMemory { .. }) => return Err(error),
+                        mapped => mapped,
+                    });
+                }
                 Some(message) => {
-                    if let Message::Reply { .. } = &message {
+                    if let Message::Reply { .. } | Message::Unread { .. } = &message {
                         self.beside = None;
                     }
                     return Ok(Some(message));
@@ -240,13 +245,19 @@ impl Incoming {
     }
 
     /// Takes the shared memory with the large tensors of the last frame.
-    pub(crate) fn take_beside(&mut self) -> Option<Arc<MappedSnapshot>> {
-        self.beside.take()
+    ///
+    /// # Errors
+    /// This process has no room for it.
+    pub(crate) fn take_beside(&mut self) -> Result<Option<Arc<MappedSnapshot>>> {
+        Ok(self.beside.take().transpose()?)
     }
 
     fn map_snapshot(&mut self) -> Result<Arc<MappedSnapshot>, WireError> {
         let mapped = self.take_fd().and_then(|fd| MappedSnapshot::open(&fd, self.reused.as_ref()));
-        let mapped = mapped.map_err(|error| WireError::SharedTensor(error.to_string()))?;
+        let mapped = mapped.map_err(|error| match WireError::of_tensor(error) {
+            WireError::TensorKind(why) => WireError::SharedTensor(why),
+            error => error,
+        })?;
         if mapped.is_reused() {
             if !self.accepts_reused {
                 return Err(WireError::SharedTensor("its content is not sealed".to_owned()));
@@ -266,6 +277,8 @@ impl Incoming {
         if part.is_empty() || !self.parts.is_empty() && left + part.len() as u64 != self.left {
             return Err(WireError::Expected("the next part of a packet"));
         }
+        let no_memory = |_| WireError::NoMemory { bytes: whole as usize, is_shared: false, why: None };
+        self.parts.try_reserve(part.len()).map_err(no_memory)?;
         self.parts.extend_from_slice(part);
         self.moved += part.len() as u64;
         self.left = left;
