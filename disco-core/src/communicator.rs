@@ -35,13 +35,12 @@ pub trait Communicator: Debug {
     /// The operations, dtypes and reductions that the communicator supports.
     fn capabilities(&self) -> Capabilities;
 
-    /// Runs a group: either point-to-point operations, which progress together, or collectives, which run in order.
+    /// Runs a group of operations. Blocks until operations on host tensors are complete; operations on device tensors
+    /// are enqueued on the worker's stream. A group has either point-to-point operations, which progress together, or
+    /// collectives, which run in order.
     ///
     /// If two all-reduces, all-gathers or reduce-scatters of a group share memory on one rank, they must share memory on
     /// all ranks: NCCL may run others at the same time.
-    ///
-    /// When the method returns, operations on host tensors are complete; operations on device tensors are enqueued on
-    /// the worker's stream.
     ///
     /// # Errors
     /// Errors of [`Op::check`] and [`Error::Unsupported`]; no operation was started. [`Error::Mismatch`],

@@ -112,8 +112,8 @@ pub(super) struct Machines {
 }
 
 impl Machines {
-    /// The machines of `hosts`. A host that is there several times has the sum of its workers; without a number it counts as 1
-    /// if another host has a number or it is there several times.
+    /// The machines of `hosts`. The numbers of workers of a host that is listed several times are added; an entry without
+    /// a number counts as 1 if another host has a number, or if its host is listed several times.
     ///
     /// # Errors
     /// The hosts have different numbers of workers; the error names two of them.
