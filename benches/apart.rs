@@ -1,4 +1,4 @@
-//! What does it cost that worker 0 is a process, as in a session apart, and not a thread of the controller?
+//! What does it cost that worker 0 is a process (`Builder::apart`), and not a thread of the controller?
 
 #![allow(missing_docs, clippy::expect_used, reason = "criterion's macros; a benchmark that fails ends")]
 

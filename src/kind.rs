@@ -12,8 +12,8 @@ pub enum SessionKind {
     /// Threads of the controller's process.
     #[default]
     Threads,
-    /// Processes of the controller's machine, except worker 0, which is a thread of the controller's process unless the
-    /// session is [apart](crate::Builder::apart).
+    /// Processes of the controller's machine, except worker 0, which is a thread of the controller's process unless
+    /// [`Builder::apart`](crate::Builder::apart) makes it a process, too.
     Processes,
     /// Several machines with an equal number of workers each. Node 0 is the controller's machine.
     Nodes,

@@ -13,10 +13,10 @@ pub(crate) struct Layout {
 
 impl Layout {
     /// The layout that `--session` and `--apart` describe. Without `--session` it is the `usual` kind, or processes instead of
-    /// threads if the session is apart.
+    /// threads with `--apart`.
     ///
     /// # Errors
-    /// `--session threads` for a session apart.
+    /// `--session threads` with `--apart`.
     pub(crate) fn new(session: Option<SessionKind>, usual: SessionKind, apart: bool) -> anyhow::Result<Self> {
         let usual = if apart && usual == SessionKind::Threads { SessionKind::Processes } else { usual };
         let kind = session.unwrap_or(usual);

@@ -61,9 +61,10 @@ impl Builder {
         Self::new(SessionKind::Threads, workers)
     }
 
-    /// A session of `workers` workers: worker 0 is a thread of this process, unless the session is
-    /// [apart](Self::apart), the others are processes of this machine. This program is executed again for each of them, so it has to call [`init`](crate::init). If an MPI launcher has
-    /// started ranks, on this machine or several, the ranks are the workers.
+    /// A session of `workers` workers: worker 0 is a thread of this process, unless
+    /// [`Builder::apart`] makes it a process, too; the others are processes of this machine. This program is executed
+    /// again for each of them, so it has to call [`init`](crate::init). If an MPI launcher has started ranks, on this
+    /// machine or several, the ranks are the workers.
     pub fn processes(workers: usize) -> Self {
         Self::new(SessionKind::Processes, workers)
     }

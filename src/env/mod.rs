@@ -32,14 +32,14 @@ pub struct Settings {
     /// its tasks know, on all interfaces.
     pub listen: Option<String>,
     /// Machines on which [`node_launcher`](Self::node_launcher) starts the nodes 1, 2, … of a session of nodes. If they are as
-    /// many as `nodes`, this machine has the controller alone, and the session is apart. Default: none.
+    /// many as `nodes`, this machine has the controller alone, and worker 0 is a process of the first of them. Default: none.
     pub hosts: Vec<String>,
     /// The program that starts each node on its host; `disco run --hosts` sets it. Default: none, and nodes are started
     /// by hand.
     pub node_launcher: Option<PathBuf>,
     /// Number of processes that wait to take the places of lost ones; see `ProcessOptions::spares`. Default: 0.
     pub spares: usize,
-    /// Whether no worker is a thread of this process; see `Builder::apart`. Default: false.
+    /// Whether worker 0 is a process of its own rather than a thread of this process; see `Builder::apart`. Default: false.
     pub apart: bool,
     /// Folder for the output of workers that are processes; see `ProcessOptions::log_dir`. Default: none.
     pub log_dir: Option<PathBuf>,
@@ -102,7 +102,7 @@ impl Settings {
         let given = text("DISCO_SESSION")?.map(kind).transpose()?;
         let launched = launched.filter(|_| given != Some(SessionKind::Threads));
         let apart = variable("DISCO_APART").flag()?.unwrap_or(false);
-        // Rank 0 of a session apart has no worker.
+        // If worker 0 is a process of its own, rank 0 has no worker.
         let tasks = launched.as_ref().map_or(1, |launched| launched.tasks - usize::from(apart && launched.are_ranks));
         let are_nodes = launched.as_ref().is_some_and(|launched| launched.kind == SessionKind::Nodes);
         let nodes = number("DISCO_NODES", if are_nodes { tasks } else { 1 })?;

@@ -74,7 +74,7 @@ fn restart_under_launcher() -> Result<()> {
 #[doc(hidden)]
 pub fn restart_under_mpi(workers: usize, apart: bool, has_several_sessions: bool) -> Result<()> {
     let one = disco_mpi::launcher as fn(usize) -> _;
-    // Each session apart has new processes, and a process initialises MPI once.
+    // If worker 0 is a process of its own, each session has new processes, and a process initialises MPI once.
     let has_several = has_several_sessions && !apart;
     restart_under(workers, apart, if has_several { disco_mpi::launcher_of_sessions } else { one })
 }

@@ -23,7 +23,7 @@ pub(crate) fn set_world(world: &'static Host) {
 #[derive(Clone, Debug)]
 pub(crate) struct Ranks {
     world: &'static Host,
-    /// The ranks of the workers: from 0, or from 1 if the session is apart.
+    /// The ranks of the workers: from 0, or from 1 if worker 0 is a process of its own.
     workers: Range<usize>,
 }
 
@@ -46,7 +46,7 @@ pub(crate) fn of_session(kind: SessionKind, workers: usize, apart: bool) -> Resu
     let Some(&world) = WORLD.get().filter(|_| kind != SessionKind::Threads) else { return Ok(None) };
     let (size, needed) = (world.size(), needed(workers, apart));
     if size < needed {
-        let controller = if apart { " and is apart, so rank 0 is the controller alone" } else { "" };
+        let controller = if apart { " besides rank 0, which is the controller alone" } else { "" };
         return Err(Error::invalid(format!(
             "MPI's launcher has started {size} ranks, but the session has {workers} workers{controller}: start at least {needed} \
              ranks, or set DISCO_BACKEND to a backend other than mpi"

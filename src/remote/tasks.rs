@@ -2,7 +2,7 @@
 //! process, and the other tasks are its workers.
 //!
 //! - On one machine, each task is a worker process; [`job_socket`](crate::remote::job_socket) gives it its invitation. Worker 0 is a
-//!   thread of task 0, or of a session [apart](crate::Builder::apart) a process that task 0 starts.
+//!   thread of task 0, or [a process](crate::Builder::apart) that task 0 starts.
 //! - On several machines, each task is a node. All tasks know the machine and the port of task 0 from the launcher's
 //!   variables, and need the same token.
 
@@ -149,7 +149,7 @@ impl Tasks {
     }
 
     /// Launches the tasks of this machine as worker processes. A task that does not come within `limit` is an error. If the
-    /// session is `apart`, this program is executed again for worker 0.
+    /// worker 0 is a process (`apart`), this program is executed again for worker 0.
     ///
     /// # Errors
     /// This program can't be executed as a worker.

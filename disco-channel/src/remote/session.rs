@@ -71,9 +71,7 @@ pub fn nodes(
         )));
     }
     if local.apart && here > 0 && !options.processes {
-        return Err(Error::invalid(
-            "a session apart needs workers that are processes, but those on this machine are threads",
-        ));
+        return Err(Error::invalid("`apart` makes worker 0 a process, but the workers on this machine are threads"));
     }
     let arena = Arena::new(config.world.per_node())?;
     let shared = Arc::new(match config.world.nodes() {
@@ -103,7 +101,7 @@ pub fn nodes(
     Ok(session.with_growth(grow).with_workers_per_node(here as usize))
 }
 
-/// Lanes to the first `workers` workers, which are processes, except worker 0 unless the session is apart.
+/// Lanes to the first `workers` workers, which are processes, except worker 0 unless it is a process of its own.
 fn lanes_to_processes(options: processes::Options, workers: u32, shared: &Arc<Shared>) -> Vec<Arc<dyn Channel>> {
     let first_process = u32::from(!options.apart);
     let (threads, processes) = (WorkerRange::new(0..first_process), WorkerRange::new(first_process..workers));

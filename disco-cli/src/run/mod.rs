@@ -249,7 +249,7 @@ impl Run {
     /// Number of workers that the tasks of a launcher have, if the launcher says how many tasks it has started.
     fn workers_of(&self, place: &Place, layout: Layout) -> Option<usize> {
         let are_ranks = self.backend == "mpi" && place.starts_mpi;
-        // Rank 0 of a session apart has no worker.
+        // If worker 0 is a process of its own, rank 0 has no worker.
         place.size.map(|tasks| tasks - usize::from(layout.apart && are_ranks))
     }
 

@@ -1,4 +1,4 @@
-//! Sessions apart over MPI: under a launcher rank 0 is the controller alone, and without one the controller has no part in
+//! Sessions over MPI whose worker 0 is a process of its own: under a launcher rank 0 is the controller alone, and without one the controller has no part in
 //! MPI.
 
 use std::env;
@@ -50,7 +50,7 @@ fn ranks_after_rank_0_are_workers_of_nodes() {
 fn as_many_ranks_as_workers_are_an_error_that_names_the_controller_s() {
     let Some(folder) = MPICH.folder() else { return };
     let ran = MPICH.launch(&folder, 2, &[&BENCH[..], &["--apart"]].concat());
-    let why = "MPI's launcher has started 2 ranks, but the session has 2 workers and is apart, so rank 0 is the controller alone: \
+    let why = "MPI's launcher has started 2 ranks, but the session has 2 workers besides rank 0, which is the controller alone: \
                start at least 3 ranks, or set DISCO_BACKEND to a backend other than mpi";
     assert!(!ran.status.success() && text(&ran).contains(why), "{}", text(&ran));
 }

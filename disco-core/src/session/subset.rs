@@ -31,7 +31,7 @@
 //!   mark and ends.
 //! - A worker of a subset takes the device of the worker beside it (`Link::beside`). Code that assumes one worker in
 //!   a process asks `Link::is_in_subset` (MPI refuses).
-//! - Worker 0 may be in another process: in a subset, in a session apart, and after a resize that has dropped the
+//! - Worker 0 may be in another process: in a subset, if all workers are processes, and after a resize that has dropped the
 //!   first one. The session then copies by `get` and `set` (`stream/worker_0.rs`); a `CopyToWorker0` has no tensor in
 //!   its bytes. Whether it goes by reference is decided with the order ticket, since a resize may change it.
 

@@ -103,7 +103,7 @@ pub(crate) struct Options {
 
 impl Builder {
     /// A session of `nodes` machines with `per_node` workers each. This machine is node 0, and worker 0 is a thread of
-    /// this process, unless the session is [apart](Self::apart).
+    /// this process, unless [`Builder::apart`] makes it a process, too.
     ///
     /// With [`NodeOptions::announce`] or [`NodeOptions::listen`], the session waits for other machines to
     /// [join](crate::join). Without, all nodes are started on this machine, by executing this program again, for trials
@@ -135,9 +135,10 @@ impl Builder {
         self
     }
 
-    /// Whether all workers are processes, worker 0 too, so that this process outlives any of them: worker 0 is lost,
-    /// [replaced](crate::Session::replace_lost) and [resized](crate::Session::resize) away like the others. For sessions of
-    /// processes, and of nodes whose workers are processes. Default: false, and worker 0 is a thread of this process.
+    /// Whether worker 0 is a process of its own, like the other workers, rather than a thread of this process. This process
+    /// then outlives any worker: worker 0 is lost, [replaced](crate::Session::replace_lost) and
+    /// [resized](crate::Session::resize) away like the others. For sessions of processes, and of nodes whose workers are
+    /// processes. Default: false.
     ///
     /// Tensors go to worker 0 and come back by value then, as to other workers: `copy_to_worker_0`, `copy_from_worker_0`,
     /// `broadcast` and `scatter` of a tensor, `set` and `get` copy them through shared memory. The first two return when the
@@ -162,7 +163,7 @@ impl Builder {
         self.check_apart()
     }
 
-    /// Rejects sessions apart with workers that are threads of this process.
+    /// Rejects [`Builder::apart`] where workers are threads of this process.
     fn check_apart(&self) -> Result<()> {
         let Options { nodes, apart, .. } = &self.remote;
         let workers = match self.kind {
@@ -174,7 +175,7 @@ impl Builder {
             _ => return Ok(()),
         };
         if *apart {
-            return Err(Error::invalid(format!("a session apart needs workers that are processes, but {workers}")));
+            return Err(Error::invalid(format!("`apart` makes worker 0 a process, but {workers}")));
         }
         Ok(())
     }

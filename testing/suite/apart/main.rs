@@ -1,4 +1,4 @@
-//! Sessions apart, in which no worker lives in the controller's process: the end of each worker, worker 0 too. It leaves
+//! Sessions whose worker 0 is a process of its own (`Builder::apart`): the end of each worker, worker 0 too. It leaves
 //! nothing behind.
 //!
 //! Tests execute this program again as workers and nodes.

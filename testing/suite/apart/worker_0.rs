@@ -113,10 +113,10 @@ pub(crate) fn of_threads_is_refused() {
     let refused = |builder: Builder| builder.apart(true).start().unwrap_err().to_string();
     assert_eq!(
         refused(Builder::threads(2)),
-        "a session apart needs workers that are processes, but the workers of this session are threads"
+        "`apart` makes worker 0 a process, but the workers of this session are threads"
     );
     assert_eq!(
         refused(Builder::nodes(2, 1).node_options(|nodes| nodes.workers = SessionKind::Threads)),
-        "a session apart needs workers that are processes, but the workers of its nodes are threads"
+        "`apart` makes worker 0 a process, but the workers of its nodes are threads"
     );
 }

@@ -122,7 +122,7 @@ fn trial(&(name, test): &(&'static str, fn(Kind)), kind: Kind) -> Trial {
 /// Tests by name; each runs once per kind of session.
 type Tests = Vec<(&'static str, fn(Kind))>;
 
-/// A session of four workers. A session of nodes has two, with threads as workers unless it is apart: workers 2 and 3 share
+/// A session of four workers. A session of nodes has two, with threads as workers unless worker 0 is a process of its own: workers 2 and 3 share
 /// the other node's process.
 fn builder(kind: Kind) -> Builder {
     match kind {

@@ -1,4 +1,4 @@
-//! Sessions apart of tasks: task 0 is the controller, and starts worker 0 as a process.
+//! Sessions of tasks whose worker 0 is a process of its own: task 0 is the controller, and starts worker 0 as a process.
 
 use std::path::Path;
 

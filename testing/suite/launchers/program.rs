@@ -47,7 +47,7 @@ fn fail(_: &mut WorkerContext) -> disco::Result<()> {
     Err(disco::Error::invalid("no weights"))
 }
 
-/// Worker function: worker 0 kills its process, in which the controller is unless the session is apart.
+/// Worker function: worker 0 kills its process, in which the controller is unless `Builder::apart` has made worker 0 a process of its own.
 fn lose_worker_0(ctx: &mut WorkerContext) -> disco::Result<()> {
     if ctx.worker().index() == 0 {
         kill_process(getpid(), Signal::KILL).map_err(|error| disco::Error::invalid(error.to_string()))?;

@@ -119,7 +119,7 @@ async fn check_broadcast(session: &LaneSession, round: i64) -> disco::Result<()>
     Ok(())
 }
 
-/// Kills worker 2, or worker 0 of a session apart, before an all-reduce or while others are in one, prints the error, and
+/// Kills worker 2, or worker 0 that is a process of its own, before an all-reduce or while others are in one, prints the error, and
 /// goes on with a new worker.
 fn die(when: &str) {
     let is_apart = when == "apart";

@@ -27,7 +27,7 @@ crate::tests![
 /// Elements of a tensor that takes a while to write.
 const LARGE: usize = 16 << 20;
 
-/// Of a session apart, whose worker 0 can die.
+/// Of a session whose worker 0 is a process of its own, and can die.
 pub(crate) const OF_WORKER_0: (&str, fn(Kind)) =
     ("worker_0_that_dies_while_it_writes_is_named_with_its_shard", |kind| dies_while_it_writes(kind, 0));
 

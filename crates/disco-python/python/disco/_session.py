@@ -331,7 +331,7 @@ def session(
     """Starts a session of ``processes`` on this machine, of ``threads`` of this process, or of ``nodes`` with ``per_node`` workers
     each. Without any of them, there is a process for each processor.
 
-    Workers of processes and nodes are apart from this program, which outlives any of them. Threads share its interpreter, so
+    All workers of processes and nodes are processes of their own, so that this program outlives any of them. Threads share its interpreter, so
     their Python functions run one at a time; they are for functions of Rust and C.
 
     ``backend`` is ``"local"``, ``"mpi"``, ``"nccl"``, ``"rccl"`` or ``"auto"``; ``None`` makes no communicators. Further options, times in
