@@ -40,8 +40,8 @@ macro_rules! id {
 }
 
 id! {
-    /// A worker of the session, numbered over all groups. Worker 0 runs in the controller's process, except
-    /// in a subset that names another worker first.
+    /// A worker of the session, numbered over all groups. Worker 0 is a thread of the controller's process, unless the
+    /// session makes it a process of its own, or is a subset that names another worker first.
     WorkerId, "worker"
 }
 

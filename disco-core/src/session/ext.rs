@@ -44,30 +44,32 @@ pub trait SessionExt: Session {
         }
     }
 
-    /// [`SessionExt::call`] of some workers. The others leave the call out, and go on with the next command: the handle
-    /// stands for [`Value::None`] there. A function that uses a communicator is to be called on all its ranks.
+    /// [`SessionExt::call`] of some workers, given as numbers or as [`WorkerId`]s. The others leave the call out, and go on
+    /// with the next command: the handle stands for [`Value::None`] there. A function that uses a communicator is to be
+    /// called on all its ranks.
     ///
     /// ```
     /// # use disco_core::{DRef, Result, Session, SessionExt, WorkerId};
     /// # async fn example(session: &impl Session, evaluate: &DRef, weights: &DRef) -> Result<f64> {
-    /// // Worker 3 evaluates while the others train.
-    /// let score = session.call_on([3], evaluate, (weights,)).await?;
-    /// session.get_as(&score, WorkerId::new(3)).await
+    /// // The last worker evaluates while the others train.
+    /// let last = WorkerId::new(session.world().size() as u32 - 1);
+    /// let score = session.call_on([last], evaluate, (weights,)).await?;
+    /// session.get_as(&score, last).await
     /// # }
     /// ```
     ///
     /// # Errors
     /// As [`SessionExt::call`]; [`Error::NoSuchWorker`]; a worker is named twice. A resize between this call and its
     /// execution makes it fail on all workers.
-    fn call_on<W: IntoIterator<Item = u32>>(
+    fn call_on(
         &self,
-        workers: W,
+        workers: impl IntoIterator<Item: Into<WorkerId>>,
         function: &DRef,
         args: impl IntoArgs,
     ) -> impl Future<Output = Result<DRef>> + Send {
         let world = self.world();
         let mut selected = Selected::none(world);
-        let workers: Vec<_> = workers.into_iter().map(WorkerId::new).collect();
+        let workers: Vec<_> = workers.into_iter().map(Into::into).collect();
         let added = selected.add_all(&workers, world, args.into_args());
         let args = added.map(|()| selected.into_args(function));
         async move { self.call_named(CALL_SELECTED, args?).await }

@@ -105,7 +105,7 @@ impl LaneSession {
     /// If the future is dropped, workers that have joined leave.
     pub fn subset<W>(&self, workers: W) -> impl Future<Output = Result<Arc<Self>>> + Send + use<'_, W>
     where
-        W: IntoIterator<Item = u32>,
+        W: IntoIterator<Item: Into<WorkerId>>,
     {
         self.subset_in_groups(workers, 1)
     }
@@ -120,9 +120,9 @@ impl LaneSession {
         groups: usize,
     ) -> impl Future<Output = Result<Arc<Self>>> + Send + use<'_, W>
     where
-        W: IntoIterator<Item = u32>,
+        W: IntoIterator<Item: Into<WorkerId>>,
     {
-        let workers: Vec<_> = workers.into_iter().map(WorkerId::new).collect();
+        let workers: Vec<_> = workers.into_iter().map(Into::into).collect();
         let start = async move || {
             let world = self.check_subset(&workers, groups)?;
             self.stream.check("subset", ReplyTable::check)?;

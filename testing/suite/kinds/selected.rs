@@ -20,7 +20,7 @@ fn only_the_selected_workers_execute_a_call_and_the_others_go_on(kind: Kind) {
         let stay = session.function("tests.stay").await.unwrap();
         let whoami = session.function("tests.whoami").await.unwrap();
         let marker = Marker::new();
-        session.call_on([2], &stay, (2, marker.path())).await.unwrap();
+        session.call_on([WorkerId::new(2)], &stay, (2, marker.path())).await.unwrap();
         marker.wait();
         wait_until_inside(session, "tests.stay", [2]);
         // The others are not kept waiting by worker 2.
@@ -29,7 +29,7 @@ fn only_the_selected_workers_execute_a_call_and_the_others_go_on(kind: Kind) {
         assert_eq!(session.get(&who, WorkerId::new(1)).await.unwrap(), Value::None);
         drop(marker);
         assert_eq!(session.get_all_as::<Option<i64>>(&who).await.unwrap(), [Some(0), None, None, Some(3)]);
-        let nobody = session.call_on([], &whoami, ()).await.unwrap();
+        let nobody = session.call_on([0u32; 0], &whoami, ()).await.unwrap();
         assert_eq!(session.get_all(&nobody).await.unwrap(), [(); 4].map(|()| Value::None));
     });
 }
