@@ -8,7 +8,7 @@ use std::sync::Arc;
 ///
 /// As an argument a shape may contain any integers. The extents of a tensor are not negative, and their product fits
 /// `usize`. Arrays, slices and vectors of `usize`, `i64`, `u64`, `i32` and `u32` convert to shapes; an integer converts
-/// to a shape with one axis. An extent above [`i64::MAX`] becomes -1, which tensors refuse.
+/// to a shape with one axis, and `()` to the shape of a scalar, which has no axes and one element. An extent above [`i64::MAX`] becomes -1, which tensors refuse.
 ///
 /// ```
 /// use disco_core::{DType, Shape, Tensor};
@@ -17,6 +17,8 @@ use std::sync::Arc;
 /// let tensor = Tensor::zeros(DType::F32, [rows, 4])?;
 /// assert_eq!(tensor.shape(), &Shape::from([3, 4]));
 /// assert_eq!(tensor.dims(), [3, 4]);
+/// let loss = Tensor::from_slice(&[0.25f32], ())?;
+/// assert_eq!((loss.dims().len(), loss.elements()), (0, 1));
 /// # Ok::<(), disco_core::Error>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -85,6 +87,13 @@ macro_rules! from_integers {
     };
 }
 
+/// The shape of a scalar.
+impl From<()> for Shape {
+    fn from((): ()) -> Self {
+        Self::scalar()
+    }
+}
+
 // `i32` is among the types because it is the type of an array of plain literals.
 from_integers!(i32, u32, i64, u64, usize);
 
@@ -134,6 +143,7 @@ mod tests {
             vec![2u64, 3].into(),
         ];
         assert!(made.iter().all(|made| *made == shape), "{made:?}");
+        assert_eq!(Shape::from(()), Shape::scalar());
         assert_eq!((Shape::from(rows), Shape::from(7)), (Shape::from([2]), Shape::from([7usize])));
         assert_eq!(Shape::from([u64::MAX, 0]).elements(), None);
     }
