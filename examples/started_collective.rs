@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use disco::{Builder, DataPlane, Op, Reduction, Result, Session, SessionExt, Tensor, WorkerContext, WorkerId};
+use disco::{
+    Builder, CommunicatorExt, DataPlane, Reduction, Result, Session, SessionExt, Tensor, Work, WorkerContext, WorkerId,
+};
 
 /// Layers of a model, and elements of each one's gradient.
 const LAYERS: usize = 8;
@@ -17,8 +19,7 @@ fn step(ctx: &mut WorkerContext, overlaps: bool) -> Result<(f64, f32)> {
     for gradient in &gradients {
         // A device that computes: the host has nothing to do.
         std::thread::sleep(Duration::from_millis(20));
-        let sum =
-            ctx.comm()?.start(&[Op::AllReduce { src: None, dst: gradient.clone(), reduction: Reduction::Sum }])?;
+        let sum = ctx.comm()?.start_all_reduce_in_place(gradient, Reduction::Sum)?;
         if overlaps {
             sums.push(sum);
         } else {
@@ -26,7 +27,7 @@ fn step(ctx: &mut WorkerContext, overlaps: bool) -> Result<(f64, f32)> {
         }
     }
     // The tensors are claimed until the operations end.
-    sums.iter().try_for_each(|sum| sum.wait())?;
+    sums.iter().try_for_each(Work::wait)?;
     let seconds = begin.elapsed().as_secs_f64();
     let largest = gradients.iter().map(|sum| Ok(sum.view::<f32>()?.iter().copied().fold(0.0, f32::max)));
     Ok((seconds, largest.collect::<Result<Vec<_>>>()?.into_iter().fold(0.0, f32::max)))

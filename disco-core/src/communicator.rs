@@ -201,100 +201,108 @@ impl DTypeSet {
     }
 }
 
-/// The operations of a [`Communicator`] as methods. Each method enqueues one [`Op`], which documents shapes and
-/// offsets; errors are those of [`Communicator::enqueue`].
-///
-/// ```
-/// use disco_core::{Communicator, CommunicatorExt, DType, Op, Rank, Reduction, Result, Tensor};
-///
-/// /// Passes a tensor on around the ring of ranks, and returns the largest element that any rank has.
-/// fn pass_on(comm: &mut dyn Communicator, x: &Tensor) -> Result<f32> {
-///     let (rank, size) = (comm.rank().index(), comm.size());
-///     let received = Tensor::zeros(DType::F32, x.dims())?;
-///     let next = Rank::new(((rank + 1) % size) as u32);
-///     let previous = Rank::new(((rank + size - 1) % size) as u32);
-///     // The operations of a group progress together.
-///     comm.enqueue(&[Op::Send { src: x.clone(), to: next }, Op::Recv { dst: received.clone(), from: previous }])?;
-///     let largest = received.view::<f32>()?.iter().copied().fold(f32::MIN, f32::max);
-///     let largest = Tensor::from_vec(vec![largest], 1)?;
-///     comm.all_reduce(&largest, &largest, Reduction::Max)?;
-///     Ok(largest.view::<f32>()?[0])
-/// }
-/// ```
-///
-/// `examples/tensor_parallel.rs` of the package `disco` is a whole program.
-pub trait CommunicatorExt: Communicator {
+/// Makes [`CommunicatorExt`] from one row for each operation: its documentation, the names of the methods that enqueue and
+/// start it, their arguments, and the [`Op`].
+macro_rules! methods {
+    ($($(#[$doc:meta])* $enqueue:ident, $start:ident($($argument:ident: $ty:ty),*) => $op:expr;)*) => {
+        /// The operations of a [`Communicator`] as methods. Each method enqueues one [`Op`], which documents shapes and
+        /// offsets, or starts it, if the name begins with `start_`. Errors are those of [`Communicator::enqueue`] and
+        /// [`Communicator::start`].
+        ///
+        /// ```
+        /// use disco_core::{Communicator, CommunicatorExt, DType, Op, Rank, Reduction, Result, Tensor};
+        ///
+        /// /// Passes a tensor on around the ring of ranks, and returns the largest element that any rank has.
+        /// fn pass_on(comm: &mut dyn Communicator, x: &Tensor) -> Result<f32> {
+        ///     let (rank, size) = (comm.rank().index(), comm.size());
+        ///     let received = Tensor::zeros(DType::F32, x.dims())?;
+        ///     let next = Rank::new(((rank + 1) % size) as u32);
+        ///     let previous = Rank::new(((rank + size - 1) % size) as u32);
+        ///     // The operations of a group progress together.
+        ///     comm.enqueue(&[Op::Send { src: x.clone(), to: next }, Op::Recv { dst: received.clone(), from: previous }])?;
+        ///     let largest = received.view::<f32>()?.iter().copied().fold(f32::MIN, f32::max);
+        ///     let largest = Tensor::from_slice(&[largest], ())?;
+        ///     comm.all_reduce_in_place(&largest, Reduction::Max)?;
+        ///     Ok(largest.view::<f32>()?[0])
+        /// }
+        /// ```
+        ///
+        /// `examples/tensor_parallel.rs` of the package `disco` is a whole program, and `examples/started_collective.rs`
+        /// starts operations.
+        pub trait CommunicatorExt: Communicator {
+            $(
+                $(#[$doc])*
+                fn $enqueue(&mut self, $($argument: $ty),*) -> Result<()> {
+                    self.enqueue(&[$op])
+                }
+
+                #[doc = concat!("[Starts](Communicator::start) [`Self::", stringify!($enqueue), "`].")]
+                fn $start(&mut self, $($argument: $ty),*) -> Result<Work> {
+                    self.start(&[$op])
+                }
+            )*
+        }
+    };
+}
+
+methods! {
     /// [`Op::AllReduce`] from `src` to `dst`.
-    fn all_reduce(&mut self, src: &Tensor, dst: &Tensor, reduction: Reduction) -> Result<()> {
-        self.enqueue(&[Op::AllReduce { src: Some(src.clone()), dst: dst.clone(), reduction }])
-    }
+    all_reduce, start_all_reduce(src: &Tensor, dst: &Tensor, reduction: Reduction) =>
+        Op::AllReduce { src: Some(src.clone()), dst: dst.clone(), reduction };
 
     /// [`Op::AllReduce`] in place.
-    fn all_reduce_in_place(&mut self, buffer: &Tensor, reduction: Reduction) -> Result<()> {
-        self.enqueue(&[Op::AllReduce { src: None, dst: buffer.clone(), reduction }])
-    }
+    all_reduce_in_place, start_all_reduce_in_place(buffer: &Tensor, reduction: Reduction) =>
+        Op::AllReduce { src: None, dst: buffer.clone(), reduction };
 
     /// [`Op::Reduce`]; `dst` is used on the root only.
-    fn reduce(&mut self, src: &Tensor, dst: Option<&Tensor>, reduction: Reduction, root: Rank) -> Result<()> {
-        self.enqueue(&[Op::Reduce { src: Some(src.clone()), dst: dst.cloned(), reduction, root }])
-    }
+    reduce, start_reduce(src: &Tensor, dst: Option<&Tensor>, reduction: Reduction, root: Rank) =>
+        Op::Reduce { src: Some(src.clone()), dst: dst.cloned(), reduction, root };
 
     /// [`Op::ReduceScatter`].
-    fn reduce_scatter(&mut self, src: &Tensor, dst: &Tensor, reduction: Reduction) -> Result<()> {
-        self.enqueue(&[Op::ReduceScatter { src: Some(src.clone()), dst: dst.clone(), reduction }])
-    }
+    reduce_scatter, start_reduce_scatter(src: &Tensor, dst: &Tensor, reduction: Reduction) =>
+        Op::ReduceScatter { src: Some(src.clone()), dst: dst.clone(), reduction };
 
     /// [`Op::AllGather`].
-    fn all_gather(&mut self, src: &Tensor, dst: &Tensor) -> Result<()> {
-        self.enqueue(&[Op::AllGather { src: Some(src.clone()), dst: dst.clone() }])
-    }
+    all_gather, start_all_gather(src: &Tensor, dst: &Tensor) =>
+        Op::AllGather { src: Some(src.clone()), dst: dst.clone() };
 
     /// [`Op::Broadcast`] in place.
-    fn broadcast(&mut self, buffer: &Tensor, root: Rank) -> Result<()> {
-        self.enqueue(&[Op::Broadcast { src: None, dst: buffer.clone(), root }])
-    }
+    broadcast, start_broadcast(buffer: &Tensor, root: Rank) =>
+        Op::Broadcast { src: None, dst: buffer.clone(), root };
 
     /// [`Op::Gather`]; `dst` is used on the root only.
-    fn gather(&mut self, src: &Tensor, dst: Option<&Tensor>, root: Rank) -> Result<()> {
-        self.enqueue(&[Op::Gather { src: Some(src.clone()), dst: dst.cloned(), root }])
-    }
+    gather, start_gather(src: &Tensor, dst: Option<&Tensor>, root: Rank) =>
+        Op::Gather { src: Some(src.clone()), dst: dst.cloned(), root };
 
     /// [`Op::Scatter`]; `src` is used on the root only.
-    fn scatter(&mut self, src: Option<&Tensor>, dst: &Tensor, root: Rank) -> Result<()> {
-        self.enqueue(&[Op::Scatter { src: src.cloned(), dst: Some(dst.clone()), root }])
-    }
+    scatter, start_scatter(src: Option<&Tensor>, dst: &Tensor, root: Rank) =>
+        Op::Scatter { src: src.cloned(), dst: Some(dst.clone()), root };
 
     /// [`Op::AllToAll`].
-    fn all_to_all(&mut self, src: &Tensor, dst: &Tensor) -> Result<()> {
-        self.enqueue(&[Op::AllToAll { src: Some(src.clone()), dst: dst.clone() }])
-    }
+    all_to_all, start_all_to_all(src: &Tensor, dst: &Tensor) =>
+        Op::AllToAll { src: Some(src.clone()), dst: dst.clone() };
 
     /// [`Op::AllGatherV`].
-    fn all_gather_v(&mut self, src: &Tensor, dst: &Tensor, counts: &[usize]) -> Result<()> {
-        self.enqueue(&[Op::AllGatherV { src: Some(src.clone()), dst: dst.clone(), counts: counts.into() }])
-    }
+    all_gather_v, start_all_gather_v(src: &Tensor, dst: &Tensor, counts: &[usize]) =>
+        Op::AllGatherV { src: Some(src.clone()), dst: dst.clone(), counts: counts.into() };
 
     /// [`Op::AllToAllV`]: `send` and `recv` are each a tensor and its counts by peer.
-    fn all_to_all_v(&mut self, send: (&Tensor, &[usize]), recv: (&Tensor, &[usize])) -> Result<()> {
-        let (src, send_counts) = (Some(send.0.clone()), send.1.into());
-        let (dst, recv_counts) = (recv.0.clone(), recv.1.into());
-        self.enqueue(&[Op::AllToAllV { src, send_counts, dst, recv_counts }])
-    }
+    all_to_all_v, start_all_to_all_v(send: (&Tensor, &[usize]), recv: (&Tensor, &[usize])) =>
+        Op::AllToAllV {
+            src: Some(send.0.clone()),
+            send_counts: send.1.into(),
+            dst: recv.0.clone(),
+            recv_counts: recv.1.into(),
+        };
 
     /// [`Op::Send`].
-    fn send(&mut self, src: &Tensor, to: Rank) -> Result<()> {
-        self.enqueue(&[Op::Send { src: src.clone(), to }])
-    }
+    send, start_send(src: &Tensor, to: Rank) => Op::Send { src: src.clone(), to };
 
     /// [`Op::Recv`].
-    fn recv(&mut self, dst: &Tensor, from: Rank) -> Result<()> {
-        self.enqueue(&[Op::Recv { dst: dst.clone(), from }])
-    }
+    recv, start_recv(dst: &Tensor, from: Rank) => Op::Recv { dst: dst.clone(), from };
 
     /// [`Op::Barrier`].
-    fn barrier(&mut self) -> Result<()> {
-        self.enqueue(&[Op::Barrier])
-    }
+    barrier, start_barrier() => Op::Barrier;
 }
 
 impl<C: Communicator + ?Sized> CommunicatorExt for C {}
@@ -319,7 +327,10 @@ mod tests {
     }
 
     #[derive(Debug, Default)]
-    struct Recorder(Vec<OpKind>);
+    struct Recorder {
+        enqueued: Vec<OpKind>,
+        started: Vec<OpKind>,
+    }
 
     impl Communicator for Recorder {
         fn rank(&self) -> Rank {
@@ -335,8 +346,13 @@ mod tests {
         }
 
         fn enqueue(&mut self, group: &[Op]) -> Result<()> {
-            self.0.extend(group.iter().map(Op::kind));
+            self.enqueued.extend(group.iter().map(Op::kind));
             Ok(())
+        }
+
+        fn start(&mut self, group: &[Op]) -> Result<Work> {
+            self.started.extend(group.iter().map(Op::kind));
+            Ok(Work::done())
         }
 
         fn split(&mut self, _: Option<u32>, _: i32) -> Result<Option<Box<dyn Communicator>>> {
@@ -353,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn methods_enqueue_their_operation() {
+    fn methods_enqueue_or_start_their_operation() {
         let (x, sum, root) = (&Tensor::zeros(DType::F32, [1]).unwrap(), Reduction::Sum, Rank::new(0));
         let mut comm = Recorder::default();
         comm.all_reduce(x, x, sum).unwrap();
@@ -369,6 +385,23 @@ mod tests {
         comm.send(x, root).unwrap();
         comm.recv(x, root).unwrap();
         comm.barrier().unwrap();
-        assert_eq!(comm.0, OpKind::ALL);
+        assert_eq!((&comm.enqueued[..], &comm.started[..]), (&OpKind::ALL[..], &[][..]));
+        let works = [
+            comm.start_all_reduce(x, x, sum),
+            comm.start_reduce(x, None, sum, root),
+            comm.start_reduce_scatter(x, x, sum),
+            comm.start_all_gather(x, x),
+            comm.start_broadcast(x, root),
+            comm.start_gather(x, None, root),
+            comm.start_scatter(None, x, root),
+            comm.start_all_to_all(x, x),
+            comm.start_all_gather_v(x, x, &[1]),
+            comm.start_all_to_all_v((x, &[1]), (x, &[1])),
+            comm.start_send(x, root),
+            comm.start_recv(x, root),
+            comm.start_barrier(),
+        ];
+        assert!(works.iter().all(|work| work.as_ref().is_ok_and(Work::has_ended)));
+        assert_eq!((&comm.enqueued[..], &comm.started[..]), (&OpKind::ALL[..], &OpKind::ALL[..]));
     }
 }
