@@ -28,9 +28,9 @@ impl Running<'_> {
 }
 
 impl StartedOps {
-    /// Records that the worker waits for the operations. Called on its thread, before [`StartedOps::end`].
-    pub(crate) fn note_wait(&self) {
-        self.set_state(OpState::Running);
+    /// Records whether the worker waits for the operations. Called on its thread, before [`StartedOps::end`].
+    pub(crate) fn note_wait(&self, waits: bool) {
+        self.set_state(if waits { OpState::Running } else { OpState::Started });
     }
 
     /// Records the end.

@@ -5,6 +5,7 @@ mod policy;
 
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
 
 pub use background::Background;
 
@@ -14,6 +15,26 @@ use crate::metrics;
 use crate::sync;
 
 /// The handle of a group of operations that [`Communicator::start`](crate::Communicator::start) has started.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use disco_core::{Communicator, CommunicatorExt, Reduction, Result, Tensor, Work};
+///
+/// /// Sums `gradient` over the ranks, and computes until the sum is there or all steps are done.
+/// fn overlap(comm: &mut dyn Communicator, gradient: &Tensor, mut steps: Vec<Box<dyn FnOnce()>>) -> Result<()> {
+///     let sum: Work = comm.start_all_reduce_in_place(gradient, Reduction::Sum)?;
+///     while !sum.has_ended()
+///         && let Some(step) = steps.pop()
+///     {
+///         step();
+///     }
+///     while !sum.wait_timeout(Duration::from_secs(5))? {
+///         println!("the sum still runs");
+///     }
+///     Ok(())
+/// }
+/// ```
 ///
 /// Dropping it neither cancels the operations nor waits for them: their tensors stay claimed until the operations end,
 /// and the next synchronisation of the communicator returns their error.
@@ -87,19 +108,36 @@ impl Work {
     /// # Errors
     /// As [`Communicator::enqueue`](crate::Communicator::enqueue).
     pub fn wait(&self) -> Result<()> {
-        let Some(pending) = &self.0 else { return Ok(()) };
+        self.wait_until(None).map(drop)
+    }
+
+    /// [`Work::wait`] for at most `timeout`. Returns whether the operations have ended; if they have not, they go on.
+    ///
+    /// # Errors
+    /// As [`Work::wait`].
+    pub fn wait_timeout(&self, timeout: Duration) -> Result<bool> {
+        // A time beyond the clock's range is no limit.
+        self.wait_until(Instant::now().checked_add(timeout))
+    }
+
+    /// Returns whether the operations have ended.
+    fn wait_until(&self, end: Option<Instant>) -> Result<bool> {
+        let Some(pending) = &self.0 else { return Ok(true) };
         let mut state = sync::lock(&pending.state);
-        if let Some(notes) = &state.notes {
-            notes.ops.note_wait();
-        }
+        state.note_wait(true);
         loop {
-            match state.result.clone() {
-                Some(result) => {
-                    state.is_seen = true;
-                    return result;
-                }
-                None => state = sync::wait(&pending.has_ended, state),
+            if let Some(result) = state.result.clone() {
+                state.is_seen = true;
+                return result.map(|()| true);
             }
+            state = match end.map(|end| end.saturating_duration_since(Instant::now())) {
+                None => sync::wait(&pending.has_ended, state),
+                Some(Duration::ZERO) => {
+                    state.note_wait(false);
+                    return Ok(false);
+                }
+                Some(left) => sync::wait_timeout(&pending.has_ended, state, left),
+            };
         }
     }
 
@@ -115,6 +153,12 @@ impl Work {
 }
 
 impl State {
+    fn note_wait(&self, waits: bool) {
+        if let Some(notes) = &self.notes {
+            notes.ops.note_wait(waits);
+        }
+    }
+
     fn end(&mut self, result: Result<()>) {
         // The controller has cancelled the call: it knows that the operations are not complete.
         self.is_seen |= matches!(result, Err(Error::Cancelled { .. }));
@@ -172,5 +216,47 @@ impl Default for Work {
 impl fmt::Debug for Work {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.has_ended() { "<ended work>" } else { "<running work>" })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+    use crate::activity::{OpPlace, OpState};
+    use crate::link::Link;
+    use crate::op::Op;
+
+    #[test]
+    fn a_wait_that_times_out_leaves_the_operation_running() {
+        for result in [Ok(()), Err(Error::invalid("out of luck"))] {
+            let (end, ended) = mpsc::channel();
+            let work = Background::new(()).start(move |()| ended.recv().unwrap()).unwrap();
+            assert!(!work.wait_timeout(Duration::ZERO).unwrap());
+            assert!(!work.wait_timeout(Duration::from_millis(1)).unwrap() && !work.has_ended());
+            end.send(result.clone()).unwrap();
+            let waited = work.wait_timeout(Duration::MAX);
+            assert_eq!(
+                waited.map_err(|error| error.to_string()),
+                result.map(|()| true).map_err(|error| error.to_string())
+            );
+        }
+        assert!(Work::done().wait_timeout(Duration::ZERO).unwrap());
+    }
+
+    #[test]
+    fn an_operation_whose_wait_has_timed_out_is_recorded_as_started() {
+        let (end, ended) = mpsc::channel();
+        let work = Background::new(()).start(move |()| ended.recv().unwrap()).unwrap();
+        let link = Link::bare(Arc::default());
+        let state = || link.activity().progress().ops[0].state;
+        let running = link.activity().start_ops(&Op::Barrier, &[], 2, OpPlace::new(link.activity().intern("plane"), 1));
+        work.note(Notes::new(running.go_on(link.activity()), metrics::Running::start(&[Op::Barrier]), |error| error));
+        assert!(!work.wait_timeout(Duration::from_millis(1)).unwrap());
+        assert_eq!(state(), OpState::Started);
+        end.send(Ok(())).unwrap();
+        work.wait().unwrap();
+        assert_eq!(state(), OpState::Done);
     }
 }

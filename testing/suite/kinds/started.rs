@@ -46,12 +46,13 @@ fn beside(ctx: &mut WorkerContext, elements: usize) -> Result<(Vec<i64>, i64)> {
     }
     let works = [ctx.comm()?.start(&sum_of(&x))?];
     if me != 0 {
+        assert!(!works[0].wait_timeout(Duration::from_millis(1))?, "worker 0 has not started its operation");
         assert!(!works[0].has_ended() && matches!(x.view::<i64>(), Err(Error::Busy(_))));
         assert!(matches!(ctx.comm()?.start(&sum_of(&x)), Err(Error::Busy(_))), "the tensor is claimed");
         store.add(&key, 1)?;
     }
     works.iter().try_for_each(Work::wait)?;
-    assert!(works[0].has_ended() && works[0].wait().is_ok());
+    assert!(works[0].has_ended() && works[0].wait().is_ok() && works[0].wait_timeout(Duration::ZERO)?);
     x.view_mut::<i64>()?[0] += 1;
     // A work that is dropped goes on, and `enqueue` runs after it.
     drop(ctx.comm()?.start(&sum_of(&x))?);
@@ -129,7 +130,7 @@ fn start_late(ctx: &mut WorkerContext, first: String, second: String) -> Result<
     if is_late {
         exists(&first);
     }
-    let work = ctx.comm()?.start(&[Op::Barrier])?;
+    let work = ctx.comm()?.start_barrier()?;
     if !is_late {
         ctx.store().add("inside", 1)?;
         exists(&second);
