@@ -241,6 +241,34 @@ macro_rules! methods {
                     self.start(&[$op])
                 }
             )*
+
+            /// Ends the operations of `work`, which this communicator has started, unless they have ended: aborts the
+            /// communicator with `cause`. So the operation that runs fails with [`Error::Aborted`], and all that have not
+            /// begun, and later ones, with [`Error::Broken`], until `init_ccl` makes new communicators.
+            ///
+            /// With `local`, this ends the operations of all ranks. With `mpi`, those of this rank only: the other ranks
+            /// wait until this worker's function fails, the session cancels its call, or their deadlines pass. On devices,
+            /// `work` has ended for the host, and nothing happens; [`Communicator::aborter`] ends operations there.
+            ///
+            /// ```
+            /// use std::time::Duration;
+            ///
+            /// use disco_core::{Communicator, CommunicatorExt, Reduction, Result, Tensor};
+            ///
+            /// /// Sums `x` over the ranks, within a second.
+            /// fn sum(comm: &mut dyn Communicator, x: &Tensor) -> Result<()> {
+            ///     let sum = comm.start_all_reduce_in_place(x, Reduction::Sum)?;
+            ///     if !sum.wait_timeout(Duration::from_secs(1))? {
+            ///         comm.cancel(&sum, "the sum took more than a second");
+            ///     }
+            ///     sum.wait()
+            /// }
+            /// ```
+            fn cancel(&self, work: &Work, cause: &str) {
+                if !work.has_ended() {
+                    self.aborter().abort(&cause.into());
+                }
+            }
         }
     };
 }

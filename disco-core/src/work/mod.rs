@@ -38,6 +38,7 @@ use crate::sync;
 ///
 /// Dropping it neither cancels the operations nor waits for them: their tensors stay claimed until the operations end,
 /// and the next synchronisation of the communicator returns their error.
+/// [`CommunicatorExt::cancel`](crate::CommunicatorExt::cancel) ends them early.
 #[must_use = "wait for the operations before you use their tensors"]
 pub struct Work(Option<Arc<Pending>>);
 

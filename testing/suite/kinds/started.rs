@@ -20,6 +20,7 @@ crate::tests![
     a_get_waits_for_the_operation_that_writes_the_tensor,
     a_refused_operation_is_not_counted,
     the_deadline_of_calls_does_not_limit_waits_for_started_operations,
+    a_cancelled_operation_ends_on_all_ranks_and_breaks_their_communicator,
 ];
 
 disco::register_function!("tests.beside", beside);
@@ -28,6 +29,7 @@ disco::register_function!("tests.start_late", start_late);
 disco::register_function!("tests.start_slow", start_slow);
 disco::register_function!("tests.refused", refused);
 disco::register_reduction!("tests.slow_sum", i64, slow_sum);
+disco::register_function!("tests.start_and_cancel", start_and_cancel);
 
 /// Elements of a tensor that `local` neither posts nor stages in one piece.
 const MANY: usize = 300_000;
@@ -53,6 +55,7 @@ fn beside(ctx: &mut WorkerContext, elements: usize) -> Result<(Vec<i64>, i64)> {
     }
     works.iter().try_for_each(Work::wait)?;
     assert!(works[0].has_ended() && works[0].wait().is_ok() && works[0].wait_timeout(Duration::ZERO)?);
+    ctx.comm()?.cancel(&works[0], "has no effect on ended operations");
     x.view_mut::<i64>()?[0] += 1;
     // A work that is dropped goes on, and `enqueue` runs after it.
     drop(ctx.comm()?.start(&sum_of(&x))?);
@@ -218,6 +221,41 @@ fn a_worker_counts_as_inside_a_collective_only_while_it_waits(kind: Kind) {
         wait_until_in_collective(&session, 1..4);
         std::fs::write(first.path(), "").unwrap();
         session.sync_all().await.unwrap();
+        session.shutdown().await.unwrap();
+    });
+}
+
+/// All workers but worker 3 start a sum, and worker 1 cancels its own once all have. Returns the errors of the sum and of the
+/// next operation.
+fn start_and_cancel(ctx: &mut WorkerContext) -> Result<Vec<String>> {
+    let (store, me) = (ctx.store(), ctx.worker().index());
+    let x = Tensor::from_vec(vec![1i64; MANY], MANY)?;
+    if me == 3 {
+        return Ok(Vec::new());
+    }
+    let sum = ctx.comm()?.start_all_reduce_in_place(&x, Reduction::Sum)?;
+    store.add("started", 1)?;
+    if me == 1 {
+        wait_for("the other ranks", || (store.add("started", 0).unwrap() == 3).then_some(()));
+        ctx.comm()?.cancel(&sum, "no longer needed");
+    }
+    let errors = [sum.wait(), ctx.comm()?.barrier()].map(Result::unwrap_err);
+    // An operation that has not begun is not aborted: it finds its communicator broken.
+    assert!(matches!(errors, [Error::Aborted { .. } | Error::Broken { .. }, Error::Broken { .. }]), "{errors:?}");
+    Ok(errors.map(|error| error.to_string()).into())
+}
+
+fn a_cancelled_operation_ends_on_all_ranks_and_breaks_their_communicator(kind: Kind) {
+    let session = plane(builder(kind));
+    block_on(async {
+        let errors = session.call_named("tests.start_and_cancel", ()).await.unwrap();
+        let errors = session.get_all_as::<Vec<String>>(&errors).await.unwrap();
+        let name_the_cause = |errors: &Vec<String>| errors.iter().all(|error| error.contains("no longer needed"));
+        assert!(errors[..3].iter().all(name_the_cause), "{errors:?}");
+        // The session goes on; new communicators work.
+        session.init_ccl("local", &[]).await.unwrap();
+        let result = session.call_named("tests.beside", (2,)).await.unwrap();
+        session.get_all(&result).await.unwrap();
         session.shutdown().await.unwrap();
     });
 }
