@@ -8,7 +8,7 @@ use crate::tensor::Tensor;
 use crate::value::Value;
 
 /// The stream of the call that the worker runs.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Emitting {
     stream: u64,
     /// Number of results so far.
@@ -19,6 +19,8 @@ impl WorkerContext {
     /// Sends a result of the [streaming call](crate::session::LaneSession::call_streaming) that the worker runs. Results
     /// of one worker arrive in order; a tensor arrives as a copy. Once the controller has left 16 results of this worker
     /// untaken, the next one waits for it, for at most [`WorkerContext::deadline`].
+    ///
+    /// In any other call, which has no stream, the value is dropped, so that one function serves all kinds of calls.
     ///
     /// ```
     /// use disco_core::{Result, WorkerContext};
@@ -38,15 +40,12 @@ impl WorkerContext {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the call is not streaming, or the value can't leave the process; [`Error::Deadline`];
-    /// [`Error::Cancelled`] once the controller has dropped the stream or cancelled the call; errors of the store.
+    /// [`Error::Cancelled`] once the controller has dropped the stream or cancelled the call. In a streaming call also
+    /// [`Error::Invalid`] if the value can't leave the process; [`Error::Deadline`]; errors of the store.
     pub fn emit(&mut self, value: impl Into<Value>) -> Result<()> {
+        let Some(Emitting { stream, sent: number }) = self.emitting else { return self.check_cancelled() };
         let value = value.into().map_tensors(&mut |tensor| self.on_host(tensor))?;
         let worker = self.worker();
-        let Some(emitting) = &mut self.emitting else {
-            return Err(Error::invalid("emit: the call has no stream; the controller calls `call_streaming`"));
-        };
-        let (stream, number) = (emitting.stream, emitting.sent);
         if let Some(first) = number.checked_sub(WINDOW) {
             let taken = taken_key(stream, worker, first);
             self.link.await_key(&*self.link.store(), &taken, self.deadline()).map_err(|error| match error {
@@ -58,14 +57,16 @@ impl WorkerContext {
                 other => other,
             })?;
         }
-        if let Some(cause) = self.link.cancelled_now() {
-            return Err(Error::Cancelled { cause });
-        }
+        self.check_cancelled()?;
         self.link.store().set(&result_key(stream, worker, number), &Sent::Value(value).encode(worker)?)?;
         if let Some(emitting) = &mut self.emitting {
             emitting.sent += 1;
         }
         Ok(())
+    }
+
+    fn check_cancelled(&self) -> Result<()> {
+        self.link.cancelled_now().map_or(Ok(()), |cause| Err(Error::Cancelled { cause }))
     }
 
     /// Begins a streaming call.

@@ -9,6 +9,7 @@ use disco::{
     Error, IntoArgs, LaneSession, Result, Results, Session as _, SessionExt as _, Tensor, Value, WorkerContext,
     WorkerId, block_on,
 };
+use disco_conformance::waiting::wait_until_inside;
 
 use crate::with_session::with_session;
 use crate::{Kind, builder};
@@ -21,7 +22,7 @@ crate::tests![
     a_cancellation_is_the_last_result,
     a_dropped_stream_cancels_the_call,
     a_result_that_is_not_taken_is_an_error_after_the_deadline,
-    a_call_without_a_stream_can_not_emit,
+    a_call_without_a_stream_drops_what_it_emits,
 ];
 
 disco::register_function!("tests.emit", emit);
@@ -238,20 +239,23 @@ fn a_result_that_is_not_taken_is_an_error_after_the_deadline(kind: Kind) {
     });
 }
 
-fn a_call_without_a_stream_can_not_emit(kind: Kind) {
+fn a_call_without_a_stream_drops_what_it_emits(kind: Kind) {
     with_session(builder(kind), async |session| {
-        session.call_named("tests.emit", (1, 9)).await.unwrap();
-        let error = session.sync_all().await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
-        assert!(error.to_string().ends_with("emit: the call has no stream; the controller calls `call_streaming`"));
-        session.recover().await.unwrap();
+        let emit = session.function("tests.emit").await.unwrap();
+        let plain = session.call(&emit, (100, 9)).await.unwrap();
+        assert_eq!(session.get_all_as::<i64>(&plain).await.unwrap(), [0, 1, 2, 3]);
         assert!(matches!(stream(session, "tests.emti", (1, 9)).await, Err(Error::UnknownFunction { .. })));
         // Also after a streaming call.
         let mut results = stream(session, "tests.emit", (1, 9)).await.unwrap();
         while results.next().await.is_some() {}
         drop(results);
-        session.call_named("tests.emit", (1, 9)).await.unwrap();
-        assert_eq!(session.sync_all().await.unwrap_err().kind(), ErrorKind::Invalid);
-        session.recover().await.unwrap();
+        let one = session.call_on([2], &emit, (100, 9)).await.unwrap();
+        assert_eq!(session.get_as::<i64>(&one, WorkerId::new(2)).await.unwrap(), 2);
+        // A cancellation ends such a call, too.
+        let endless = session.call_named("tests.emit_until", ()).await.unwrap();
+        wait_until_inside(session, "tests.emit_until", 0..4);
+        session.cancel(&endless, "enough").unwrap();
+        let ends = session.get_all_as::<String>(&endless).await.unwrap();
+        assert_eq!(ends, [(); 4].map(|()| "cancelled: enough"));
     });
 }
