@@ -6,10 +6,12 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use event_listener::EventListener;
 use futures_channel::mpsc::{self, UnboundedReceiver, UnboundedSender};
-use futures_lite::{StreamExt as _, future as either};
+use futures_lite::{Stream, StreamExt};
 
 use super::{Arguments, DRef, IntoArgs, LaneSession, Session, SessionExt as _};
 use crate::emitted::{Sent, WINDOW, result_key, taken_key};
@@ -21,9 +23,29 @@ use crate::stream::reply_table::ReplyTable;
 use crate::value::Value;
 
 /// The results of a running call, in the order of their arrival; those of one worker in the order in which it has sent
-/// them. [`LaneSession::call_streaming`] makes it.
+/// them. [`LaneSession::call_streaming`] makes it. If the call fails or is cancelled, its error is the last result.
 ///
 /// Dropping it before the end cancels the call.
+///
+/// [`Results::next`] takes one result after the other. As a [`Stream`] of the crate `futures-core`, the value also has the
+/// methods of `StreamExt` of `futures` or `futures-lite`:
+///
+/// ```
+/// use disco_core::session::{LaneSession, Results};
+/// use disco_core::{Result, Session, Value};
+/// use futures_lite::StreamExt;
+///
+/// /// The first three losses of worker 0. Dropping the stream then cancels the call.
+/// async fn first_losses(session: &LaneSession) -> Result<Vec<Value>> {
+///     let train = session.function("docs.train").await?;
+///     let losses: Results<'_> = session.call_streaming(&train, (10,)).await?;
+///     let mut of_worker_0 = losses.filter(|result| result.as_ref().map_or(true, |(worker, _)| worker.index() == 0)).take(3);
+///     of_worker_0.try_fold(Vec::new(), |mut all, (_, loss)| {
+///         all.push(loss);
+///         Ok(all)
+///     }).await
+/// }
+/// ```
 pub struct Results<'s> {
     session: &'s LaneSession,
     call: DRef,
@@ -36,6 +58,8 @@ pub struct Results<'s> {
     /// The first failure of a worker.
     failure: Option<Arc<Failure>>,
     end: End<'s>,
+    /// Hears a failure of the session; none before the first poll and after each notification.
+    changed: Option<EventListener>,
 }
 
 /// Something of a worker.
@@ -96,7 +120,17 @@ impl LaneSession {
         let source = Arc::new(Source { store, epoch, stream, sender });
         world.workers().for_each(|worker| source.watch(worker, 0));
         let (taken, running) = (BTreeMap::new(), world.workers().collect());
-        Ok(Results { session: self, call, source, arrived, taken, running, failure: None, end: End::Running })
+        Ok(Results {
+            session: self,
+            call,
+            source,
+            arrived,
+            taken,
+            running,
+            failure: None,
+            end: End::Running,
+            changed: None,
+        })
     }
 }
 
@@ -111,41 +145,7 @@ impl Results<'_> {
     /// # Cancel safety
     /// If the future is dropped, no result is lost.
     pub async fn next(&mut self) -> Option<Result<(WorkerId, Value)>> {
-        loop {
-            match &mut self.end {
-                End::Ended(error) => return error.take().map(Err),
-                End::Failed(reason) => {
-                    let reason = reason.await;
-                    let other = || Error::state("call_streaming: the session has failed and recovered meanwhile");
-                    self.end = End::Ended(Some(reason.err().unwrap_or_else(other)));
-                }
-                End::Running => {
-                    // Results that have arrived come before a failure of the session.
-                    let stream = &self.session.stream;
-                    let changed = stream.reply_table.has_capacity.listen();
-                    let has_failed = stream.check("call_streaming", ReplyTable::check).is_err();
-                    let arrived = match self.arrived.try_recv() {
-                        Ok(arrived) => Some(arrived),
-                        Err(_) if has_failed => {
-                            self.note_end();
-                            continue;
-                        }
-                        Err(_) => {
-                            let changed = async {
-                                changed.await;
-                                None
-                            };
-                            either::or(self.arrived.next(), changed).await
-                        }
-                    };
-                    if let Some((worker, arrived)) = arrived
-                        && let Some(value) = self.note(worker, arrived)
-                    {
-                        return Some(Ok((worker, value)));
-                    }
-                }
-            }
-        }
+        StreamExt::next(self).await
     }
 
     /// Notes something of a worker. Returns the value if it is a result.
@@ -177,6 +177,43 @@ impl Results<'_> {
             // The session knows the root cause.
             _ => End::Failed(Box::pin(self.session.sync_all())),
         };
+    }
+}
+
+impl Stream for Results<'_> {
+    type Item = Result<(WorkerId, Value)>;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = self.get_mut();
+        let stream = &this.session.stream;
+        loop {
+            match &mut this.end {
+                End::Ended(error) => return Poll::Ready(error.take().map(Err)),
+                End::Failed(reason) => {
+                    let reason = ready!(reason.as_mut().poll(context));
+                    let other = || Error::state("call_streaming: the session has failed and recovered meanwhile");
+                    this.end = End::Ended(Some(reason.err().unwrap_or_else(other)));
+                }
+                End::Running => {
+                    // Listens before it looks, so that no failure is missed.
+                    let changed = this.changed.get_or_insert_with(|| stream.reply_table.has_capacity.listen());
+                    let has_failed = stream.check("call_streaming", ReplyTable::check).is_err();
+                    // Results that have arrived come before a failure of the session.
+                    match this.arrived.poll_next(context) {
+                        Poll::Ready(Some((worker, arrived))) => {
+                            if let Some(value) = this.note(worker, arrived) {
+                                return Poll::Ready(Some(Ok((worker, value))));
+                            }
+                        }
+                        _ if has_failed => this.note_end(),
+                        _ => {
+                            ready!(Pin::new(changed).poll(context));
+                            this.changed = None;
+                        }
+                    }
+                }
+            }
+        }
     }
 }
 

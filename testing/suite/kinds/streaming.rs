@@ -10,6 +10,7 @@ use disco::{
     WorkerId, block_on,
 };
 use disco_conformance::waiting::wait_until_inside;
+use futures_lite::StreamExt as _;
 
 use crate::with_session::with_session;
 use crate::{Kind, builder};
@@ -23,6 +24,7 @@ crate::tests![
     a_dropped_stream_cancels_the_call,
     a_result_that_is_not_taken_is_an_error_after_the_deadline,
     a_call_without_a_stream_drops_what_it_emits,
+    results_are_a_stream,
 ];
 
 disco::register_function!("tests.emit", emit);
@@ -257,5 +259,14 @@ fn a_call_without_a_stream_drops_what_it_emits(kind: Kind) {
         session.cancel(&endless, "enough").unwrap();
         let ends = session.get_all_as::<String>(&endless).await.unwrap();
         assert_eq!(ends, [(); 4].map(|()| "cancelled: enough"));
+    });
+}
+
+fn results_are_a_stream(kind: Kind) {
+    with_session(builder(kind), async |session| {
+        let results = stream(session, "tests.emit", (100, 9)).await.unwrap();
+        let of_worker_2 = results.map(Result::unwrap).filter(|(worker, _)| *worker == WorkerId::new(2));
+        let values: Vec<Value> = of_worker_2.map(|(_, value)| value).collect().await;
+        assert!(values.into_iter().eq((2000..2100).map(Value::Int)));
     });
 }
