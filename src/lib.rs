@@ -28,11 +28,17 @@
 //! | start workers as threads, processes or nodes | [`Builder`]; [`init`] for processes and nodes; [`from_env`] and [`Settings`] for environment variables |
 //! | write a worker function | [`register_function!`], [`WorkerContext`], [`function`]; [`Opaque`] for an object that stays on its worker |
 //! | call functions and get their results | [`SessionExt`] and [`Session`]; a [`DRef`] is a handle to one object on each worker |
+//! | call functions on some workers | [`SessionExt::call_on`]; [`SessionExt::call_each`] for arguments of their own |
+//! | get results while a call runs | [`LaneSession::call_streaming`] and [`WorkerContext::emit`]; [`Results`] is a stream |
+//! | cancel a call | [`Session::cancel`]; [`WorkerContext::cancelled`] in the function |
 //! | exchange tensors from the controller | [`DataPlane`], with [`Placement`], [`Scope`] and [`Reduction`] |
 //! | exchange tensors in a worker function | [`CommunicatorExt`] on [`WorkerContext::comm`] |
+//! | exchange tensors while a worker computes | [`Communicator::start`] or `start_…` of [`CommunicatorExt`], and [`Work`] |
+//! | reduce by functions of your own | [`register_reduction!`], [`Reduction::Custom`]; [`reductions`] has some |
 //! | read and write tensors | [`Tensor`], [`tensor`]; [`DType`], [`Shape`], [`Device`] |
 //! | match errors | [`Error`], [`error`]; [`Unavailable`] for a library that is missing |
 //! | limit waits | [`Deadlines`], [`Builder::deadlines`] |
+//! | save the state of a training, and load it with any number of workers | [`checkpoint`] |
 //! | continue without lost workers, or with another number of workers | [`Session::replace_lost`], [`Session::resize`], [`ReplacementPolicy`] |
 //! | split the workers | [`Mesh`]: named dimensions; [`Builder::groups`], [`LaneSession::subset`] |
 //! | see the progress of the workers | [`LaneSession::status`], [`status`], [`activity`], [`Diagnosis`]; [`programs`] for all sessions of a machine |

@@ -15,6 +15,18 @@ use crate::world::World;
 /// have the same size. The root of the worker-0 forms of collectives is the first worker of each set.
 ///
 /// As text, and in JSON: `world`, `group`, or axes and their mesh, `tp of dp=2,tp=4`.
+///
+/// ```
+/// use disco_core::{Mesh, Scope, WorkerId, World};
+///
+/// // Six workers in two groups; the mesh has two rows of three workers.
+/// let (world, mesh) = (World::new(6, 2)?, Mesh::new([("dp", 2), ("tp", 3)])?);
+/// let peers = |scope: Scope| scope.members(&world, WorkerId::new(4));
+/// assert_eq!(peers(Scope::World), [0, 1, 2, 3, 4, 5].map(WorkerId::new));
+/// assert_eq!(peers(Scope::Group), [3, 4, 5].map(WorkerId::new));
+/// assert_eq!(peers(mesh.along(&["dp"])?), [1, 4].map(WorkerId::new));
+/// # Ok::<(), disco_core::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 #[non_exhaustive]

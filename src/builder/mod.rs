@@ -159,6 +159,15 @@ impl Builder {
 
     /// When lost workers are replaced, and how often. Default: when [`Session::replace_lost`](crate::Session::replace_lost) is
     /// called, without a limit.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use disco::{Builder, ReplacementPolicy};
+    ///
+    /// let policy = ReplacementPolicy::at_once().at_most(3, Duration::from_secs(3600));
+    /// let builder = Builder::processes(4).replacement(policy);
+    /// ```
     pub fn replacement(mut self, policy: ReplacementPolicy) -> Self {
         self.replacement = policy;
         self

@@ -15,6 +15,22 @@ use crate::{Builder, SessionKind};
 /// The settings of a session, read from `DISCO_SESSION`, `DISCO_WORKERS`, `DISCO_GROUPS`, `DISCO_NODES`,
 /// `DISCO_LISTEN`, `DISCO_HOSTS`, `DISCO_NODE_LAUNCHER`, `DISCO_SPARES`, `DISCO_APART`, `DISCO_LOG_DIR`, `DISCO_BACKEND`
 /// and `DISCO_DEVICES`.
+///
+/// ```no_run
+/// use disco::{DataPlane, Result, Session, Settings};
+///
+/// fn main() -> Result<()> {
+///     disco::init();
+///     let settings = Settings::from_env()?;
+///     // What the program itself decides comes on top.
+///     let session = settings.builder().check(true).start()?;
+///     disco::block_on(async {
+///         session.init_ccl(&settings.backend, &settings.devices).await?;
+///         println!("{} workers exchange tensors by {}", session.world().size(), settings.backend);
+///         session.shutdown().await
+///     })
+/// }
+/// ```
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -158,6 +174,17 @@ fn check_hosts(hosts: &[String], has_launcher: bool, nodes: usize, apart: bool) 
 }
 
 /// Starts the session that the environment describes; see [`Settings`].
+///
+/// ```no_run
+/// use disco::{Result, Session};
+///
+/// /// `program` runs with threads, `DISCO_SESSION=processes DISCO_WORKERS=4 program` with processes.
+/// fn main() -> Result<()> {
+///     disco::init();
+///     let session = disco::from_env()?;
+///     disco::block_on(session.shutdown())
+/// }
+/// ```
 ///
 /// # Errors
 /// Errors of [`Settings::from_env`] and [`Builder::start`].

@@ -42,6 +42,19 @@ pub(super) const JOIN_SECONDS: &str = "DISCO_JOIN_SECONDS";
 /// If the session's workers are processes, this program is executed again for each, so it has to call
 /// [`init`](crate::init). `examples/node.rs` is one program for all machines of a session.
 ///
+/// ```no_run
+/// use std::path::Path;
+///
+/// use disco::{JoinOptions, Result, Token};
+///
+/// fn main() -> Result<()> {
+///     disco::init();
+///     let mut options = JoinOptions::new("10.0.0.1:4567", Token::read(Path::new("session.token"))?);
+///     options.max_workers = Some(8);
+///     disco::join(&options)
+/// }
+/// ```
+///
 /// # Errors
 /// This program is built without the feature `nodes`. The controller does not answer in time, rejects this node, or is lost; a worker can't be started, or does not end.
 pub fn join(options: &JoinOptions) -> Result<()> {

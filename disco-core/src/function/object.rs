@@ -22,6 +22,34 @@ pub enum Object {
 
 /// A reference-counted Rust value of one worker: state of the program in a register. Worker functions return it, and
 /// take the inner value as `Rc<T>`. `examples/own_state.rs` is a complete program.
+///
+/// ```
+/// use std::cell::Cell;
+/// use std::rc::Rc;
+///
+/// use disco_core::{Opaque, Result, Session, SessionExt, WorkerContext, register_function};
+///
+/// /// The state of a worker: the steps that it has made.
+/// fn start(_: &mut WorkerContext) -> Result<Opaque> {
+///     Ok(Opaque::new(Cell::new(0i64)))
+/// }
+///
+/// fn step(_: &mut WorkerContext, steps: Rc<Cell<i64>>) -> Result<i64> {
+///     steps.set(steps.get() + 1);
+///     Ok(steps.get())
+/// }
+///
+/// register_function!("docs.start", start);
+/// register_function!("docs.step", step);
+///
+/// /// Two steps of each worker, on the controller. The workers' states end with the handle `steps`.
+/// async fn two_steps(session: &impl Session) -> Result<Vec<i64>> {
+///     let steps = session.call_named("docs.start", ()).await?;
+///     session.call_named("docs.step", (&steps,)).await?;
+///     let second = session.call_named("docs.step", (&steps,)).await?;
+///     session.get_all_as(&second).await
+/// }
+/// ```
 #[derive(Clone)]
 pub struct Opaque {
     value: Rc<dyn Named>,

@@ -12,6 +12,20 @@ use crate::suggestion::{did_you_mean, similar};
 /// Integers wrap, and integer `avg` truncates toward zero; NCCL and RCCL divide the wrapped sum, `local` and `mpi` the
 /// exact one. For `bool`, sum and max are *or*, prod and min are *and*, and avg is unsupported. The numbering is Disco's
 /// own: vendors differ (TVM min = 2, NCCL max = 2), so each backend maps reductions by name.
+///
+/// ```
+/// use disco_core::{Communicator, CommunicatorExt, Reduction, Result, Tensor};
+///
+/// /// The largest of the ranks' numbers.
+/// fn largest(comm: &mut dyn Communicator, mine: f32) -> Result<f32> {
+///     let number = Tensor::from_slice(&[mine], ())?;
+///     comm.all_reduce_in_place(&number, Reduction::Max)?;
+///     Ok(number.view::<f32>()?[0])
+/// }
+///
+/// assert_eq!("max".parse::<Reduction>()?, Reduction::Max);
+/// # Ok::<(), disco_core::Error>(())
+/// ```
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reduction {

@@ -19,6 +19,19 @@ macro_rules! operations {
         /// Without `src` the operation is in place, at the offsets of `MPI_IN_PLACE`. `AllReduce`, `Reduce` and
         /// `Broadcast` are also in place if `src` and `dst` are the same elements. Any other overlap of `src` and `dst`
         /// is an error. "Significant at the root" means that other ranks pass `None`.
+        ///
+        /// ```
+        /// use disco_core::{Communicator, Op, Rank, Reduction, Result, Tensor};
+        ///
+        /// /// Sums `x` over the ranks, and gives all ranks the `y` of rank 0: one group of two collectives, both in place.
+        /// fn sum_and_share(comm: &mut dyn Communicator, x: &Tensor, y: &Tensor) -> Result<()> {
+        ///     let sum = Op::AllReduce { src: None, dst: x.clone(), reduction: Reduction::Sum };
+        ///     let share = Op::Broadcast { src: None, dst: y.clone(), root: Rank::new(0) };
+        ///     comm.enqueue(&[sum, share])
+        /// }
+        /// ```
+        ///
+        /// [`CommunicatorExt`](crate::CommunicatorExt) has a method for each operation.
         #[non_exhaustive]
         #[derive(Clone, Debug)]
         pub enum Op {

@@ -6,6 +6,16 @@ use std::time::{Duration, Instant};
 use crate::error::{Error, Result};
 
 /// When the session replaces lost workers, and how often. Default: [`when_asked`](Self::when_asked), without a limit.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use disco_core::session::ReplacementPolicy;
+///
+/// // As soon as a loss is reported, but at most 3 workers an hour: for `Builder::replacement` of the crate `disco-runtime`.
+/// let policy = ReplacementPolicy::at_once().at_most(3, Duration::from_secs(3600));
+/// # assert_ne!(policy, ReplacementPolicy::default());
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplacementPolicy {
     pub(super) when: When,

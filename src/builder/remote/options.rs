@@ -9,7 +9,26 @@ use disco_core::{Error, Result, World};
 use crate::remote::start_nodes::NodeLauncher;
 use crate::{Builder, SessionKind};
 
-/// The nodes of a session, and how they join. See [`Builder::node_options`].
+/// The nodes of a session, and how they join. [`Builder::node_options`] sets them.
+///
+/// ```no_run
+/// use std::path::Path;
+///
+/// use disco::{Builder, Result, Session, Token};
+///
+/// /// Waits for three other machines with eight workers each.
+/// fn main() -> Result<()> {
+///     disco::init();
+///     let token = Token::read(Path::new("session.token"))?;
+///     let session = Builder::nodes(4, 8)
+///         .node_options(|nodes| {
+///             nodes.listen = Some("0.0.0.0:4567".into());
+///             nodes.token = Some(token);
+///         })
+///         .start()?;
+///     disco::block_on(session.shutdown())
+/// }
+/// ```
 #[non_exhaustive]
 #[derive(Clone, Debug)]
 pub struct NodeOptions {
@@ -68,7 +87,16 @@ impl Default for NodeOptions {
     }
 }
 
-/// The processes of a session's workers. See [`Builder::process_options`].
+/// The processes of a session's workers. [`Builder::process_options`] sets them.
+///
+/// ```
+/// use disco::Builder;
+///
+/// let builder = Builder::processes(4).process_options(|processes| {
+///     processes.log_dir = Some("logs".into());
+///     processes.spares = 1; // waits to take the place of a lost worker
+/// });
+/// ```
 #[non_exhaustive]
 #[derive(Clone, Debug, Default)]
 pub struct ProcessOptions {
@@ -114,22 +142,13 @@ impl Builder {
         Self::new(SessionKind::Nodes, workers).node_options(|options| options.count = nodes)
     }
 
-    /// Sets options of the session's nodes:
-    ///
-    /// ```no_run
-    /// use disco::Builder;
-    ///
-    /// let builder = Builder::nodes(4, 8).node_options(|nodes| {
-    ///     nodes.listen = Some("0.0.0.0:4567".into());
-    ///     nodes.fan_out = Some(16);
-    /// });
-    /// ```
+    /// Sets [options](NodeOptions) of the session's nodes.
     pub fn node_options(mut self, set: impl FnOnce(&mut NodeOptions)) -> Self {
         set(&mut self.remote.nodes);
         self
     }
 
-    /// Sets options of workers that are processes, as [`Builder::node_options`] does for nodes.
+    /// Sets [options](ProcessOptions) of workers that are processes.
     pub fn process_options(mut self, set: impl FnOnce(&mut ProcessOptions)) -> Self {
         set(&mut self.remote.processes);
         self
