@@ -205,9 +205,9 @@ impl DTypeSet {
 /// start it, their arguments, and the [`Op`].
 macro_rules! methods {
     ($($(#[$doc:meta])* $enqueue:ident, $start:ident($($argument:ident: $ty:ty),*) => $op:expr;)*) => {
-        /// The operations of a [`Communicator`] as methods. Each method enqueues one [`Op`], which documents shapes and
-        /// offsets, or starts it, if the name begins with `start_`. Errors are those of [`Communicator::enqueue`] and
-        /// [`Communicator::start`].
+        /// The operations of a [`Communicator`] as methods. Each method enqueues one [`Op`], so it blocks until an operation
+        /// on host tensors is complete; a method whose name begins with `start_` starts it. The [`Op`] documents shapes and
+        /// offsets; errors are those of [`Communicator::enqueue`] and [`Communicator::start`].
         ///
         /// ```
         /// use disco_core::{Communicator, CommunicatorExt, DType, Op, Rank, Reduction, Result, Tensor};
