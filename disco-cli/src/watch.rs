@@ -37,19 +37,31 @@ pub(crate) struct Watch {
     program: OsString,
 }
 
-/// Starts the process that watches this one, which is about to become `program`. `command` tells the program where to say
-/// that it has read the settings.
-///
-/// # Errors
-/// The system refuses the socket or the process.
-pub(crate) fn begin(command: &mut Command, program: &OsStr) -> io::Result<()> {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let name = format!("disco-run-{}-{}", process::id(), now.as_nanos());
-    let socket = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name)?)?;
-    let mut watch = this(process::id().to_string().as_ref(), program)?;
-    watch.arg("--detach").stdin(OwnedFd::from(socket)).stdout(Stdio::null()).status()?;
-    command.env(disco::internal::READ_SETTINGS, name);
-    Ok(())
+/// A process that watches this one.
+pub(crate) struct Watcher(SocketAddr);
+
+impl Watcher {
+    /// Starts the process that watches this one, which is about to become `program`. `command` tells the program where to say
+    /// that it has read the settings.
+    ///
+    /// # Errors
+    /// The system refuses the socket or the process.
+    pub(crate) fn start(command: &mut Command, program: &OsStr) -> io::Result<Self> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let name = format!("disco-run-{}-{}", process::id(), now.as_nanos());
+        let address = SocketAddr::from_abstract_name(&name)?;
+        let socket = UnixDatagram::bind_addr(&address)?;
+        let mut watch = this(process::id().to_string().as_ref(), program)?;
+        watch.arg("--detach").stdin(OwnedFd::from(socket)).stdout(Stdio::null()).status()?;
+        command.env(disco::internal::READ_SETTINGS, name);
+        Ok(Self(address))
+    }
+
+    /// Ends the process without a message, because this process has not become the program.
+    pub(crate) fn cancel(&self) {
+        // Fails if the process has ended.
+        _ = UnixDatagram::unbound().and_then(|socket| socket.send_to_addr(&[0], &self.0));
+    }
 }
 
 fn this(process: &OsStr, program: &OsStr) -> io::Result<Command> {

@@ -23,7 +23,8 @@ use self::host_list::Host;
 pub(crate) use self::start_node::StartNode;
 use crate::session::Layout;
 use crate::values;
-use crate::{restart, supervisor, watch};
+use crate::watch::Watcher;
+use crate::{restart, supervisor};
 
 /// Run a program that makes its session with `disco::from_env()`
 ///
@@ -142,10 +143,12 @@ impl Run {
         command.args(args);
         self.set_variables(&mut command, workers, layout, is_task);
         self.hosts.prepare(&mut command, &others, &self.program)?;
-        if is_watched && let Err(error) = watch::begin(&mut command, program) {
-            tracing::debug!(%error, "nothing tells whether the program reads the settings");
-        }
-        replace(command).with_context(|| format!("can't run `{}`", program.display()))
+        let untold =
+            |error: &io::Error| tracing::debug!(%error, "nothing tells whether the program reads the settings");
+        let watcher = if is_watched { Watcher::start(&mut command, program).inspect_err(untold).ok() } else { None };
+        let failed = replace(command);
+        watcher.inspect(Watcher::cancel);
+        failed.with_context(|| format!("can't run `{}`", program.display()))
     }
 }
 

@@ -134,9 +134,12 @@ fn run_rejects_unequal_groups_and_unknown_backends_before_the_program_starts() {
         "disco: 4 workers in 3 groups: groups must be of equal size\n"
     );
     assert!(text(&["--backend", "ucc"]).starts_with("disco: backend `ucc` is not available"));
-    let missing = disco(&["run", "--", "no-such-program"]);
-    assert_eq!(err(&missing), "disco: can't run `no-such-program`: No such file or directory (os error 2)\n");
-    assert!(!missing.status.success());
+    // `output` waits until the process that watches the program has closed standard error.
+    for settings in [&[][..], &["--workers", "2"]] {
+        let missing = disco(&[&["run"], settings, &["--", "no-such-program"]].concat());
+        assert_eq!(err(&missing), "disco: can't run `no-such-program`: No such file or directory (os error 2)\n");
+        assert!(!missing.status.success());
+    }
 }
 
 #[test]
