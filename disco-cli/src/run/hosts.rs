@@ -41,8 +41,8 @@ pub(super) struct Options {
     /// Folder of the program on the hosts [default: this folder]
     #[arg(long, value_name = "FOLDER", requires = "machines")]
     host_dir: Option<String>,
-    /// Variable for the program on the hosts, with this value or that of this environment; may be repeated. Variables whose
-    /// names begin with DISCO_ need no option
+    /// Variable for the program on all machines, this one too, with this value or that of this environment; may be repeated.
+    /// Variables whose names begin with DISCO_ need no option
     #[arg(long, value_name = "NAME[=VALUE]", requires = "machines")]
     env: Vec<String>,
 }
@@ -61,12 +61,15 @@ impl Options {
         Machines::new(hosts).map(Some)
     }
 
-    /// Makes the program of `command` start its nodes on the other machines, if there are any. With `--copy`, copies the
-    /// program there.
+    /// Gives the program of `command` the variables of `--env`, and makes it start its nodes on the other machines, if there
+    /// are any. With `--copy`, copies the program there.
     ///
     /// # Errors
     /// A word of the program is not UTF-8, a variable is not set, or a copy fails.
     pub(super) fn prepare(&self, command: &mut Command, others: &[Host], program: &[OsString]) -> anyhow::Result<()> {
+        let env = self.env.iter().map(|text| variable(text)).collect::<anyhow::Result<Vec<_>>>()?;
+        // Workers of this machine inherit them.
+        command.envs(env.iter().map(|(name, value)| (name, value)));
         if others.is_empty() {
             // This command may run in such a session.
             [HOSTS, OPTIONS, LAUNCHER].into_iter().for_each(|name| _ = command.env_remove(name));
@@ -93,7 +96,6 @@ impl Options {
                     .to_owned()
             }
         };
-        let env = self.env.iter().map(|text| variable(text)).collect::<anyhow::Result<_>>()?;
         let start = Start { ssh, folder, name, args: words.collect(), copied, env, is_json: log::is_json() };
         let names: Vec<&str> = others.iter().map(|host| host.name.as_str()).collect();
         command.env(HOSTS, names.join(",")).env(OPTIONS, serde_json::to_string(&start)?);

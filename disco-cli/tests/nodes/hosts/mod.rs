@@ -24,6 +24,7 @@ crate::tests!(
     a_program_that_ends_before_it_joins_fails_the_session,
     a_host_that_can_not_connect_back_names_the_addresses,
     variables_and_output_of_the_hosts_are_passed_on,
+    a_variable_reaches_the_program_on_all_machines,
     the_token_is_in_no_command_line,
     a_copied_program_is_copied_once,
     no_process_is_left_when_disco_run_is_killed,
@@ -192,6 +193,23 @@ fn variables_and_output_of_the_hosts_are_passed_on() {
     let text =
         err(&hosts.disco("say", &["--hosts", "alpha", "--env", "DISCO_NOT_SET_1"]).args(["--", "x"]).output().unwrap());
     assert_eq!(text, "disco: --env DISCO_NOT_SET_1: environment variable not found\n");
+}
+
+fn a_variable_reaches_the_program_on_all_machines() {
+    let Some(hosts) = Hosts::new("everywhere") else { return };
+    let script = "echo \"$GIVEN, $NAMED\"; exec \"$0\"";
+    for (names, expected) in [
+        ("localhost:2", &["it's $HOME, b"][..]),
+        ("localhost:2,alpha:2", &["[host alpha] it's $HOME, b", "it's $HOME, b"]),
+    ] {
+        let mut run = hosts.disco("hello", &["--hosts", names, "--env", "GIVEN=it's $HOME", "--env", "NAMED"]);
+        let ran = run.env("NAMED", "b").args(["--", "/bin/sh", "-c", script]).arg(hello()).output().unwrap();
+        assert!(ran.status.success(), "{names}: {ran:?}");
+        let said = out(&ran);
+        let mut lines: Vec<&str> = said.lines().filter(|line| line.contains("$HOME")).collect();
+        lines.sort();
+        assert_eq!(lines, expected, "{names}");
+    }
 }
 
 fn the_token_is_in_no_command_line() {
