@@ -118,6 +118,22 @@ pub(crate) fn size(text: &str) -> Result<usize, String> {
     }
 }
 
+/// A command with its options, in words as a shell splits them: quotes and backslashes keep blanks. At least one word.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Words(pub(crate) Vec<String>);
+
+impl FromStr for Words {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match shlex::split(text) {
+            Some(words) if words.is_empty() => Err("expected a command".to_owned()),
+            Some(words) => Ok(Self(words)),
+            None => Err("a quote is not closed, or nothing follows the last backslash".to_owned()),
+        }
+    }
+}
+
 /// `HOST:PORT`, or several, separated by commas.
 pub(crate) fn addresses(text: &str) -> Result<String, String> {
     text.split(',').try_for_each(address)?;
@@ -197,6 +213,17 @@ mod tests {
         for refused in ["M", "12X", "99999999999G", "0", "0K", "1e6", "1.5M", "-1", ""] {
             assert!(size(refused).is_err(), "{refused}");
         }
+    }
+
+    #[test]
+    fn a_command_is_split_as_by_a_shell_and_an_open_quote_is_refused() {
+        let words = |text: &str| text.parse().map(|Words(words)| words);
+        let command = r#"ssh  -o 'ProxyCommand=nc %h %p' -i "/my \"keys/id" a\ b ''"#;
+        assert_eq!(words(command).unwrap(), ["ssh", "-o", "ProxyCommand=nc %h %p", "-i", "/my \"keys/id", "a b", ""]);
+        for open in ["ssh 'a", "ssh \"a", "ssh \\"] {
+            assert_eq!(words(open), Err("a quote is not closed, or nothing follows the last backslash".to_owned()));
+        }
+        assert_eq!(words(" "), Err("expected a command".to_owned()));
     }
 
     #[test]

@@ -14,6 +14,7 @@ use super::copy;
 use super::host_list::{self, Host, Machines};
 use super::script::{Copied, Program};
 use crate::log;
+use crate::values::Words;
 
 /// The variable with the hosts of the nodes, separated by commas.
 pub(super) const HOSTS: &str = "DISCO_HOSTS";
@@ -32,9 +33,9 @@ pub(super) struct Options {
     /// File with such a machine in each line, as HOST, HOST:WORKERS or HOST slots=WORKERS
     #[arg(long, value_name = "FILE", group = "machines", conflicts_with = "nodes")]
     hostfile: Option<PathBuf>,
-    /// Command and options of ssh, which asks for no password [default: DISCO_SSH, else ssh]
+    /// Command and options of ssh, which asks for no password, in words as a shell splits them [default: DISCO_SSH, else ssh]
     #[arg(long, value_name = "COMMAND", requires = "machines")]
-    ssh: Option<String>,
+    ssh: Option<Words>,
     /// Copy the program's file to the hosts first, unless they have it already; they keep it until it is unused for a week
     #[arg(long, requires = "machines")]
     copy: bool,
@@ -61,6 +62,18 @@ impl Options {
         Machines::new(hosts).map(Some)
     }
 
+    /// The words of the command ssh.
+    ///
+    /// # Errors
+    /// `DISCO_SSH` is not UTF-8 or no command.
+    fn ssh(&self) -> anyhow::Result<Words> {
+        if let Some(ssh) = &self.ssh {
+            return Ok(ssh.clone());
+        }
+        let variable = Variable::read("DISCO_SSH");
+        Ok(variable.text()?.unwrap_or("ssh").parse().map_err(|why: String| variable.refuse(&why))?)
+    }
+
     /// Gives the program of `command` the variables of `--env`, and makes it start its nodes on the other machines, if there
     /// are any. With `--copy`, copies the program there.
     ///
@@ -82,9 +95,7 @@ impl Options {
         };
         let mut words = program.iter().map(word).collect::<anyhow::Result<Vec<_>>>()?.into_iter();
         let name = words.next().context("no program to run")?;
-        let ssh = Variable::read("DISCO_SSH");
-        let ssh = self.ssh.as_deref().or(ssh.text()?).unwrap_or("ssh");
-        let ssh: Vec<String> = ssh.split_whitespace().map(str::to_owned).collect();
+        let Words(ssh) = self.ssh()?;
         let copied = if self.copy { Some(copy::to_hosts(&name, &ssh, others)?) } else { None };
         let folder = match &self.host_dir {
             Some(folder) => folder.clone(),

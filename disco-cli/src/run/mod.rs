@@ -22,7 +22,7 @@ use disco_core::env::Variable;
 use self::host_list::Host;
 pub(crate) use self::start_node::StartNode;
 use crate::session::Layout;
-use crate::values;
+use crate::values::{self, Words};
 use crate::watch::Watcher;
 use crate::{restart, supervisor};
 
@@ -75,10 +75,10 @@ pub(crate) struct Run {
     /// Device of each worker, separated by commas [default: the i-th worker of a machine uses device i]
     #[arg(long, value_delimiter = ',', value_name = "ORDINALS")]
     devices: Vec<i32>,
-    /// Command that starts the MPI ranks, without the program [default: the launcher of the MPI library, if it needs
-    /// one]
+    /// Command that starts the MPI ranks, without the program, in words as a shell splits them [default: the launcher of the
+    /// MPI library, if it needs one]
     #[arg(long, value_name = "COMMAND")]
-    launcher: Option<String>,
+    launcher: Option<Words>,
     /// Times that the program is started again after it has failed, with pauses of 1, 2, 4 s and so on up to a minute;
     /// DISCO_RESTARTS tells it the number of restarts, and it has to load its last checkpoint [default: 0]
     #[arg(long, value_name = "TIMES")]
@@ -259,8 +259,8 @@ impl Run {
     /// The words of the launcher, which precede the program; empty if the program is run directly.
     #[cfg_attr(not(feature = "mpi"), expect(unused_variables))]
     fn launcher(&self, workers: usize, layout: Layout, others: &[Host]) -> anyhow::Result<Vec<OsString>> {
-        if let Some(launcher) = &self.launcher {
-            return Ok(launcher.split_whitespace().map(OsString::from).collect());
+        if let Some(Words(launcher)) = &self.launcher {
+            return Ok(launcher.iter().map(OsString::from).collect());
         }
         #[cfg(feature = "mpi")]
         if self.backend == "mpi" && workers > 1 && !self.is_on_several(others) {

@@ -167,6 +167,17 @@ fn options_without_effect_are_rejected() {
 }
 
 #[test]
+fn the_words_of_a_launcher_may_have_quotes() {
+    let launcher = r#"sh -c 'printf "%s\n" "$0" "$@"' a\ b"#;
+    let run = disco(&["run", "--workers", "2", "--launcher", launcher, "--", "program", "c  d"]);
+    assert_eq!((out(&run), err(&run)), ("a b\nprogram\nc  d\n".into(), String::new()));
+    let refused = |launcher| first_line(&["run", "--launcher", launcher, "--", "true"]);
+    let open = "a quote is not closed, or nothing follows the last backslash";
+    assert_eq!(refused("sh -c 'a"), format!("error: invalid value 'sh -c 'a' for '--launcher <COMMAND>': {open}"));
+    assert_eq!(refused(" "), "error: invalid value ' ' for '--launcher <COMMAND>': expected a command");
+}
+
+#[test]
 fn help_lists_the_values_of_every_enum() {
     for (command, values) in [
         ("bench", "[possible values: threads, processes, nodes]"),

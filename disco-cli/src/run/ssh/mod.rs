@@ -95,7 +95,7 @@ impl Remote {
         script: String,
         rest: impl FnOnce(&mut ChildStdin) -> io::Result<()> + Send + 'static,
     ) -> anyhow::Result<Self> {
-        let [program, options @ ..] = ssh else { return Err(anyhow!("--ssh is empty")) };
+        let [program, options @ ..] = ssh else { return Err(anyhow!("the command ssh is empty")) };
         let mut command = Command::new(program);
         command.args(options).args(OPTIONS).args(["--", &host.name, "exec /bin/sh"]).process_group(0);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());

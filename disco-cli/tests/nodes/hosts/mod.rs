@@ -25,6 +25,7 @@ crate::tests!(
     a_host_that_can_not_connect_back_names_the_addresses,
     variables_and_output_of_the_hosts_are_passed_on,
     a_variable_reaches_the_program_on_all_machines,
+    the_words_of_ssh_may_have_quotes,
     the_token_is_in_no_command_line,
     a_copied_program_is_copied_once,
     no_process_is_left_when_disco_run_is_killed,
@@ -210,6 +211,28 @@ fn a_variable_reaches_the_program_on_all_machines() {
         lines.sort();
         assert_eq!(lines, expected, "{names}");
     }
+}
+
+fn the_words_of_ssh_may_have_quotes() {
+    let Some(hosts) = Hosts::new("words") else { return };
+    let folder = hosts.folder.0.join("it's a folder");
+    fs::create_dir(&folder).unwrap();
+    fs::copy(hosts.folder.0.join("ssh_config"), folder.join("ssh_config")).unwrap();
+    let config = folder.join("ssh_config");
+    let command = format!("{} -F \"{}\"", hosts.ssh_program(), config.display());
+    let mut by_variable = hosts.disco("hello", &["--hosts", "alpha"]);
+    by_variable.env("DISCO_SSH", &command);
+    for mut run in [hosts.disco("hello", &["--hosts", "alpha", "--ssh", &command]), by_variable] {
+        let ran = run.arg("--").arg(hello()).output().unwrap();
+        assert!(ran.status.success() && out(&ran).contains("worker 0 of 1"), "{ran:?}");
+    }
+    let open = "a quote is not closed, or nothing follows the last backslash";
+    let text = hosts.failure(&["--hosts", "alpha", "--ssh", "ssh -i 'a b"]);
+    let expected = format!("error: invalid value 'ssh -i 'a b' for '--ssh <COMMAND>': {open}\n");
+    assert!(text.starts_with(&expected), "{text}");
+    let mut run = hosts.disco("hello", &["--hosts", "alpha"]);
+    let ran = run.env("DISCO_SSH", "ssh -i 'a b").arg("--").arg(hello()).output().unwrap();
+    assert_eq!(err(&ran), format!("disco: DISCO_SSH=ssh -i 'a b: {open}\n"));
 }
 
 fn the_token_is_in_no_command_line() {

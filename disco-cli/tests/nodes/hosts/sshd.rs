@@ -78,6 +78,11 @@ impl Hosts {
         Self { ssh, libraries, folder }
     }
 
+    /// The path of ssh.
+    pub(super) fn ssh_program(&self) -> &str {
+        self.ssh.split(' ').next().unwrap()
+    }
+
     /// The command ssh to a host.
     fn command(&self, host: &str) -> Command {
         let mut words = self.ssh.split(' ');
