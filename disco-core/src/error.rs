@@ -59,8 +59,9 @@ pub enum Error {
     Worker(Arc<Failure>),
     /// A command was not submitted, because one before it failed on a worker.
     #[error(
-        "{operation}: not submitted, because an earlier command failed: {failure}; `Session::recover` or \
-         `DataPlane::init_ccl` makes the workers forget the failure"
+        "{operation}: not submitted, because an earlier command failed: {failure}{}`Session::recover` or \
+         `DataPlane::init_ccl` makes the workers forget the failure",
+        separator(failure)
     )]
     Earlier {
         /// The command that was refused.
@@ -266,6 +267,11 @@ impl From<WireError> for Error {
     }
 }
 
+/// Separates a remedy from the failure before it, which may end with a table.
+fn separator(failure: &Failure) -> &'static str {
+    if failure.to_string().contains('\n') { "\n" } else { "; " }
+}
+
 impl Error {
     /// The same error; if it is a loss of workers, then of `workers`. For lanes and sessions, which know workers by
     /// [places and numbers](crate::Members).
@@ -436,6 +442,29 @@ mod tests {
     #[derive(Debug, thiserror::Error)]
     #[error("step failed")]
     struct Step(#[source] Box<dyn StdError>);
+
+    #[test]
+    fn a_remedy_stands_below_a_table_on_a_line_of_its_own() {
+        let failure = |causes: &[&str]| {
+            Arc::new(Failure {
+                worker: WorkerId::new(1),
+                command: 7,
+                operation: "f".into(),
+                register: None,
+                message: "no end".into(),
+                causes: causes.iter().map(|cause| (*cause).to_owned()).collect(),
+                aborted: false,
+                kind: ErrorKind::User,
+                user: None,
+            })
+        };
+        let earlier = |causes| Error::Earlier { operation: "call".into(), failure: failure(causes) }.to_string();
+        let start = "call: not submitted, because an earlier command failed: worker 1: f (command 7): no end";
+        let remedy = "`Session::recover` or `DataPlane::init_ccl` makes the workers forget the failure";
+        assert_eq!(earlier(&[]), format!("{start}; {remedy}"));
+        let table = "x\nMissing: worker 2 has not called it.";
+        assert_eq!(earlier(&[table]), format!("{start}: {table}\n{remedy}"));
+    }
 
     #[test]
     fn the_system_error_is_a_source_and_appears_in_the_text_once() {

@@ -93,7 +93,7 @@ fn run(args: Args) -> Result<(), Failure> {
             && args.replace
             && train::is_loss(error)
         {
-            eprintln!("digits: {error}; the training continues with new workers");
+            eprintln!("digits: {error}\ndigits: the training continues with new workers");
             outcome = match train::replace(&session, &args.backend, &args.devices).await {
                 Ok(()) => attempt().await,
                 Err(error) => Err(error),
