@@ -3,8 +3,9 @@
 #![allow(unsafe_code)]
 
 use std::env;
-use std::ffi::{CStr, OsString, c_char, c_int};
+use std::ffi::{CStr, c_char, c_int};
 use std::fmt;
+use std::iter;
 use std::sync::OnceLock;
 
 use disco_core::env::Variable;
@@ -138,17 +139,17 @@ impl<A: Abi> Installed<A> {
 /// The candidates in the order of the search: only the path of the variable if it is set; otherwise a library that is
 /// already in this process, the library that fits the launcher's environment, other well-known names, and libraries of
 /// Python environments.
-fn candidates() -> Vec<Candidate> {
+fn candidates() -> Box<dyn Iterator<Item = Candidate>> {
     if let Some(file) = Variable::read(LIBRARY_VARIABLE).path() {
-        return vec![Candidate::file(file)];
+        return Box::new(iter::once(Candidate::file(file)));
     }
     let mut names = ["libmpi_abi.so.1", "libmpi.so.12", "libmpich.so.12", "libmpi.so.40", "libmpi.so"];
     if env::var_os("OMPI_COMM_WORLD_SIZE").is_some() {
         names.swap(0, 3);
     }
-    let python = python::installed(&names.map(|name| format!("lib/{name}")).each_ref().map(String::as_str));
-    let files = names.map(OsString::from).into_iter().chain(python.into_iter().map(OsString::from));
-    std::iter::once(Candidate::Process).chain(files.map(Candidate::File)).collect()
+    let python = names.map(|name| format!("lib/{name}"));
+    let python = python::installed(&python.each_ref().map(String::as_str), Candidate::File);
+    Box::new(iter::once(Candidate::Process).chain(names.map(Candidate::file)).chain(python))
 }
 
 /// Whether a library has the standard ABI. MPICH's own library exports the function too, but returns no version.

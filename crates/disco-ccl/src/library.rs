@@ -5,6 +5,7 @@
 use std::env;
 use std::ffi::{CStr, c_char};
 use std::fmt;
+use std::iter;
 use std::ptr;
 use std::sync::Mutex;
 
@@ -80,11 +81,11 @@ impl Library {
     /// # Errors
     /// [`Unavailable`] lists each candidate with the reason: the file is absent, is another library, or is too old.
     pub fn find(vendor: Vendor) -> Result<Self, Unavailable> {
-        let candidates = match Variable::read(vendor.variable).path() {
-            Some(file) => vec![Candidate::file(file)],
+        let candidates: Box<dyn Iterator<Item = Candidate>> = match Variable::read(vendor.variable).path() {
+            Some(file) => Box::new(iter::once(Candidate::file(file))),
             None => {
                 let named = vendor.candidates.iter().map(Candidate::file);
-                named.chain(python::packaged(vendor.wheels).into_iter().map(Candidate::file)).collect()
+                Box::new(named.chain(python::packaged(vendor.wheels, Candidate::File)))
             }
         };
         let found = disco_dl::find(vendor.library, candidates, |library| Self::accept(vendor, &library));

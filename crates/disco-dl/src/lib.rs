@@ -55,6 +55,13 @@ pub enum Candidate {
     /// As [`Candidate::File`], but the library's symbols are also visible to libraries that are opened later, and all
     /// of them are resolved at once.
     Global(OsString),
+    /// A place without the library. The error of the search names it.
+    Absent {
+        /// A folder or a program.
+        place: PathBuf,
+        /// Why the library is not there.
+        why: String,
+    },
 }
 
 impl Candidate {
@@ -69,6 +76,7 @@ impl fmt::Display for Candidate {
         match self {
             Self::Process => f.write_str("this process"),
             Self::File(name) | Self::Global(name) => write!(f, "{}", name.display()),
+            Self::Absent { place, .. } => write!(f, "{}", place.display()),
         }
     }
 }
@@ -100,6 +108,7 @@ impl Library {
     pub fn open(candidate: &Candidate) -> Result<Self, String> {
         let inner = match candidate {
             Candidate::Process => unix::Library::this(),
+            Candidate::Absent { why, .. } => return Err(why.clone()),
             Candidate::File(name) | Candidate::Global(name) => {
                 let flags = match candidate {
                     Candidate::Global(_) => RTLD_NOW | RTLD_GLOBAL,

@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
+use std::iter;
 use std::ptr;
 use std::sync::OnceLock;
 
@@ -140,12 +141,12 @@ impl TvmFfi {
 
 /// The candidates in the order of the search: only the path of the variable if it is set; otherwise a library that is
 /// already in this process, the name that the system's loader searches, and Python's packages.
-fn candidates() -> Vec<Candidate> {
+fn candidates() -> Box<dyn Iterator<Item = Candidate>> {
     if let Some(file) = Variable::read(LIBRARY_VARIABLE).path() {
-        return vec![Candidate::Global(file.into())];
+        return Box::new(iter::once(Candidate::Global(file.into())));
     }
-    let packaged = python::packaged(&[WHEEL]).into_iter().map(|file| Candidate::Global(file.into()));
-    [Candidate::Process, Candidate::Global(NAME.into())].into_iter().chain(packaged).collect()
+    let packaged = python::packaged(&[WHEEL], Candidate::Global);
+    Box::new([Candidate::Process, Candidate::Global(NAME.into())].into_iter().chain(packaged))
 }
 
 fn view(text: &str) -> ByteArray {

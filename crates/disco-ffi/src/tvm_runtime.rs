@@ -40,7 +40,6 @@ fn accept(tvm: &TvmFfi, _: &Library) -> Result<(), String> {
     }
 }
 
-fn candidates() -> Vec<Candidate> {
-    let packaged = python::packaged(&[WHEEL]).into_iter().map(|file| Candidate::Global(file.into()));
-    std::iter::once(Candidate::Global(NAME.into())).chain(packaged).collect()
+fn candidates() -> impl Iterator<Item = Candidate> {
+    std::iter::once(Candidate::Global(NAME.into())).chain(python::packaged(&[WHEEL], Candidate::Global))
 }

@@ -15,6 +15,7 @@ mod slurm;
 use std::collections::BTreeSet;
 use std::env;
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
 
@@ -276,4 +277,39 @@ fn a_library_that_is_absent_or_not_mpi_is_the_reason_for_an_unavailable_backend(
     let lacking = line(backends(stub.to_str().unwrap()));
     fs::remove_dir_all(folder).unwrap();
     assert!(lacking.contains(": it lacks MPI_Get_library_version, MPI_Get_version, "), "{lacking}");
+}
+
+/// The environment of Python stands behind a script, as with pyenv.
+#[test]
+fn a_library_of_the_python_behind_a_shim_is_found_and_without_one_its_folder_is_named() {
+    let Some(folder) = MPICH.folder() else { return };
+    let root = env::temp_dir().join(format!("disco-mpi-shim-{}", std::process::id()));
+    let (venv, shims) = (root.join("venv"), root.join("shims"));
+    fs::create_dir_all(&shims).unwrap();
+    let mut make = Command::new("python3");
+    assert!(make.args(["-m", "venv", "--without-pip"]).arg(&venv).status().unwrap().success());
+    let shim = shims.join("python3");
+    fs::write(&shim, format!("#!/bin/sh\nexec {}/bin/python3 \"$@\"\n", venv.display())).unwrap();
+    fs::set_permissions(&shim, fs::Permissions::from_mode(0o755)).unwrap();
+    let mpi = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_disco"));
+        command.args(["backends", "--json"]).env("HOME", &root).env("PATH", &shims);
+        command.env_remove("DISCO_MPI_LIBRARY").env_remove("VIRTUAL_ENV").env_remove("CONDA_PREFIX");
+        // The libraries that MPICH needs.
+        command.env("LD_LIBRARY_PATH", folder.join("lib/mpich"));
+        let rows: serde_json::Value = serde_json::from_slice(&run(&mut command).stdout).unwrap();
+        rows.as_array().unwrap().iter().find(|row| row["name"] == "mpi").unwrap().clone()
+    };
+    let absent = mpi();
+    let library = venv.join("lib/libmpi.so.12");
+    std::os::unix::fs::symlink(folder.join(MPICH.file), &library).unwrap();
+    let found = mpi();
+    fs::remove_dir_all(&root).unwrap();
+    if absent["available"] == true {
+        return println!("skipped: this machine has an MPI: {absent}");
+    }
+    let reason = absent["reason"].as_str().unwrap();
+    let places = format!("; tried {}, ", venv.display());
+    assert!(reason.contains(&places) && reason.contains(", /usr: it has no lib/libmpi_abi.so.1, "), "{reason}");
+    assert_eq!(found["library"].as_str(), library.to_str(), "{found}");
 }

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::iter;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use disco_core::env::Variable;
@@ -92,12 +93,12 @@ pub fn nvrtc() -> Result<&'static Nvrtc, Unavailable> {
     NVRTC.get_or_init(|| Nvrtc::find(candidates())).as_ref().map_err(Clone::clone)
 }
 
-fn candidates() -> Vec<Candidate> {
+fn candidates() -> Box<dyn Iterator<Item = Candidate>> {
     match Variable::read(LIBRARY_VARIABLE).path() {
-        Some(file) => vec![Candidate::file(file)],
+        Some(file) => Box::new(iter::once(Candidate::file(file))),
         None => {
-            let wheels = disco_dl::python::packaged(&WHEEL_PATHS).into_iter().map(Candidate::file);
-            CANDIDATES.iter().map(Candidate::file).chain(wheels).collect()
+            let wheels = disco_dl::python::packaged(&WHEEL_PATHS, Candidate::File);
+            Box::new(CANDIDATES.iter().map(Candidate::file).chain(wheels))
         }
     }
 }
