@@ -53,7 +53,7 @@ pub(crate) struct Run {
     nodes: usize,
     #[command(flatten)]
     hosts: hosts::Options,
-    /// Address where the other machines connect [default: any free port of 127.0.0.1; with --hosts any of all interfaces]
+    /// Address where the other machines connect [default: any free port of the loopback address; with --hosts any of all interfaces]
     #[arg(long, value_name = "HOST:PORT", value_parser = values::addresses)]
     listen: Option<String>,
     /// Processes that are started ahead, and take the places of workers that are lost, for `--session processes` [default:

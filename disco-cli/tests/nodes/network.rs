@@ -1,5 +1,6 @@
 //! Networks that drop packets, in network namespaces. Tests are skipped if this user can't make namespaces.
 
+use std::net::TcpListener;
 use std::process::{Command, ExitCode, Stdio};
 
 use disco::{Session as _, SessionExt as _, Tensor, WorkerId};
@@ -9,6 +10,7 @@ use super::{DISCO, Folder, PROGRAM, err, hello};
 crate::tests!(
     a_path_that_drops_large_packets_is_a_loss_that_names_the_mtu,
     a_node_whose_packets_are_dropped_prints_that_there_is_no_answer,
+    nodes_of_a_machine_with_the_loopback_of_ipv6_only_are_one_session,
 );
 
 /// Whether this user can make network namespaces; otherwise prints that the test is skipped.
@@ -138,4 +140,19 @@ fn a_node_whose_packets_are_dropped_prints_that_there_is_no_answer() {
     status.args(["status", "--connect", "10.93.0.2:4567", "--token-file"]).arg(&path);
     let text = err(&status.output().unwrap());
     assert!(text.contains("no answer within 5.0s: a firewall drops the packets, or the machine is not up"), "{text}");
+}
+
+fn nodes_of_a_machine_with_the_loopback_of_ipv6_only_are_one_session() {
+    if !may_make_namespaces() {
+        return;
+    }
+    if let Err(error) = TcpListener::bind("[::1]:0") {
+        return println!("skipped: this machine has no IPv6: {error}");
+    }
+    let script = "ip netns add $1a; ip -n $1a link set dev lo up; ip -n $1a address del 127.0.0.1/8 dev lo";
+    let machines = Namespaces::make("six", script);
+    let mut ping = machines.disco("a");
+    let pinged = ping.args(["ping", "--session", "nodes", "--nodes", "3", "--workers", "3", "--rounds", "1"]).output();
+    let pinged = pinged.unwrap();
+    assert!(pinged.status.success(), "{pinged:?}");
 }

@@ -21,6 +21,15 @@ pub fn everywhere() -> &'static str {
     if TcpListener::bind("[::]:0").is_ok() { "[::]" } else { "0.0.0.0" }
 }
 
+/// The loopback address to listen on: that of IPv4, or that of IPv6 on a machine that has no other.
+pub(crate) fn loopback() -> &'static str {
+    if TcpListener::bind("127.0.0.1:0").is_err() && TcpListener::bind("[::1]:0").is_ok() {
+        "[::1]"
+    } else {
+        "127.0.0.1"
+    }
+}
+
 /// `HOST:PORT`, with brackets around an IPv6 address.
 pub fn host_and_port(host: &str, port: u16) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }

@@ -69,6 +69,7 @@ mod invitation;
 mod node;
 mod status;
 
+pub(crate) use addresses::loopback;
 pub use addresses::{everywhere, host_and_port};
 pub use controller::{Announce, Announcement, NodeLane, NodeProcess, Options};
 pub(crate) use invitation::NodeInvitation;

@@ -11,6 +11,7 @@ use rustix::event::{PollFd, PollFlags};
 use super::address::{self, Authentication};
 use super::connection::Connection;
 use super::lane::Opened;
+use crate::remote::nodes::loopback;
 use crate::remote::reactor::poll;
 
 /// Options of a [`Lane`](super::Lane) to nodes.
@@ -35,7 +36,7 @@ impl NodeOptions {
     /// `nodes` nodes. Defaults: a free port of the loopback, start timeout 60 s.
     pub fn new(nodes: usize, config: WorkerConfig) -> Self {
         let announce = Arc::new(|address: SocketAddr| tracing::info!(%address, "waits for nodes of TVM"));
-        let (listen, start) = ("127.0.0.1:0".to_owned(), Duration::from_secs(60));
+        let (listen, start) = (format!("{}:0", loopback()), Duration::from_secs(60));
         Self { listen, nodes, config, authentication: Authentication::Required, start, announce }
     }
 }

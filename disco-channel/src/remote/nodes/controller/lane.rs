@@ -20,7 +20,7 @@ use super::announce::{Announce, Announcement};
 use super::printer::{Sink, to_terminal};
 use super::transport::Tcp;
 use crate::remote::lane::{Peers, RemoteLane, Running};
-use crate::remote::nodes::NodeInvitation;
+use crate::remote::nodes::{NodeInvitation, loopback};
 use crate::remote::reactor::{Lane, Reactor, Served, Waker};
 
 /// Options of a [`NodeLane`].
@@ -92,7 +92,7 @@ impl Options {
         Self {
             nodes,
             first_node: 1,
-            listen: "127.0.0.1:0".into(),
+            listen: format!("{}:0", loopback()),
             token,
             encrypts: None,
             announce: Announce::default(),
