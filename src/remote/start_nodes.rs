@@ -31,6 +31,11 @@ impl NodeLauncher {
         self.hosts.iter().enumerate().map(|(index, host)| format!("node {} ({host})", index + 1)).collect()
     }
 
+    /// The prefixes of lines that the workers of the nodes print.
+    pub(crate) fn prefixes(&self) -> Vec<String> {
+        self.hosts.iter().map(|host| format!("host {host}")).collect()
+    }
+
     fn command(&self, announcement: &Announcement, id: u32) -> Result<Command> {
         if id as usize > self.hosts.len() {
             let count = self.hosts.len();

@@ -86,7 +86,7 @@ impl Builder {
             None => {
                 let launcher = given.launcher.clone();
                 match &launcher {
-                    Some(launcher) => options.names = launcher.names(),
+                    Some(launcher) => (options.names, options.prefixes) = (launcher.names(), launcher.prefixes()),
                     None => role::check()?,
                 }
                 let (start, log_dir) = (self.start_limit(), self.remote.processes.log_dir.clone());

@@ -189,8 +189,8 @@ fn variables_and_output_of_the_hosts_are_passed_on() {
     assert!(ran.status.success(), "{ran:?}");
     let mut lines: Vec<String> = out(&ran).lines().map(str::to_owned).collect();
     lines.sort();
-    assert_eq!(lines, ["[host alpha] it's $HOME, b, c, /usr, a  word", "[node 1 worker 0] worker 0 prints"]);
-    assert!(err(&ran).contains("[node 1 worker 0] worker 0 warns\n"), "{ran:?}");
+    assert_eq!(lines, ["[host alpha worker 0] worker 0 prints", "[host alpha] it's $HOME, b, c, /usr, a  word"]);
+    assert!(err(&ran).contains("[host alpha worker 0] worker 0 warns\n"), "{ran:?}");
     let text =
         err(&hosts.disco("say", &["--hosts", "alpha", "--env", "DISCO_NOT_SET_1"]).args(["--", "x"]).output().unwrap());
     assert_eq!(text, "disco: --env DISCO_NOT_SET_1: environment variable not found\n");

@@ -43,6 +43,8 @@ pub struct Options {
     /// Names of the nodes in messages. Without a name, a node is called by its number and, once it has joined, the name
     /// of its host.
     pub names: Vec<String>,
+    /// Prefixes of the lines that the workers of the nodes print. Without a prefix, a line has the number of the node.
+    pub prefixes: Vec<String>,
     /// Whether workers are processes of their nodes, not threads.
     pub processes: bool,
     /// Largest number of nodes that one end sends commands to, at least 1. Above it, nodes relay for others, in a tree.
@@ -97,6 +99,7 @@ impl Options {
             encrypts: None,
             announce: Announce::default(),
             names: Vec::new(),
+            prefixes: Vec::new(),
             processes: true,
             fan_out: Self::FAN_OUT,
             config,
@@ -238,6 +241,7 @@ impl Peers for Options {
             encrypts: Some(encrypts),
             announce: announce.only_once(),
             names: Vec::new(),
+            prefixes: Vec::new(),
             processes: false,
             config: self.config.in_subset(part.world),
             answers_status: false,
@@ -284,7 +288,7 @@ impl Peers for Options {
             silence: *silence,
             start: *start,
         };
-        let (terms, sink) = (Terms::Nodes(terms, assignment), Box::new(to_terminal));
+        let (terms, sink) = (Terms::Nodes(terms, assignment), to_terminal(self.prefixes.clone()));
         let served = serve(listener, terms, *nodes, (shared, inbox.clone()), sink, self.max_unsent)?;
         if self.is_entrance() {
             // Fails only if a lane is started twice.

@@ -88,9 +88,14 @@ impl Line {
     }
 }
 
-/// Prints a line on this program's standard output or error.
-pub(super) fn to_terminal(node: u32, worker: WorkerId, is_err: bool, line: &[u8]) {
-    terminal::print(&format!("node {node} {worker}"), is_err, line);
+/// Prints lines on this program's standard output or error, with the prefix of the node from 1 on, or else its number, and
+/// the worker in front.
+pub(super) fn to_terminal(prefixes: Vec<String>) -> Sink {
+    Box::new(move |node, worker, is_err, line| {
+        let prefix = prefixes.get((node as usize).wrapping_sub(1));
+        let prefix = prefix.map_or_else(|| format!("node {node}"), String::clone);
+        terminal::print(&format!("{prefix} {worker}"), is_err, line);
+    })
 }
 
 fn print(lines: &Receiver<Line>, counts: &Counts, sink: &Sink) {
