@@ -1,4 +1,4 @@
-//! Limits of the numbers of crates that users build.
+//! Limits of the numbers of crates in builds of users and of benchmarks.
 
 use std::collections::BTreeSet;
 
@@ -7,12 +7,17 @@ use anyhow::{Result, ensure};
 use crate::built::cargo;
 
 /// A build, cargo's arguments that select its crates, and the largest number of crates, those of this workspace included.
-const LIMITS: [(&str, &str, usize); 2] = [
+const LIMITS: [(&str, &str, usize); 3] = [
     ("the first command of the README", "--package disco-runtime --edges normal,build,dev", 100),
     (
         "disco-core, disco-channel and disco-local without default features",
         "--package disco-core --package disco-channel --package disco-local --no-default-features --edges normal,build",
         60,
+    ),
+    (
+        "the benchmarks without features: none of MPI, NCCL and models",
+        "--package disco-benches --edges normal,build",
+        118,
     ),
 ];
 
