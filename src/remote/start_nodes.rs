@@ -1,5 +1,7 @@
 //! Starts the nodes of a session: on this machine, or on other machines by a launcher.
 
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{self, Command, Stdio};
@@ -16,8 +18,8 @@ pub const START_NODE: &str = "start-node";
 
 /// A program that starts each node on its host. It is executed with the argument [`START_NODE`] for each node, and gets the
 /// variables of the node (`DISCO_CONNECT` with all addresses of the controller, `DISCO_NODE_ID`, `DISCO_JOIN_SECONDS`,
-/// `DISCO_TOKEN`) to pass on. It ends with the node. Its standard input is a pipe that nothing is written to, and that is
-/// closed when the session ends, or this process.
+/// `DISCO_TOKEN`) to pass on. It ends with the node. Its standard input is a socket that nothing is written to, and whose other
+/// end is closed when the session ends, or this process. It may write there why the node can't go on, before it ends.
 #[derive(Clone, Debug)]
 pub(crate) struct NodeLauncher {
     pub(crate) program: PathBuf,
@@ -43,7 +45,7 @@ impl NodeLauncher {
         }
         let mut command = Command::new(&self.program);
         // A terminal sends Ctrl-C to this program, which decides what becomes of its session.
-        command.arg(START_NODE).stdin(Stdio::piped()).process_group(0);
+        command.arg(START_NODE).process_group(0);
         command.env(CONNECT, announcement.addresses().join(","));
         Ok(command)
     }
@@ -63,17 +65,26 @@ pub(crate) fn start_nodes(
     let start = if launcher.is_some() { start.saturating_mul(2) / 3 } else { start };
     let seconds = u32::try_from(start.as_secs()).unwrap_or(u32::MAX).max(1);
     let start = |id: u32| {
-        let mut command = match launcher {
-            Some(launcher) => launcher.command(announcement, id)?,
-            None => here(announcement),
+        let refused = |error: std::io::Error| Error::system(format!("node {id} can't be started"), error);
+        let (mut command, socket) = match launcher {
+            Some(launcher) => {
+                let (ours, theirs) = UnixStream::pair().map_err(refused)?;
+                let mut command = launcher.command(announcement, id)?;
+                command.stdin(OwnedFd::from(theirs));
+                (command, Some(ours))
+            }
+            None => (here(announcement), None),
         };
         command.env(NODE_ID, id.to_string()).env(JOIN_SECONDS, seconds.to_string()).env_remove(SPARE);
         command.env(STARTER, process::id().to_string());
         token.pass_on(&mut command);
         encrypts.map(|encrypts| command.env("DISCO_ENCRYPT", if encrypts { "1" } else { "0" }));
         log_dir.map(|folder| command.env(log_files::VARIABLE, folder));
-        let refused = |error: std::io::Error| Error::system(format!("node {id} can't be started"), error);
-        command.spawn().map_err(refused).and_then(NodeProcess::new)
+        let child = command.spawn().map_err(refused)?;
+        match socket {
+            Some(socket) => NodeProcess::launcher(child, socket),
+            None => NodeProcess::new(child),
+        }
     };
     (announcement.first_node..).take(announcement.nodes).map(start).collect()
 }

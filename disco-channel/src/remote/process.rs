@@ -1,10 +1,12 @@
 //! The operating-system process of a worker or a node.
 
-use std::io;
+use std::io::{self, Read as _};
 use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::process::{Child, ExitStatus};
 
 use disco_core::Owner;
+use disco_core::error::ProcessEnd;
 use rustix::process::{self, Pid, PidfdFlags, Signal};
 
 /// A process, referred to by a pidfd, so that a signal can't reach another process that has reused the id. Dropping a
@@ -13,19 +15,39 @@ use rustix::process::{self, Pid, PidfdFlags, Signal};
 pub(crate) enum Process {
     /// Started elsewhere and not connected yet, or it can't be watched.
     Unknown,
-    /// Started by this process. The pidfd is readable once the child has ended.
-    Child(Child, OwnedFd, Owner),
+    /// Started by this process.
+    Child {
+        child: Child,
+        /// The pidfd, readable once the child has ended.
+        exit: OwnedFd,
+        /// That of a launcher, which runs the peer on another machine and writes why the peer can't go on.
+        socket: Option<UnixStream>,
+        owner: Owner,
+    },
     /// Started elsewhere.
     Foreign(OwnedFd),
     /// It has ended. The status is known for children only.
     Ended(Option<ExitStatus>),
 }
 
+/// Longest reason of a launcher.
+const MAX_REASON_BYTES: usize = 4096;
+
 impl Process {
     /// Watches a child of this process. A child that can't be watched is killed.
-    pub(crate) fn child(mut child: Child) -> io::Result<Self> {
+    pub(crate) fn child(child: Child) -> io::Result<Self> {
+        Self::new(child, None)
+    }
+
+    /// As [`Self::child`], for a launcher, which has the other end of `socket`.
+    pub(crate) fn launcher(child: Child, socket: UnixStream) -> io::Result<Self> {
+        socket.set_nonblocking(true)?;
+        Self::new(child, Some(socket))
+    }
+
+    fn new(mut child: Child, socket: Option<UnixStream>) -> io::Result<Self> {
         match watch(child.id()) {
-            Ok(exit) => Ok(Self::Child(child, exit, Owner::default())),
+            Ok(exit) => Ok(Self::Child { child, exit, socket, owner: Owner::default() }),
             Err(error) => {
                 // No peer has been told of this child yet.
                 _ = child.kill();
@@ -42,13 +64,13 @@ impl Process {
 
     /// The id of a child.
     pub(crate) fn child_id(&self) -> Option<u32> {
-        if let Self::Child(child, ..) = self { Some(child.id()) } else { None }
+        if let Self::Child { child, .. } = self { Some(child.id()) } else { None }
     }
 
     /// The pidfd, which is readable once the process has ended.
     pub(crate) fn exit(&self) -> Option<&OwnedFd> {
         match self {
-            Self::Child(_, exit, _) | Self::Foreign(exit) => Some(exit),
+            Self::Child { exit, .. } | Self::Foreign(exit) => Some(exit),
             Self::Unknown | Self::Ended(_) => None,
         }
     }
@@ -63,22 +85,26 @@ impl Process {
         if let Self::Ended(status) = self { *status } else { None }
     }
 
-    /// Records the end of the process; called when its pidfd is readable.
-    pub(crate) fn reap(&mut self) -> io::Result<()> {
+    /// Records the end of the process; called when its pidfd is readable. Returns why the peer of a launcher can't go on.
+    pub(crate) fn reap(&mut self) -> io::Result<Option<String>> {
+        let mut why = None;
         let status = match self {
-            Self::Child(child, ..) => match child.try_wait() {
-                Ok(None) => return Ok(()),
-                Ok(status) => status,
+            Self::Child { child, socket, .. } => match child.try_wait() {
+                Ok(None) => return Ok(None),
+                Ok(Some(status)) => {
+                    why = socket.as_ref().and_then(|socket| reason(socket, status));
+                    Some(status)
+                }
                 Err(error) => {
                     *self = Self::Ended(None);
                     return Err(error);
                 }
             },
             Self::Foreign(_) => None,
-            Self::Unknown | Self::Ended(_) => return Ok(()),
+            Self::Unknown | Self::Ended(_) => return Ok(None),
         };
         *self = Self::Ended(status);
-        Ok(())
+        Ok(why)
     }
 
     /// Kills the process.
@@ -92,13 +118,23 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        if let Self::Child(child, exit, owner) = self
+        if let Self::Child { child, exit, owner, .. } = self
             && owner.is_here()
         {
             // The reactor thread no longer watches this child, so it is reaped here.
             _ = process::pidfd_send_signal(exit, Signal::KILL);
             _ = child.wait();
         }
+    }
+}
+
+/// Why the peer of a launcher can't go on, which has ended with `status`.
+fn reason(mut socket: &UnixStream, status: ExitStatus) -> Option<String> {
+    let mut text = [0; MAX_REASON_BYTES];
+    match socket.read(&mut text) {
+        Ok(length @ 1..) => Some(String::from_utf8_lossy(&text[..length]).into_owned()),
+        _ if status.success() => None,
+        _ => Some(format!("its launcher ended: {}", ProcessEnd::from(status))),
     }
 }
 

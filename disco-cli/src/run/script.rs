@@ -49,8 +49,9 @@ impl Copied {
     }
 }
 
-/// Runs a program until it ends, or until the script's standard input is closed: then the program gets SIGTERM, and its process
-/// group SIGKILL once the program has ended, or after 5 s.
+/// Runs a program until it ends, or until the script's standard input is closed: a second later the program gets SIGTERM, and
+/// its process group SIGKILL once the program has ended, or after 5 s more. In the second, the session learns of the end of ssh,
+/// which is a better reason than SIGTERM.
 pub(super) fn run(folder: &str, program: &Program<'_>, args: &[String], variables: &[(String, String)]) -> String {
     let (program, check) = match program {
         Program::Named(name) => {
@@ -76,7 +77,7 @@ cd {folder} || exit {no_folder}
 echo '{}' $SSH_CONNECTION
 setsid {program}{args} </dev/null 3<&- &
 program=$!
-{{ while read -r line; do :; done; kill -TERM $program; for second in 1 2 3 4 5; do sleep 1; done; kill -KILL -$program; }} <&3 >/dev/null 2>&1 3<&- &
+{{ while read -r line; do :; done; sleep 1; kill -TERM $program; for second in 1 2 3 4 5; do sleep 1; done; kill -KILL -$program; }} <&3 >/dev/null 2>&1 3<&- &
 watcher=$!
 wait $program
 ended=$?

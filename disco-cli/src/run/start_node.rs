@@ -1,7 +1,9 @@
 //! `disco start-node`: starts a node of `disco run --hosts` on its host, and ends with it.
 
 use std::env;
-use std::io::{self, Read as _};
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::AsFd as _;
+use std::os::unix::net::UnixStream;
 use std::process::{ChildStdin, ExitCode, ExitStatus};
 use std::time::{Duration, Instant};
 
@@ -52,7 +54,7 @@ impl StartNode {
 fn run(start: &Start, host: &Host, limit: Duration) -> anyhow::Result<ExitCode> {
     let variables = [variables(), start.env.clone()].concat();
     let script = script::run(&start.folder, &start.program(), &start.args, &variables);
-    // Nothing is written to the pipe, and it is closed when the session ends, or its program.
+    // Nothing is written to the socket, and it is closed when the session ends, or its program.
     let session = |_: &mut ChildStdin| io::stdin().read(&mut [0]).map(drop);
     let mut remote = Remote::start(&start.ssh, host, script, session)?;
     let (mut until, mut is_over) = (Some(Instant::now() + limit), false);
@@ -70,7 +72,18 @@ fn run(start: &Start, host: &Host, limit: Duration) -> anyhow::Result<ExitCode> 
             Step::Late => return Err(remote.late(limit)),
         }
     };
-    if status.success() { Ok(ExitCode::SUCCESS) } else { Err(remote.failure(status, &start.folder, &start.name)) }
+    if status.success() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    if let Some(why) = remote.cut_off(status) {
+        tell_session(&why).unwrap_or_else(|error| tracing::debug!(%error, "the session gets no reason"));
+    }
+    Err(remote.failure(status, &start.folder, &start.name))
+}
+
+/// Tells the session's program why the node can't go on.
+fn tell_session(why: &str) -> io::Result<()> {
+    UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?).write_all(why.as_bytes())
 }
 
 /// Whether a signal other than SIGTERM has ended the program, or ssh has failed: perhaps that has ended the session.

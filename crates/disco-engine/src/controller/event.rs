@@ -71,7 +71,7 @@ pub enum Event {
     Started(usize, Option<u32>),
     /// Such a process has ended, with its status if it is a child. Its messages were handled before.
     Ended(usize, Option<ExitStatus>),
-    /// A peer has violated the ring's protocol, and is to be closed.
+    /// The peer in a place is to be closed: it has violated the ring's protocol, or its launcher tells why it can't go on.
     Accused(usize, LossCause),
     /// A signal for all peers, which goes ahead of frames.
     Signal(Signal),

@@ -168,7 +168,11 @@ impl Controller {
                 }
                 self.end_if_over(now);
             }
-            Event::Accused(index, why) => self.close(index, Cause::Known(why), now),
+            Event::Accused(place, why) => {
+                if let Some(index) = self.peer_at(place) {
+                    self.close(index, Cause::Known(why), now);
+                }
+            }
             Event::Signal(signal) => self.signal(signal),
             Event::Close(limit) => self.begin_to_close(limit, now),
             Event::Dropped => self.end_dropped(now),

@@ -8,6 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use disco_core::channel::Inbox;
+use disco_core::error::LossCause;
 use disco_core::link::Shared;
 use disco_core::wire::{Message, WireError};
 use disco_engine::controller::{Action, Conn, Event};
@@ -329,12 +330,14 @@ impl<T: Transport> Reactor<T> {
 
     /// Handles the possible end of a peer's process, after reading the messages that it has sent before.
     fn reap(&mut self, index: usize) {
-        if let Err(error) = self.processes[index].reap() {
+        let why = self.processes[index].reap().unwrap_or_else(|error| {
             tracing::warn!(peer = index, %error, "the process of a peer can't be waited for");
-        }
+            None
+        });
         if self.processes[index].has_ended() {
             if let Some(conn) = self.lane.read(|engine| engine.conn(index)) {
                 _ = self.read(conn, false);
+                why.into_iter().for_each(|why| self.step(Event::Accused(index, LossCause::Other(why))));
             }
             let status = self.processes[index].status();
             self.step(Event::Ended(index, status));

@@ -15,11 +15,16 @@ const SSH_FAILED: i32 = 255;
 impl Remote {
     /// Why the script has ended with this status, which is no success. Prints held output.
     pub(in crate::run) fn failure(&mut self, ended: ExitStatus, folder: &str, program: &str) -> anyhow::Error {
+        let why = self.cut_off(ended).unwrap_or_else(|| self.reason(ended, folder, program));
+        self.print_held();
+        anyhow!("{}: {why}", self.name)
+    }
+
+    /// Why the script has ended, or ssh has not reached the host.
+    fn reason(&mut self, ended: ExitStatus, folder: &str, program: &str) -> String {
         let end = ProcessEnd::from(ended);
-        let why = match (self.phase, ended.code()) {
-            (_, None) => format!("ssh ended: {end}"),
+        match (self.phase, ended.code()) {
             (Phase::Connecting, _) => self.refusal(end),
-            (_, Some(SSH_FAILED)) => format!("the connection of ssh was lost ({end})"),
             (Phase::Shell | Phase::Copying, Some(status::NO_COPY)) => {
                 format!("`{program}` can't be copied to its cache folder; its shell has printed the reason")
             }
@@ -40,9 +45,19 @@ impl Remote {
             }
             (Phase::Program, _) => format!("`{program}` ended: {end}"),
             _ => format!("its shell ended: {end}"),
-        };
-        self.print_held();
-        anyhow!("{}: {why}", self.name)
+        }
+    }
+
+    /// Why the host is cut off, if ssh itself has failed after it had reached the host, or was killed.
+    pub(in crate::run) fn cut_off(&self, ended: ExitStatus) -> Option<String> {
+        let end = ProcessEnd::from(ended);
+        match ended.code() {
+            None => Some(format!("its ssh client ended: {end}")),
+            Some(SSH_FAILED) if self.phase != Phase::Connecting => {
+                Some(format!("its ssh client has lost the connection ({end})"))
+            }
+            _ => None,
+        }
     }
 
     /// Why ssh has not reached a shell of the host, with a hint.

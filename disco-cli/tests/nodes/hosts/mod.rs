@@ -29,7 +29,7 @@ crate::tests!(
     the_token_is_in_no_command_line,
     a_copied_program_is_copied_once,
     no_process_is_left_when_disco_run_is_killed,
-    no_process_is_left_when_ssh_is_killed,
+    no_process_is_left_when_ssh_or_its_starter_is_killed,
     a_killed_node_is_an_error_that_names_its_host,
     a_lost_host_is_replaced_by_a_new_connection,
 );
@@ -300,15 +300,18 @@ fn no_process_is_left_when_disco_run_is_killed() {
     }
 }
 
-fn no_process_is_left_when_ssh_is_killed() {
+fn no_process_is_left_when_ssh_or_its_starter_is_killed() {
     let Some(hosts) = Hosts::new("ssh") else { return };
-    let run = hosts.dozing();
-    let is_ssh = |process: &Process| process.command_line.contains("exec /bin/sh") && process.has(&hosts.word());
-    processes().into_iter().find(is_ssh).unwrap().kill();
-    let text = err(&run.wait_with_output().unwrap());
-    assert!(text.contains("disco: node 1: host alpha: ssh ended: signal: 9 (SIGKILL)\n"), "{text}");
-    assert!(text.contains("node 1 (alpha) with worker 1 lost: "), "{text}");
-    hosts.wait_for_end();
+    for (word, name) in [("exec /bin/sh", "ssh client"), ("start-node", "launcher")] {
+        let run = hosts.dozing();
+        let is_it = |process: &Process| process.command_line.contains(word) && process.has(&hosts.word());
+        processes().into_iter().find(is_it).unwrap().kill();
+        let text = err(&run.wait_with_output().unwrap());
+        let why = format!("its {name} ended: signal: 9 (SIGKILL)\n");
+        assert!(text.contains(&format!("node 1 (alpha) with worker 1 lost: {why}")), "{text}");
+        assert_eq!(text.contains(&format!("disco: node 1: host alpha: {why}")), name == "ssh client", "{text}");
+        hosts.wait_for_end();
+    }
 }
 
 fn a_killed_node_is_an_error_that_names_its_host() {
