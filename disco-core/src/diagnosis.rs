@@ -125,19 +125,19 @@ fn late(calls: &[(WorkerId, &Recording, &Record)]) -> Option<(WorkerId, Duration
     is_left.then(|| (worker, rounded(first - last)))
 }
 
-/// The operations of a recording, oldest first, without their times on devices.
+/// The operations of a recording that have begun, oldest first, without their times on devices.
 fn ops(recording: &Recording) -> impl DoubleEndedIterator<Item = (&Record, &OpDetails)> {
     recording
         .records
         .iter()
-        .filter(|record| matches!(record.kind, RecordKind::Op(_)))
+        .filter(|record| matches!(record.kind, RecordKind::Op(_)) && record.state != OpState::Refused)
         .filter_map(|record| Some((record, record.op.as_ref()?)))
 }
 
-/// The last operation, if it runs or has failed. Of a group of operations, the first one.
+/// The last operation, if it runs or has failed, and no cancellation was the cause. Of a group of operations, the first one.
 fn stuck(recording: &Recording) -> Option<(&Record, &OpDetails)> {
     let (last, _) = ops(recording).next_back()?;
-    let is_stuck = last.state != OpState::Done;
+    let is_stuck = !matches!(last.state, OpState::Done | OpState::Cancelled);
     is_stuck.then(|| last_group(recording)).flatten().map(|(record, op, _)| (record, op))
 }
 
@@ -192,6 +192,7 @@ fn state(recording: &Recording, comm: &Arc<str>, number: u64) -> String {
                 (OpState::Failed, Some(end)) => {
                     format!("left {place}, {call}, with an error after {:?}", rounded(end.saturating_sub(record.start)))
                 }
+                (OpState::Cancelled, _) => format!("left {place}, {call}, when its call was cancelled"),
                 (_, Some(end)) => format!("has finished {place}, {call}, {:?} ago", since(end)),
                 (_, None) => format!("has finished {place}, {call}, which it called {:?} ago", since(record.start)),
             }

@@ -163,7 +163,7 @@ impl<A: Abi> Communicator<A> {
         let mut request = self.mpi.constants.request_null;
         self.mpi.about.check(polled, call(self.mpi, self.comm, Some(&mut request)))?;
         let test = self.mpi.table.test;
-        self.wait(op, "MPI_Test", |done| {
+        self.wait(Some(op), "MPI_Test", |done| {
             // SAFETY: the request was started, and its memory is valid until it is done.
             unsafe { test(&mut request, done, status) }
         })
@@ -178,17 +178,18 @@ impl<A: Abi> Communicator<A> {
             return self.mpi.about.check("MPI_Waitall", unsafe { (self.mpi.table.waitall)(count, requests, status) });
         }
         let test = self.mpi.table.testall;
-        self.wait(op, "MPI_Testall", |done| {
+        self.wait(Some(op), "MPI_Testall", |done| {
             // SAFETY: the requests were started, and their memory is valid until they are done.
             unsafe { test(count, requests, done, status) }
         })
     }
 
-    /// Polls until `test` sets its argument. `test` calls a function of MPI, which makes progress meanwhile.
+    /// Polls until `test` sets its argument. `test` calls a function of MPI, which makes progress meanwhile. The wait is that
+    /// of `op`, or of a split.
     #[inline]
     pub(crate) fn wait(
         &self,
-        op: &Op,
+        op: Option<&Op>,
         function: &'static str,
         mut test: impl FnMut(&mut c_int) -> c_int,
     ) -> Result<()> {
@@ -209,13 +210,14 @@ impl<A: Abi> Communicator<A> {
 
     /// Returns an error if the wait must end: after an abort, or past the deadline.
     #[cold]
-    fn check_wait(&self, op: &Op) -> Result<()> {
+    fn check_wait(&self, op: Option<&Op>) -> Result<()> {
         if let Some(cause) = self.flag.cause() {
             return Err(Error::Aborted { cause });
         }
         let wait_start = self.wait_start.get().unwrap_or_else(Instant::now);
         self.wait_start.set(Some(wait_start));
-        let (waited, operation) = (wait_start.elapsed(), || op.signature(self.size));
+        let operation = || op.map_or_else(|| "split".to_owned(), |op| op.signature(self.size));
+        let waited = wait_start.elapsed();
         match &self.attendance {
             Some(attendance) => attendance.check_wait(self.calls, waited, self.deadline, operation),
             None if waited <= self.deadline => Ok(()),

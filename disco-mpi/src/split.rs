@@ -66,7 +66,7 @@ impl<A: Abi> Communicator<A> {
         let (mpi, mut barrier) = (self.mpi, self.mpi.constants.request_null);
         // SAFETY: the communicator is valid.
         mpi.about.check("MPI_Ibarrier", unsafe { (mpi.table.ibarrier)(self.comm, &mut barrier) })?;
-        let met = self.wait(&Op::Barrier, "MPI_Test", |done| mpi.test(&mut barrier, done));
+        let met = self.wait(None, "MPI_Test", |done| mpi.test(&mut barrier, done));
         met.inspect_err(|_| {
             let owed = Owed { mpi, comm: self.comm, barrier, flag: Arc::default() };
             flag::register(&owed.flag);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::record::{RawRecord, RecordKind};
 use crate::dtype::DType;
+use crate::error::{Error, Result};
 use crate::op::OpKind;
 
 /// A snapshot of an [`Activity`](super::Activity).
@@ -59,11 +60,16 @@ pub enum OpState {
     Failed,
     /// `start` has returned, and the operation goes on beside the worker.
     Started,
+    /// A cancellation of its call has ended it.
+    Cancelled,
+    /// It has not begun: its arguments were invalid or in use, or the communicator was broken before.
+    Refused,
 }
 
 impl OpState {
     /// All states, in the order of their numbers.
-    pub const ALL: [Self; 4] = [OpState::Running, OpState::Done, OpState::Failed, OpState::Started];
+    pub const ALL: [Self; 6] =
+        [OpState::Running, OpState::Done, OpState::Failed, OpState::Started, OpState::Cancelled, OpState::Refused];
 
     /// The name in texts.
     pub const fn name(self) -> &'static str {
@@ -72,11 +78,23 @@ impl OpState {
             Self::Done => "done",
             Self::Failed => "failed",
             Self::Started => "started",
+            Self::Cancelled => "cancelled",
+            Self::Refused => "refused",
         }
     }
 
     pub(super) const fn of(ok: bool) -> Self {
         if ok { Self::Done } else { Self::Failed }
+    }
+
+    /// The state of an operation with this result.
+    pub(crate) const fn of_result<T>(result: &Result<T>) -> Self {
+        match result {
+            Ok(_) => Self::Done,
+            Err(Error::Cancelled { .. }) => Self::Cancelled,
+            Err(Error::Busy(_) | Error::Invalid(_) | Error::Unsupported { .. } | Error::Broken { .. }) => Self::Refused,
+            Err(_) => Self::Failed,
+        }
     }
 }
 

@@ -16,8 +16,14 @@ pub struct Running<'a> {
 impl Running<'_> {
     /// Records the end.
     #[inline]
-    pub fn end(mut self, ok: bool) {
-        self.state = OpState::of(ok);
+    pub fn end(self, ok: bool) {
+        self.end_as(OpState::of(ok));
+    }
+
+    /// Records the end, with its state.
+    #[inline]
+    pub(crate) fn end_as(mut self, state: OpState) {
+        self.state = state;
     }
 }
 

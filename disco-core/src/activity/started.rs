@@ -34,13 +34,13 @@ impl StartedOps {
     }
 
     /// Records the end.
-    pub(crate) fn end(&self, ok: bool) {
+    pub(crate) fn end(&self, state: OpState) {
         let Self { activity, number, more } = self;
         // The worker may begin records meanwhile. A record that one of them replaces soon gets no end, lest the end goes
         // to the later record.
         let places = activity.memory.places() as u64;
         if activity.memory.begun() < number + places - places / 4 {
-            drop(Running { activity, number: *number, more: *more, state: OpState::of(ok) });
+            drop(Running { activity, number: *number, more: *more, state });
         }
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::abort::{Abort, AbortCause};
-use crate::activity::{GROUP_MARK, OpPlace, RANK_MARK, Running, SPLIT_MARK};
+use crate::activity::{GROUP_MARK, OpPlace, OpState, RANK_MARK, Running, SPLIT_MARK};
 use crate::communicator::{Capabilities, Communicator};
 use crate::error::{Error, Result};
 use crate::id::Rank;
@@ -91,7 +91,8 @@ impl Watched {
         let inner = {
             let _operation = self.link.begin_operation(CallOps::Other, self.deadline)?;
             let split = self.inner.split(Some(set as u32), rank.index() as i32);
-            split.map_err(|error| self.link.error_of_operation(error))?.ok_or(Error::NoCommunicator)?
+            let named = |error| in_operation("comm_in", self.link.error_of_operation(error));
+            split.map_err(named)?.ok_or(Error::NoCommunicator)?
         };
         // Rank 0 has set the key before the split.
         let theirs = self.link.await_key(&*store, &key, self.deadline)?;
@@ -173,19 +174,21 @@ impl Watched {
         let measured = metrics::Running::start(group);
         let checked = if self.check { self.compare_all(group) } else { Ok(()) };
         let started = checked.and_then(|()| run(&mut *self.inner));
+        let started = started.map_err(|error| self.link.error_of_operation(error));
         match &started {
             Ok(work) => go_on(work, running, measured),
-            Err(error) => {
-                running.end(false);
+            Err(_) => {
+                let state = OpState::of_result(&started);
+                running.end_as(state);
                 measured.end(false);
-                // Refused: nothing has begun, and no other rank knows.
-                if matches!(error, Error::Busy(_) | Error::Invalid(_) | Error::Unsupported { .. }) {
+                if state == OpState::Refused {
+                    // No other rank knows of it.
                     operation.withdraw();
                     *(if is_point_to_point { &mut self.transfers } else { &mut self.at.number }) = before;
                 }
             }
         }
-        started.map_err(|error| self.link.error_of_operation(error))
+        started
     }
 
     /// Compares the signatures of the collectives of a group with those of all ranks, if this rank can begin the group.
@@ -290,6 +293,20 @@ impl Communicator for Watched {
     }
 }
 
+/// The error of a step of `operation`, with both names.
+fn in_operation(operation: &str, error: Error) -> Error {
+    match error {
+        Error::Deadline { operation: step, after, state } => {
+            Error::Deadline { operation: format!("{operation}, in its {step}"), after, state }
+        }
+        Error::Broken { cause, .. } => Error::Broken { operation: operation.to_owned(), cause },
+        Error::Mismatch { operation: step, detail } => {
+            Error::Mismatch { operation: format!("{operation}, in its {step}"), detail }
+        }
+        error => error,
+    }
+}
+
 /// A peer that waits for this rank in a cancelled call may learn of the cancellation later.
 impl Drop for Watched {
     fn drop(&mut self) {
@@ -303,7 +320,6 @@ impl Drop for Watched {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::activity::OpState;
 
     /// A communicator whose extension counts the operations started through it.
     #[derive(Debug)]
@@ -362,6 +378,6 @@ mod tests {
         assert_eq!((count, state), (Some(1), OpState::Done));
         let (result, count, state) = launch(Counting(None));
         assert_eq!(result.unwrap_err().to_string(), "this backend does not support enqueue_with");
-        assert_eq!((count, state), (None, OpState::Failed));
+        assert_eq!((count, state), (None, OpState::Refused));
     }
 }

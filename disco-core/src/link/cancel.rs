@@ -360,8 +360,11 @@ mod tests {
     const ONE: CallOps = CallOps::Collectives(1);
     const LIMIT: Duration = Duration::from_secs(60);
 
+    /// The command, whether the worker has left the call, and its operations.
+    type Answer = (u64, bool, CallOps);
+
     /// A link, a listener of its aborts, and the answers to cancellations.
-    fn link() -> (Arc<Link>, Arc<Heard>, mpsc::Receiver<(u64, bool, CallOps)>) {
+    fn link() -> (Arc<Link>, Arc<Heard>, mpsc::Receiver<Answer>) {
         let (answers, received) = mpsc::channel();
         let link = Arc::new(Link::of_thread(Arc::default(), move |notice| {
             let Notice::Cancelled { command, has_left, ops } = notice else { panic!("{notice}") };

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 pub use background::Background;
 
-use crate::activity::StartedOps;
+use crate::activity::{OpState, StartedOps};
 use crate::error::{Error, Result};
 use crate::metrics;
 use crate::sync;
@@ -195,9 +195,10 @@ impl Notes {
     }
 
     fn end(self, result: Result<()>) -> Result<()> {
-        self.ops.end(result.is_ok());
+        let result = result.map_err(self.error);
+        self.ops.end(OpState::of_result(&result));
         self.measured.end(result.is_ok());
-        result.map_err(self.error)
+        result
     }
 }
 

@@ -5,7 +5,7 @@ use std::io::{Seek, SeekFrom, Write};
 use std::time::Duration;
 use std::{fs, process, thread};
 
-use disco::{Builder, CommunicatorExt, DType, Reduction, Session, Tensor, WorkerContext};
+use disco::{Builder, Communicator as _, CommunicatorExt, DType, Reduction, Session, Tensor, WorkerContext};
 use disco_conformance::waiting;
 
 use crate::workers::{hang, is_me};
@@ -24,6 +24,11 @@ disco::register_function!("tests.reduce", reduce);
 disco::register_function!("tests.resident", resident_here);
 disco::register_function!("tests.noise", noise);
 disco::register_function!("tests.unequal", unequal);
+disco::register_function!("tests.split_on", split_on);
+disco::register_function!("tests.late_sum", late_sum);
+disco::register_function!("tests.reduce_as", reduce_as);
+disco::register_reduction!("tests.first", f64, first);
+disco::register_reduction!("tests.last", f64, last);
 
 fn exit(ctx: &mut WorkerContext, worker: u32, code: i32) -> disco::Result<()> {
     if is_me(ctx, worker) {
@@ -128,6 +133,49 @@ fn unequal(ctx: &mut WorkerContext) -> disco::Result<()> {
         1 => ctx.comm()?.send(&two?, 0.into()),
         _ => Ok(()),
     }
+}
+
+/// Splits the communicator of all workers again and again.
+fn split_on(ctx: &mut WorkerContext, times: u32) -> disco::Result<()> {
+    let me = ctx.worker().index() as u32;
+    (0..times).try_for_each(|round| ctx.comm()?.split(Some((me + round) % 2), 0).map(drop))
+}
+
+/// The sum of `number` over all workers, or if it is 0 a sleep of the workers from `first` on.
+fn late_sum(ctx: &mut WorkerContext, first: u32, time: f64, number: i64) -> disco::Result<i64> {
+    if number == 0 {
+        if ctx.worker() >= first.into() {
+            thread::sleep(Duration::from_secs_f64(time));
+        }
+        return Ok(0);
+    }
+    let x = Tensor::from_slice(&[number], [1])?;
+    ctx.comm()?.all_reduce_in_place(&x, Reduction::Sum)?;
+    Ok(x.view::<i64>()?[0])
+}
+
+fn first(_: &mut [f64], _: &[f64], _: usize) {}
+
+fn last(into: &mut [f64], from: &[f64], _: usize) {
+    into.copy_from_slice(from);
+}
+
+/// Reduces two elements: one that is NaN on worker 1, and the worker's number. Or a reduction in which worker 0 passes
+/// another name, rows of another size, or another number of rows.
+fn reduce_as(ctx: &mut WorkerContext, how: String) -> disco::Result<String> {
+    let me = ctx.worker().index();
+    let is_odd = me == 0;
+    let x = Tensor::from_slice(&[if me == 1 { f64::NAN } else { 1.0 }, me as f64, 0.0, 0.0], [2, 2])?;
+    let (x, reduction) = match &*how {
+        "max" => (x, Reduction::Max),
+        "min" => (x, Reduction::Min),
+        "names" => (x, Reduction::Custom(if is_odd { "tests.first" } else { "tests.last" })),
+        "rows" => (x.window(0, if is_odd { [4, 1] } else { [2, 2] })?, Reduction::Custom("tests.first")),
+        _ => (x.window(0, if is_odd { [1, 2] } else { [2, 2] })?, Reduction::Custom("tests.first")),
+    };
+    ctx.comm()?.all_reduce_in_place(&x, reduction)?;
+    let x = x.to_vec::<f64>()?;
+    Ok(format!("{} {}", x[0], x[1]))
 }
 
 /// Resident memory of this process, in bytes.

@@ -16,6 +16,8 @@ crate::tests!(
     the_first_ranks_of_mpi_go_on_without_the_last_one,
     a_rank_of_mpi_can_not_get_another_number,
     a_message_over_mpi_shorter_than_its_receive_is_an_error,
+    splits_of_cancelled_calls_end_and_later_calls_meet_no_operation_of_theirs,
+    nan_wins_and_own_reductions_are_compared,
     all_ranks_end_when_the_program_exits_inside_a_collective,
 );
 
@@ -29,6 +31,16 @@ fn end_of(how: &str) -> Option<String> {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     // A table of the workers' operations follows.
     Some(String::from_utf8(output.stdout).unwrap().lines().next().unwrap().to_owned())
+}
+
+fn splits_of_cancelled_calls_end_and_later_calls_meet_no_operation_of_theirs() {
+    let Some(said) = end_of("cancel") else { return };
+    assert_eq!(said, "cancelled");
+}
+
+fn nan_wins_and_own_reductions_are_compared() {
+    let Some(said) = end_of("reduce") else { return };
+    assert_eq!(said, "max: NaN 2; min: NaN 0; names: ranks disagree; rows: ranks disagree; counts: ranks disagree");
 }
 
 fn a_rank_killed_inside_a_collective_of_mpi_is_lost_with_its_signal() {

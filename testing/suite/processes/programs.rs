@@ -6,9 +6,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
+use std::thread::sleep;
 use std::time::Duration;
 use std::{env, fs};
 
+use disco::error::ErrorKind;
 use disco::{
     Builder, DataPlane, Deadlines, Error, Invitation, LaneSession, Session, SessionExt, Value, WorkerId, block_on,
 };
@@ -223,6 +225,14 @@ fn mpi() {
             println!("reduced by {} ranks", session.world().size());
             return session.shutdown().await.unwrap();
         }
+        if how == "cancel" {
+            cancel_over_mpi(&session).await;
+            return session.shutdown().await.unwrap();
+        }
+        if how == "reduce" {
+            reduce_over_mpi(&session).await;
+            return session.shutdown().await.unwrap();
+        }
         if how == "short" {
             session.call_named("tests.unequal", ()).await.unwrap();
             println!("{}", session.sync_all().await.unwrap_err());
@@ -231,6 +241,50 @@ fn mpi() {
         println!("{}", lose_a_rank(&session, &how).await);
         session.shutdown().await.unwrap();
     });
+}
+
+/// Cancels calls that split communicators, and calls that not all ranks have begun, at moments that differ.
+async fn cancel_over_mpi(session: &LaneSession) {
+    for round in 0..12u32 {
+        let call = session.call_named("tests.split_on", (20_000,)).await.unwrap();
+        sleep(Duration::from_micros(u64::from(round) * 900));
+        session.cancel(&call, "enough").unwrap();
+        for worker in session.world().workers() {
+            assert_eq!(session.get(&call, worker).await.unwrap_err().kind(), ErrorKind::Cancelled);
+        }
+        session.init_ccl("mpi", &[]).await.unwrap();
+        session.call_named("tests.late_sum", (1, 0.002, 0)).await.unwrap();
+        let call = session.call_named("tests.late_sum", (0, 0.0, 1000)).await.unwrap();
+        let next = session.call_named("tests.late_sum", (0, 0.0, 1)).await.unwrap();
+        sleep(Duration::from_micros(1700 + u64::from(round) * 50));
+        session.cancel(&call, "not needed").unwrap();
+        match session.get_all_as::<i64>(&next).await {
+            Ok(sums) => assert_eq!(sums, [3; 3], "round {round}"),
+            Err(error) => assert!(matches!(error.kind(), ErrorKind::Broken | ErrorKind::Aborted), "{error}"),
+        }
+        session.init_ccl("mpi", &[]).await.unwrap();
+    }
+    println!("cancelled");
+}
+
+/// Reductions with NaN, and reductions of the program in which ranks disagree.
+async fn reduce_over_mpi(session: &LaneSession) {
+    let mut texts = Vec::new();
+    for how in ["max", "min", "names", "rows", "counts"] {
+        let reduced = session.call_named("tests.reduce_as", (how,)).await.unwrap();
+        match session.get_all_as::<String>(&reduced).await {
+            Ok(all) => {
+                assert!(all.iter().all(|text| *text == all[0]), "{all:?}");
+                texts.push(format!("{how}: {}", all[0]));
+            }
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Mismatch, "{how}: {error}");
+                texts.push(format!("{how}: ranks disagree"));
+                session.init_ccl("mpi", &[]).await.unwrap();
+            }
+        }
+    }
+    println!("{}", texts.join("; "));
 }
 
 /// Makes a rank end or stop inside an all-reduce, and returns the error.
