@@ -41,7 +41,6 @@ impl Process {
 
     /// As [`Self::child`], for a launcher, which has the other end of `socket`.
     pub(crate) fn launcher(child: Child, socket: UnixStream) -> io::Result<Self> {
-        socket.set_nonblocking(true)?;
         Self::new(child, Some(socket))
     }
 
@@ -131,7 +130,8 @@ impl Drop for Process {
 /// Why the peer of a launcher can't go on, which has ended with `status`.
 fn reason(mut socket: &UnixStream, status: ExitStatus) -> Option<String> {
     let mut text = [0; MAX_REASON_BYTES];
-    match socket.read(&mut text) {
+    // A program that the launcher has started may have the other end.
+    match socket.set_nonblocking(true).and_then(|()| socket.read(&mut text)) {
         Ok(length @ 1..) => Some(String::from_utf8_lossy(&text[..length]).into_owned()),
         _ if status.success() => None,
         _ => Some(format!("its launcher ended: {}", ProcessEnd::from(status))),
