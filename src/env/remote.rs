@@ -64,8 +64,9 @@ fn show_command(announcement: &Announcement) -> Result<()> {
     let (nodes, address, command) = (announcement.nodes, announcement.address, announcement.command());
     let mut text = format!("disco: waiting for {nodes} more; on each: {command}\n");
     if address.ip().is_loopback() {
+        let everywhere = if address.is_ipv6() { "[::]" } else { "0.0.0.0" };
         text += &format!(
-            "disco: only this machine reaches {address}; other machines join with `--listen 0.0.0.0:{}`, or DISCO_LISTEN\n",
+            "disco: only this machine reaches {address}; other machines join with `--listen {everywhere}:{}`, or DISCO_LISTEN\n",
             address.port()
         );
     }
