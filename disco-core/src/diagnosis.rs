@@ -36,7 +36,7 @@ pub struct Diagnosis {
 }
 
 impl Diagnosis {
-    /// Compares recordings. `None` if no worker's last operation is unfinished or failed.
+    /// Compares recordings. `None` if no worker's last operation is unfinished or failed, or a cancellation has ended it.
     pub fn of(recordings: &[(WorkerId, Result<Recording>)]) -> Option<Self> {
         let recordings: Vec<_> = recordings
             .iter()
@@ -88,6 +88,10 @@ impl Diagnosis {
                 call.map(|(record, _)| (worker, recording, record))
             })
             .collect();
+        if calls.iter().any(|(.., record)| record.state == OpState::Cancelled) {
+            // No worker is missing: the cancellation ends it on all.
+            return None;
+        }
         let callers: BTreeSet<WorkerId> = calls.iter().map(|(worker, ..)| *worker).collect();
         let is_of_all = calls.iter().any(|(_, _, record)| record.op.as_ref().is_some_and(OpDetails::is_of_all));
         let is_rank = |recording: &Recording| is_of_all || ops(recording).any(|(_, op)| op.comm == comm);

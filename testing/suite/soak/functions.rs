@@ -41,6 +41,7 @@ disco::register_function!("soak.late", late);
 disco::register_function!("soak.count", count);
 disco::register_function!("soak.emit", emit);
 disco::register_function!("soak.endure", endure);
+disco::register_function!("soak.together", together);
 
 /// Registers [`TURN`] for integers, which wrap, and for floats.
 macro_rules! register_turn {
@@ -88,6 +89,89 @@ fn record(ctx: &mut WorkerContext, size: usize, seed: usize) -> Result<Json<Reco
 fn emit(ctx: &mut WorkerContext, count: i64) -> Result<()> {
     let first = 1000 * ctx.worker().wire();
     (first..first + count).try_for_each(|number| ctx.emit(number))
+}
+
+/// The operations of a call that all workers take part in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Together {
+    Sum,
+    /// Sums again and again, and leaves once the call is cancelled.
+    Sums,
+    /// Starts a sum and does not wait for it.
+    Start,
+    StartAndWait,
+    /// Splits into two communicators, sums on one of them and on the parent.
+    Split,
+    /// Each rank sends to the next one.
+    Ring,
+    /// Uses no communicator, and leaves once the call is cancelled.
+    Alone,
+}
+
+impl Together {
+    pub(crate) const ALL: [Self; 7] =
+        [Self::Sum, Self::Sums, Self::Start, Self::StartAndWait, Self::Split, Self::Ring, Self::Alone];
+    /// The result of a function that has left early.
+    pub(crate) const LEFT: i64 = -1;
+
+    pub(crate) fn number(self) -> i64 {
+        self as i64
+    }
+
+    /// The result on each of `workers` workers.
+    pub(crate) fn expected(self, number: i64, workers: usize) -> i64 {
+        if let Self::Start | Self::Alone = self { 0 } else { number * workers as i64 }
+    }
+}
+
+fn together(ctx: &mut WorkerContext, how: i64, number: i64, elements: usize) -> Result<i64> {
+    let how = Together::ALL[how as usize];
+    let (me, size) = (ctx.worker().index(), ctx.world().size());
+    let x = Tensor::from_vec(vec![number; elements], elements)?;
+    let last = |x: &Tensor| Ok(x.view::<i64>()?[elements - 1]);
+    let sum = |x: &Tensor| Op::AllReduce { src: None, dst: x.clone(), reduction: Reduction::Sum };
+    match how {
+        Together::Sum => ctx.comm()?.enqueue(&[sum(&x)])?,
+        Together::Sums => {
+            for _ in 0..20 {
+                if ctx.cancelled() {
+                    return Ok(Together::LEFT);
+                }
+                x.view_mut::<i64>()?.fill(number);
+                ctx.comm()?.enqueue(&[sum(&x)])?;
+            }
+        }
+        Together::Start => {
+            drop(ctx.comm()?.start(&[sum(&x)])?);
+            return Ok(0);
+        }
+        Together::StartAndWait => ctx.comm()?.start(&[sum(&x)])?.wait()?,
+        Together::Split => {
+            let y = x.clone();
+            let child = ctx.comm()?.split(Some(me as u32 % 2), 0)?;
+            child.map_or(Ok(()), |mut child| child.enqueue(&[sum(&y)]))?;
+            x.view_mut::<i64>()?.fill(number);
+            ctx.comm()?.enqueue(&[sum(&x)])?;
+        }
+        Together::Ring => {
+            let from = Tensor::from_vec(vec![0i64; elements], elements)?;
+            let (next, previous) = ((me + 1) % size, (me + size - 1) % size);
+            let send = Op::Send { src: x, to: Rank::new(next as u32) };
+            let recv = Op::Recv { dst: from.clone(), from: Rank::new(previous as u32) };
+            ctx.comm()?.enqueue(&[send, recv])?;
+            return last(&from).map(|got| got * size as i64);
+        }
+        Together::Alone => {
+            for _ in 0..3 {
+                if ctx.cancelled() {
+                    return Ok(Together::LEFT);
+                }
+                thread::sleep(Duration::from_micros(500));
+            }
+            return Ok(0);
+        }
+    }
+    last(&x)
 }
 
 /// Ends after `limit` ms or once it is cancelled. Returns whether it was.

@@ -2,6 +2,7 @@
 //!
 //! Several threads call functions, also of a C library and of some workers only, take results of running calls, cancel
 //! calls, exchange tensors, and `get` and `set` values of up to 32 MiB.
+//! Calls with collectives, started operations, splits and sends are cancelled, with calls queued behind them (`local` and MPI).
 //! Sessions meet errors, registered errors, panics, aborts, kills, stops, late workers and dropped futures. They go on by
 //! recovery, replacement or with another number of workers, are used beside subsets of their workers, and end by shutdown or
 //! drop. Every result is compared with plain loops, no step may take
@@ -15,6 +16,7 @@
 
 mod bystanders;
 mod calls;
+mod cancellations;
 mod changes;
 mod checkpoints;
 mod content;
@@ -56,7 +58,14 @@ fn main() -> ExitCode {
     // The allocator reads the variable at program start.
     if env::var_os(MMAP_THRESHOLD.0).is_none() {
         let mut again = Command::new(env::current_exe().expect("a path"));
-        panic!("{}", again.args(env::args_os().skip(1)).env(MMAP_THRESHOLD.0, MMAP_THRESHOLD.1).exec());
+        panic!(
+            "{}",
+            again
+                .args(env::args_os().skip(1))
+                .env(MMAP_THRESHOLD.0, MMAP_THRESHOLD.1)
+                .envs(cancellations::mpi())
+                .exec()
+        );
     }
     // Worker functions panic on purpose.
     panic::set_hook(Box::new(|info| {

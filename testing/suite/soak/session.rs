@@ -11,6 +11,7 @@ use disco::{
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::bystanders::Bystanders;
+use crate::cancellations;
 use crate::changes::{CONSEQUENCES, follows_from_loss, replace, resize};
 use crate::functions::Diverged;
 use crate::library;
@@ -194,6 +195,9 @@ pub(crate) fn run(setup: &Setup, random: &mut Random) -> Wrong<()> {
     })?;
     let subset = subset.filter(|_| random.chance(50));
     drop(keeper);
+    if random.chance(60) {
+        cancellations::run(&session, setup.kind == SessionKind::Processes && setup.apart, random)?;
+    }
     if random.chance(40) {
         resize(&mut setup, &session, random)?;
     }
@@ -360,7 +364,7 @@ fn end_with_loss(setup: &Setup, session: &Arc<LaneSession>, bystanders: usize, r
     user.submit(random.below(6));
     let told = block_on(session.sync_all());
     let consequences = if setup.replaces_at_once { &CONSEQUENCES[..] } else { &[] };
-    bystanders.join(&[&["lost", "aborted"], consequences].concat())?;
+    bystanders.join(&[&["lost", "aborted", "has cancelled"], consequences].concat())?;
     match told {
         Err(disco::Error::Lost(loss)) if loss.workers().contains(WorkerId::new(worker as u32)) => {}
         // Another caller was told of the loss.
@@ -380,7 +384,7 @@ fn end_with_loss(setup: &Setup, session: &Arc<LaneSession>, bystanders: usize, r
     Ok(())
 }
 
-/// Sends a signal to a worker's process, during large all-reduces if the session has communicators.
+/// Sends a signal to a worker's process, during large all-reduces or cancellations if the session has communicators.
 fn strike(setup: &Setup, session: &LaneSession, worker: usize, how: End, random: &mut Random) -> Wrong<()> {
     let pid = block_on(async {
         let pid = session.call_named("soak.pid", ()).await?;
@@ -388,7 +392,11 @@ fn strike(setup: &Setup, session: &LaneSession, worker: usize, how: End, random:
     });
     let pid = pid.map_err(|error| format!("soak.pid: {error}"))?;
     if setup.has_plane() {
-        call(session, "soak.reduce", (4i64 << 20, 1000i64)).map_err(|error| format!("soak.reduce: {error}"))?;
+        if random.chance(50) {
+            cancellations::before_a_loss(session, random);
+        } else {
+            call(session, "soak.reduce", (4i64 << 20, 1000i64)).map_err(|error| format!("soak.reduce: {error}"))?;
+        }
     }
     // A random moment.
     thread::sleep(Duration::from_micros(random.below(60_000) as u64));
