@@ -48,14 +48,16 @@ impl WorkerContext {
         let worker = self.worker();
         if let Some(first) = number.checked_sub(WINDOW) {
             let taken = taken_key(stream, worker, first);
-            self.link.await_key(&*self.link.store(), &taken, self.deadline()).map_err(|error| match error {
-                Error::Deadline { after, .. } => Error::Deadline {
-                    operation: format!("emit of result {number}"),
-                    after,
-                    state: format!("the controller has not taken result {first}"),
+            self.link.await_key(&*self.link.store(), &taken, self.deadline(), || Ok(())).map_err(
+                |error| match error {
+                    Error::Deadline { after, .. } => Error::Deadline {
+                        operation: format!("emit of result {number}"),
+                        after,
+                        state: format!("the controller has not taken result {first}"),
+                    },
+                    other => other,
                 },
-                other => other,
-            })?;
+            )?;
         }
         self.check_cancelled()?;
         self.link.store().set(&result_key(stream, worker, number), &Sent::Value(value).encode(worker)?)?;

@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::cell::Cell;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use crate::abort::{Abort, AbortCause};
@@ -25,7 +25,8 @@ pub(super) struct Watched {
     name: String,
     link: Arc<Link>,
     deadline: Duration,
-    check: bool,
+    /// Set if signatures are compared.
+    check: Option<Arc<Aborted>>,
     /// Whether this is the communicator of all workers, whose collectives are counted for each call.
     is_world: bool,
     checks: Cell<u64>,
@@ -36,6 +37,24 @@ pub(super) struct Watched {
     transfers: u64,
     /// Started operations, except for those that have ended without an error.
     started: Vec<Work>,
+}
+
+/// Hears why the communicators of a worker are aborted, since waits in the store do not.
+#[derive(Debug, Default)]
+struct Aborted(OnceLock<AbortCause>);
+
+impl Aborted {
+    fn listen(link: &Link) -> Arc<Self> {
+        let aborted = Arc::<Self>::default();
+        link.on_abort(&(aborted.clone() as Arc<dyn Abort>));
+        aborted
+    }
+}
+
+impl Abort for Aborted {
+    fn abort(&self, cause: &AbortCause) {
+        self.0.get_or_init(|| cause.clone());
+    }
 }
 
 impl Watched {
@@ -53,6 +72,7 @@ impl Watched {
             activity.intern(&name)
         };
         let at = OpPlace::new(comm, 0);
+        let check = check.then(|| Aborted::listen(&link));
         Self {
             inner,
             name,
@@ -95,7 +115,7 @@ impl Watched {
             split.map_err(named)?.ok_or(Error::NoCommunicator)?
         };
         // Rank 0 has set the key before the split.
-        let theirs = self.link.await_key(&*store, &key, self.deadline)?;
+        let theirs = self.link.await_key(&*store, &key, self.deadline, || Ok(()))?;
         let theirs = String::from_utf8_lossy(&theirs);
         let (found, size) = (inner.rank(), inner.size());
         let detail = if theirs != scope {
@@ -112,7 +132,8 @@ impl Watched {
 
     /// The communicator that a split has made, with `mark` behind the name of this one.
     fn part(&self, inner: Box<dyn Communicator>, mark: String) -> Self {
-        let mut part = Self::new(inner, self.name.clone() + &mark, self.link.clone(), self.deadline, self.check);
+        let mut part =
+            Self::new(inner, self.name.clone() + &mark, self.link.clone(), self.deadline, self.check.is_some());
         part.is_world = false;
         part
     }
@@ -172,7 +193,7 @@ impl Watched {
         let at = OpPlace { number: before + 1, ..self.at };
         let running = self.link.activity().start_ops(first, more, size, at);
         let measured = metrics::Running::start(group);
-        let checked = if self.check { self.compare_all(group) } else { Ok(()) };
+        let checked = self.check.as_ref().map_or(Ok(()), |aborted| self.compare_all(aborted, group));
         let started = checked.and_then(|()| run(&mut *self.inner));
         let started = started.map_err(|error| self.link.error_of_operation(error));
         match &started {
@@ -192,32 +213,37 @@ impl Watched {
     }
 
     /// Compares the signatures of the collectives of a group with those of all ranks, if this rank can begin the group.
-    fn compare_all(&self, group: &[Op]) -> Result<()> {
+    fn compare_all(&self, aborted: &Aborted, group: &[Op]) -> Result<()> {
         op::check_group(group, self.rank(), self.size())?;
         Claims::check(group)?;
-        group.iter().filter(|op| !op.kind().is_point_to_point()).try_for_each(|op| self.compare(op))
+        group.iter().filter(|op| !op.kind().is_point_to_point()).try_for_each(|op| self.compare(aborted, op))
     }
 
     /// Compares the signature of a collective with those of all ranks.
-    fn compare(&self, op: &Op) -> Result<()> {
+    fn compare(&self, aborted: &Aborted, op: &Op) -> Result<()> {
         let number = self.checks.get() + 1;
         self.checks.set(number);
         let (rank, size) = (self.rank(), self.size());
         let mine = op.signature(size);
+        let go_on = || match aborted.0.get() {
+            Some(cause) => Err(Error::Broken { operation: mine.clone(), cause: cause.clone() }),
+            None => Ok(()),
+        };
         let start = Instant::now();
         let key = |number: u64, rank: usize| format!("check {}: {number} of {rank}", self.name);
         let store = self.link.store();
         store.set(&key(number, rank.index()), mine.as_bytes())?;
         for peer in (0..size).filter(|peer| *peer != rank.index()) {
             let left = self.deadline.saturating_sub(start.elapsed());
-            let theirs = self.link.await_key(&*store, &key(number, peer), left).map_err(|error| match error {
-                Error::Deadline { .. } => Error::Deadline {
-                    operation: mine.clone(),
-                    after: self.deadline,
-                    state: format!("{} has not arrived", Rank::new(peer as u32)),
-                },
-                other => other,
-            })?;
+            let theirs =
+                self.link.await_key(&*store, &key(number, peer), left, &go_on).map_err(|error| match error {
+                    Error::Deadline { .. } => Error::Deadline {
+                        operation: mine.clone(),
+                        after: self.deadline,
+                        state: format!("{} has not arrived", Rank::new(peer as u32)),
+                    },
+                    other => other,
+                })?;
             let theirs = String::from_utf8_lossy(&theirs);
             if theirs != mine {
                 let peer = Rank::new(peer as u32);

@@ -305,13 +305,20 @@ impl Link {
         self.cancelled.error_of(self.activity.received(), error)
     }
 
-    /// [`Store::wait`], which a cancellation of the worker's call ends, too.
+    /// [`Store::wait`], which a cancellation of the worker's call ends, too, and an error of `go_on`.
     ///
     /// # Errors
-    /// As [`Store::wait`], and [`Error::Cancelled`].
-    pub(crate) fn await_key(&self, store: &dyn Store, key: &str, deadline: Duration) -> Result<Vec<u8>> {
+    /// As [`Store::wait`]; [`Error::Cancelled`]; errors of `go_on`.
+    pub(crate) fn await_key(
+        &self,
+        store: &dyn Store,
+        key: &str,
+        deadline: Duration,
+        go_on: impl Fn() -> Result<()>,
+    ) -> Result<Vec<u8>> {
         let start = Instant::now();
         loop {
+            go_on()?;
             let left = deadline.saturating_sub(start.elapsed());
             match store.wait(key, left.min(CANCELLED_INTERVAL)) {
                 Err(Error::Deadline { .. }) if left > CANCELLED_INTERVAL => {}

@@ -240,23 +240,27 @@ fn the_cancelled_handle_says_so_whatever_is_queued_behind_it(kind: Kind) {
 /// Worker 0 is inside a sum when the call is cancelled, and the others have not begun it. The next call's sum is right, or
 /// an error.
 fn a_later_call_never_meets_a_cancelled_one(kind: Kind) {
-    with_session(builder(kind), async |session| {
-        for round in 0..24u32 {
-            session.init_ccl("local", &[]).await.unwrap();
-            let elements = [1, 100, 40_000][round as usize % 3];
-            session.call_named("tests.nap_of", (1, 0.002)).await.unwrap();
-            let call = session.call_named("tests.sum_of", (1000, elements)).await.unwrap();
-            let next = session.call_named("tests.sum_of", (1, elements)).await.unwrap();
-            sleep(Duration::from_micros(1700 + u64::from(round) * 25));
-            session.cancel(&call, "not needed").unwrap();
-            match session.get_all_as::<i64>(&next).await {
-                Ok(sums) => assert_eq!(sums, [4; 4], "round {round}"),
-                Err(error) => {
-                    assert!(matches!(error.kind(), ErrorKind::Broken | ErrorKind::Aborted), "round {round}: {error}");
-                }
+    for check in [false, true] {
+        with_session(builder(kind).check(check), cancel_at_moments);
+    }
+}
+
+async fn cancel_at_moments(session: &LaneSession) {
+    for round in 0..15u32 {
+        session.init_ccl("local", &[]).await.unwrap();
+        let elements = [1, 100, 40_000][round as usize % 3];
+        session.call_named("tests.nap_of", (1, 0.002)).await.unwrap();
+        let call = session.call_named("tests.sum_of", (1000, elements)).await.unwrap();
+        let next = session.call_named("tests.sum_of", (1, elements)).await.unwrap();
+        sleep(Duration::from_micros(1700 + u64::from(round) * 40));
+        session.cancel(&call, "not needed").unwrap();
+        match session.get_all_as::<i64>(&next).await {
+            Ok(sums) => assert_eq!(sums, [4; 4], "round {round}"),
+            Err(error) => {
+                assert!(matches!(error.kind(), ErrorKind::Broken | ErrorKind::Aborted), "round {round}: {error}");
             }
         }
-    });
+    }
 }
 
 fn a_cancellation_after_the_end_has_no_effect(kind: Kind) {
