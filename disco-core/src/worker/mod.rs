@@ -11,7 +11,7 @@ pub use crate::config::WorkerConfig;
 pub use crate::context::WorkerContext;
 use crate::error::{Error, ErrorKind, Failure, Result};
 pub use crate::function::Registers;
-use crate::function::{self, Args, BoxError, Object};
+use crate::function::{self, Args, BoxError, Kind, Object};
 use crate::id::{RegisterId, WorkerId};
 use crate::link::Link;
 use crate::metrics;
@@ -184,26 +184,8 @@ impl Worker {
                 return self.set(seq, "call", register, |_| Err(error.into()));
             }
         };
-        if function.name() == function::CALL_SELECTED {
-            return match function::part(args, self.worker, self.context.world()) {
-                Ok(Some((function, args))) => self.call(seq, register, function, args),
-                Ok(None) => self.set(seq, "call", register, |_| Ok(Object::Value(Value::None))),
-                Err(error) => self.set(seq, "call", register, |_| Err(error.into())),
-            };
-        }
-        if function.name() == function::CALL_STREAMING {
-            return match function::streamed(args, self.epoch, self.context.world().size()) {
-                Ok((function, stream, args)) => {
-                    self.context.begin_stream(stream);
-                    self.call(seq, register, function, args);
-                    let outcome = match self.registers.object(register) {
-                        Err(Error::Worker(failure)) => Err(failure),
-                        _ => Ok(Value::None),
-                    };
-                    self.context.end_stream(outcome);
-                }
-                Err(error) => self.set(seq, "call", register, |_| Err(error.into())),
-            };
+        if function.kind() != Kind::Plain {
+            return self.call_another(seq, register, function.kind(), args);
         }
         if let Some(cause) = self.link.cancelled(seq) {
             return self.set(seq, function.name(), register, |_| Err(Error::Cancelled { cause }.into()));
@@ -215,6 +197,32 @@ impl Worker {
             function.calls().time(function.name(), call)
         });
         self.link.activity().leave();
+    }
+
+    /// A call of one of the functions that say which function to call. Not a part of [`Self::call`], which would not be
+    /// inlined if it called itself.
+    #[inline(never)]
+    fn call_another(&mut self, seq: u64, register: RegisterId, kind: Kind, args: &[Value]) {
+        let world = self.context.world();
+        let called = if kind == Kind::Selected {
+            function::part(args, self.worker, world).map(|part| match part {
+                Some((function, args)) => self.call(seq, register, function, args),
+                None => self.set(seq, "call", register, |_| Ok(Object::Value(Value::None))),
+            })
+        } else {
+            function::streamed(args, self.epoch, world.size()).map(|(function, stream, args)| {
+                self.context.begin_stream(stream);
+                self.call(seq, register, function, args);
+                let outcome = match self.registers.object(register) {
+                    Err(Error::Worker(failure)) => Err(failure),
+                    _ => Ok(Value::None),
+                };
+                self.context.end_stream(outcome);
+            })
+        };
+        if let Err(error) = called {
+            self.set(seq, "call", register, |_| Err(error.into()));
+        }
     }
 
     fn sync(&mut self, seq: u64, name: &'static str) -> Reply {
