@@ -334,6 +334,10 @@ impl WorkerContext {
         for comm in self.world_comm.iter_mut().chain(&mut self.group_comm).chain(axis_comms) {
             comm.complete()?;
         }
+        // The host has no stream to wait for.
+        if self.device().is_host() {
+            return Ok(());
+        }
         let (deadline, _wait) = (self.config.collective_deadline, self.link.begin_wait());
         self.queue.synchronize(deadline)
     }
