@@ -45,7 +45,11 @@ pub(crate) fn files_since(commit: &str) -> Result<Vec<String>> {
     Ok(changed.lines().chain(new.lines()).map(str::to_owned).collect())
 }
 
-fn git(args: &[&str]) -> Result<String> {
+/// The output of git in the root of the workspace.
+///
+/// # Errors
+/// Git fails.
+pub(crate) fn git(args: &[&str]) -> Result<String> {
     output(Command::new("git").current_dir(root()).args(args))
 }
 

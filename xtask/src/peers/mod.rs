@@ -6,6 +6,7 @@
 
 mod calls;
 mod collectives;
+mod commit;
 mod data;
 mod fairness;
 mod plots;
@@ -29,10 +30,14 @@ pub(crate) use self::render::stale;
 pub(crate) struct Peers {
     /// Parts to measure [default: all]; `render` only writes the tables from the file
     parts: Vec<Part>,
+    /// Only compare calls and syncs with those of this commit: with as many workers as processors, and with four times as
+    /// many. The first comparison builds the commit's `disco` in `target/peers`
+    #[arg(long, value_name = "COMMIT", conflicts_with_all = ["parts", "operations", "ranks", "idle_seconds"])]
+    commit: Option<String>,
     /// Measure once and shorter, in about two minutes
     #[arg(long)]
     quick: bool,
-    /// Number of process starts of each program, in turn [default: 3, or 1 with --quick]
+    /// Number of process starts of each program, in turn [default: 3, or 1 with --quick; with --commit 9, or 3]
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
     starts: Option<u16>,
     /// Collectives to measure [default: all]
@@ -66,6 +71,11 @@ impl Peers {
     /// # Errors
     /// Our programs can't be built or fail, or a file can't be written. A peer that fails is left out.
     pub(crate) fn run(self) -> Result<()> {
+        if let Some(commit) = &self.commit {
+            // Starts differ by half, because the system places threads in other ways.
+            let starts = self.starts.map_or(if self.quick { 3 } else { 9 }, usize::from);
+            return commit::compare(commit, starts, if self.quick { "500" } else { "2000" });
+        }
         let mut data = Data::load()?;
         if self.parts != [Part::Render] {
             let programs = Programs::build()?;

@@ -105,8 +105,8 @@ impl Programs {
         };
         let mpis = MPIS.iter().filter_map(|mpi| Some((mpi, report(mpi.name, mpi.build(&folder, true))?))).collect();
         Ok(Self {
-            disco: cargo("bin", "disco", "disco-runtime-cli")?,
-            ours: cargo("example", "peers", "disco-benches")?,
+            disco: disco(&root())?,
+            ours: cargo(&root(), "example", "peers", "disco-benches")?,
             tvm: report("TVM", tvm(&folder)),
             mpis,
         })
@@ -125,8 +125,18 @@ pub(crate) fn ranks_of_open_mpi() -> Result<PathBuf> {
     mpi.build(&folder, false)
 }
 
-fn cargo(kind: &str, name: &str, package: &str) -> Result<PathBuf> {
-    let built = built::build(&format!("build --profile bench --package {package} --{kind} {name}"))?;
+/// The command `disco` of the workspace at `root`.
+///
+/// # Errors
+/// It can't be built.
+pub(crate) fn disco(root: &Path) -> Result<PathBuf> {
+    cargo(root, "bin", "disco", "disco-runtime-cli")
+}
+
+fn cargo(root: &Path, kind: &str, name: &str, package: &str) -> Result<PathBuf> {
+    let mut command = built::cargo();
+    command.current_dir(root);
+    let built = built::build_with(command, &format!("build --profile bench --package {package} --{kind} {name}"))?;
     let found = built.into_iter().find(|built| built.kind == kind && built.name == name);
     Ok(found.with_context(|| format!("cargo has built no {kind} {name}"))?.file)
 }

@@ -18,9 +18,9 @@ const END: &str = "<!-- peers end -->";
 /// Sizes with a row. The file has more.
 const SHOWN: [u64; 7] = [8, 1 << 10, 4 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20];
 
-type Metric = (&'static str, &'static str, fn(&Ping) -> f64);
+pub(super) type Metric = (&'static str, &'static str, fn(&Ping) -> f64);
 /// Figures of the control plane: name, unit, and value.
-const METRICS: [Metric; 4] = [
+pub(super) const METRICS: [Metric; 4] = [
     ("call with 4 arguments", "µs", |ping| ping.calls_4_args.per_call_us),
     ("sync of one worker", "µs", |ping| ping.sync_one.median_us),
     ("sync of all workers", "µs", |ping| ping.sync_all.median_us),
