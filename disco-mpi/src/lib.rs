@@ -36,14 +36,16 @@
 //! [`connect_comm`] makes a communicator of an `MPI_Comm` that the program already has.
 //!
 //! # Invariants
-//! - A process is one rank, because MPI has one in a process: worker 0 is rank 0, in the controller's process, or in a session apart under a launcher
-//!   rank 1. MPI's world is made by a launcher, or without one by a process manager in each rank (`pmi.rs`): it
+//! - A process is one rank, because MPI has one in a process: worker 0 is rank 0, in the controller's process. Under a
+//!   launcher, a worker 0 that is a process of its own is rank 1. MPI's world is made by a launcher, or without one by a process manager in each rank (`pmi.rs`): it
 //!   speaks PMI-1 with its rank, and keeps values and barriers in the session's store, so ranks may be processes of
 //!   several machines. Each `init_ccl` makes a communicator of its first ranks, after all of them have reported in
 //!   the session's store that they are ready, because neither initialising MPI nor making a communicator can be
 //!   cancelled.
 //! - Calls are non-blocking MPI calls, polled until they are complete; each poll checks the abort flag and the
 //!   deadline. MPI can't cancel unfinished requests: their memory is kept for ever, and so is the communicator.
+//! - `MPI_Comm_split` can't be polled: ranks pass a barrier before it, and a rank that gives the barrier up still makes the
+//!   call if the others pass it (`split.rs`).
 //! - Under a launcher, ranks first exchange the identity of their machine: boot, network and process namespaces, host
 //!   name. For each session, rank 0 sends the other ranks a message of 512 bytes over MPI. On one machine the message
 //!   is an invitation, and the lane between the ranks is a process lane. On several machines, or for

@@ -236,7 +236,7 @@ impl Watched {
         for peer in (0..size).filter(|peer| *peer != rank.index()) {
             let left = self.deadline.saturating_sub(start.elapsed());
             let theirs =
-                self.link.await_key(&*store, &key(number, peer), left, &go_on).map_err(|error| match error {
+                self.link.await_key(&*store, &key(number, peer), left, go_on).map_err(|error| match error {
                     Error::Deadline { .. } => Error::Deadline {
                         operation: mine.clone(),
                         after: self.deadline,

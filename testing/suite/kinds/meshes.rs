@@ -19,12 +19,14 @@ crate::tests![
     after_a_resize_another_mesh_is_needed,
     workers_that_use_different_axes_first_are_a_mismatch,
     an_absent_worker_of_a_collective_along_an_axis_is_named,
+    a_worker_that_does_not_use_the_axes_is_named_with_comm_in,
 ];
 
 disco::register_function!("tests.mesh_sum", sum);
 disco::register_function!("tests.mesh_divided", divided);
 disco::register_function!("tests.mesh_apart", apart);
 disco::register_function!("tests.mesh_fail", fail);
+disco::register_function!("tests.mesh_forgotten", forgotten);
 
 /// The sum of the workers' numbers along an axis.
 fn sum(ctx: &mut WorkerContext, mesh: Mesh, axis: String) -> Result<i64> {
@@ -53,6 +55,21 @@ fn fail(ctx: &mut WorkerContext, scope: Scope) -> Result<()> {
         return Err(Error::invalid("on purpose"));
     }
     ctx.comm_in(&scope)?.barrier()
+}
+
+/// Worker 1 forgets the communicator.
+fn forgotten(ctx: &mut WorkerContext, mesh: Mesh) -> Result<i64> {
+    if ctx.worker().index() == 1 { Ok(0) } else { sum(ctx, mesh, "tp".into()) }
+}
+
+fn a_worker_that_does_not_use_the_axes_is_named_with_comm_in(kind: Kind) {
+    let session = builder(kind).collective_deadline(Duration::from_millis(300)).start().unwrap();
+    block_on(session.init_ccl("local", &[])).unwrap();
+    call(&session, "tests.mesh_forgotten", (mesh("dp=2,tp=2"),)).unwrap();
+    let text = block_on(session.sync_all()).unwrap_err().to_string();
+    assert!(text.contains(": comm_in, in its split: no end after 300ms: rank 1 has not arrived"), "{text}");
+    block_on(session.recover()).unwrap();
+    block_on(session.shutdown()).unwrap();
 }
 
 fn mesh(text: &str) -> Mesh {
