@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::record::{RawRecord, RecordKind};
+use crate::abort::AbortCause;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::op::OpKind;
@@ -62,7 +63,7 @@ pub enum OpState {
     Started,
     /// A cancellation of its call has ended it.
     Cancelled,
-    /// It has not begun: its arguments were invalid or in use, or the communicator was broken before.
+    /// It has not begun: its arguments were invalid or in use, or a cancellation had broken the communicator.
     Refused,
 }
 
@@ -92,7 +93,8 @@ impl OpState {
         match result {
             Ok(_) => Self::Done,
             Err(Error::Cancelled { .. }) => Self::Cancelled,
-            Err(Error::Busy(_) | Error::Invalid(_) | Error::Unsupported { .. } | Error::Broken { .. }) => Self::Refused,
+            Err(Error::Busy(_) | Error::Invalid(_) | Error::Unsupported { .. }) => Self::Refused,
+            Err(Error::Broken { cause: AbortCause::Cancelled { .. }, .. }) => Self::Refused,
             Err(_) => Self::Failed,
         }
     }
