@@ -28,7 +28,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::abort::AbortCause;
+use crate::abort_cause::AbortCause;
 pub use crate::causes::causes;
 pub(crate) use crate::causes::{chain, panic_text};
 use crate::codec::WireError;
@@ -392,6 +392,33 @@ impl Error {
     }
 }
 
+impl AbortCause {
+    /// The cause that an operation with this error is for later operations, and for other ranks.
+    pub fn of(error: &Error) -> Self {
+        match error {
+            Error::Aborted { cause } | Error::Broken { cause, .. } => cause.clone(),
+            Error::Lost(loss) => match (&loss.peer, &loss.cause) {
+                (LostPeer::Rank(rank), LossCause::CommunicatorDropped) => Self::Dropped(*rank),
+                _ => Self::Failed(error.to_string().into()),
+            },
+            _ => Self::Failed(error.to_string().into()),
+        }
+    }
+
+    /// The cause if `error` or one of its sources is an abort, or a consequence of the failure of another worker as an
+    /// abort is: a worker function that fails drops its communicators, which its peers may notice first.
+    pub(crate) fn find(error: &(dyn StdError + 'static)) -> Option<Self> {
+        chain(error).find_map(|error| match error.downcast_ref::<Error>()? {
+            error @ (Error::Aborted { .. } | Error::Broken { .. }) => Some(Self::of(error)),
+            error @ Error::Lost(_) => Some(Self::of(error)).filter(|cause| matches!(cause, Self::Dropped(_))),
+            Error::Worker(failure) | Error::Earlier { failure, .. } if failure.aborted => {
+                Some(Self::Failed(failure.message.as_str().into()))
+            }
+            _ => None,
+        })
+    }
+}
+
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if f.alternate() {
@@ -438,6 +465,7 @@ impl From<UnknownDType> for Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::id::Rank;
 
     #[derive(Debug, thiserror::Error)]
     #[error("step failed")]
@@ -513,5 +541,23 @@ mod tests {
             assert_eq!(format!("{:#?}", Error::from_text(variant, text).unwrap()), format!("{error:#?}"));
         }
         assert!(Error::NoCommunicator.as_text().is_none() && Error::from_text(5, "f").is_none());
+    }
+
+    #[test]
+    fn an_abort_is_found_below_a_wrapping_error_with_its_cause() {
+        let cancelled = AbortCause::Cancelled { command: 4, why: "enough".into() };
+        let dropped = Error::peer_lost(LostPeer::Rank(Rank::new(2)), LossCause::CommunicatorDropped);
+        let broken = Error::Broken { operation: "barrier".into(), cause: cancelled.clone() };
+        let closed = Error::peer_lost(LostPeer::Controller, LossCause::ConnectionClosed);
+        for (error, cause) in [
+            (Error::Aborted { cause: "worker 1 panicked".into() }, Some("worker 1 panicked".into())),
+            (broken, Some(cancelled)),
+            (dropped.clone(), Some(AbortCause::Dropped(Rank::new(2)))),
+            (closed, None),
+            (Error::NoCommunicator, None),
+        ] {
+            assert_eq!(AbortCause::find(&Step(error.into())), cause);
+        }
+        assert_eq!(AbortCause::of(&dropped).to_string(), dropped.to_string());
     }
 }

@@ -96,6 +96,7 @@
 #![doc(html_root_url = "https://docs.rs/disco-core/latest")]
 
 pub mod abort;
+mod abort_cause;
 pub mod activity;
 pub mod attendance;
 pub mod backend;

@@ -3,11 +3,10 @@
 //! An **epoch** is the time between two recoveries of a session. Each abort signal carries its epoch, because a signal
 //! may arrive after its epoch is over, or before the worker has begun it.
 
-mod cause;
 mod epoch;
 mod registry;
 
-pub use cause::AbortCause;
+pub use crate::abort_cause::AbortCause;
 pub use epoch::{PerEpoch, Refused};
 pub use registry::AbortRegistry;
 #[cfg(test)]

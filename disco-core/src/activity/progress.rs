@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::record::{RawRecord, RecordKind};
-use crate::abort::AbortCause;
+use crate::abort_cause::AbortCause;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::op::OpKind;

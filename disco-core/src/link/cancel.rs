@@ -20,7 +20,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use super::Link;
-use crate::abort::AbortCause;
+use crate::abort_cause::AbortCause;
 use crate::error::{Error, Result};
 use crate::signal::{CallOps, Notice};
 use crate::store::Store;

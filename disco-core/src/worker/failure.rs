@@ -3,7 +3,7 @@
 use std::error::Error as StdError;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::abort::AbortCause;
+use crate::abort_cause::AbortCause;
 use crate::error::{ErrorKind, Failure, UserError, causes, chain, panic_text};
 use crate::function::BoxError;
 use crate::id::{RegisterId, WorkerId};
