@@ -86,7 +86,7 @@ pub(crate) fn connect<A: Abi>(
     let flag = Arc::new(AbortFlag::default());
     params.link.on_abort(&(flag.clone() as Arc<dyn Abort>));
     let first = meeting.first_in_world(mpi)?;
-    split::forgive();
+    split::all_have_left();
     if has_no_launcher {
         unlink_shared_memory();
     }

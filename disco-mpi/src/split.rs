@@ -2,17 +2,18 @@
 //!
 //! `MPI_Comm_split` can't be polled. So no rank calls it before all ranks have arrived at a barrier, which can. A rank that
 //! gives this barrier up, after an abort or past the deadline, owes the call: the others may complete the barrier, and wait
-//! for it in `MPI_Comm_split`. A thread polls the barrier on, and makes the call if it completes. Once all ranks meet for a
-//! new data plane, no rank waits in a split of the old one, and nothing is owed any more.
+//! for it in `MPI_Comm_split`. A thread polls the barrier on, and makes the call if it completes. Once all ranks have met for a
+//! new data plane, all have left the split: then the barrier completes soon for the threads of all of them, or never.
 
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use disco_core::{Abort as _, Attendance, Op, Result, sync};
+use disco_core::{Attendance, Op, Result, sync};
 
 use crate::abi::{Abi, UNDEFINED};
 use crate::communicator::Communicator;
@@ -21,18 +22,20 @@ use crate::library::{Installed, Threads};
 
 /// How often the thread polls a barrier that its rank has given up.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
-/// How long a rank whose MPI takes calls of one thread at a time polls such a barrier itself.
-const ONE_THREAD_LIMIT: Duration = Duration::from_secs(1);
+/// How long such a barrier is polled once it completes soon or never, or if MPI takes calls of one thread at a time.
+const LAST_POLLS: Duration = Duration::from_secs(1);
 
-/// The flags of the calls that this rank owes.
-static OWED: Mutex<Vec<Weak<AbortFlag>>> = Mutex::new(Vec::new());
+/// For each call that this rank owes, whether all ranks have left the split.
+static OWED: Mutex<Vec<Weak<AtomicBool>>> = Mutex::new(Vec::new());
 
 /// The call of a rank that has given up the barrier before it.
 struct Owed<A: Abi> {
     mpi: &'static Installed<A>,
     comm: A::Handle,
     barrier: A::Handle,
-    /// Set when nothing is owed any more, or MPI is finalised.
+    /// Whether all ranks have left the split.
+    all_have_left: Arc<AtomicBool>,
+    /// Set when MPI is finalised.
     flag: Arc<AbortFlag>,
 }
 
@@ -68,18 +71,18 @@ impl<A: Abi> Communicator<A> {
         mpi.about.check("MPI_Ibarrier", unsafe { (mpi.table.ibarrier)(self.comm, &mut barrier) })?;
         let met = self.wait(None, "MPI_Test", |done| mpi.test(&mut barrier, done));
         met.inspect_err(|_| {
-            let owed = Owed { mpi, comm: self.comm, barrier, flag: Arc::default() };
+            let owed = Owed { mpi, comm: self.comm, barrier, all_have_left: Arc::default(), flag: Arc::default() };
             flag::register(&owed.flag);
-            sync::lock(&OWED).push(Arc::downgrade(&owed.flag));
+            sync::lock(&OWED).push(Arc::downgrade(&owed.all_have_left));
             owed.pay_beside();
         })
     }
 }
 
-/// Ends the calls that this rank owes: all ranks have met for a new data plane.
-pub(crate) fn forgive() {
+/// Notes that all ranks have left the splits of earlier data planes.
+pub(crate) fn all_have_left() {
     let owed = std::mem::take(&mut *sync::lock(&OWED));
-    owed.iter().filter_map(Weak::upgrade).for_each(|flag| flag.abort(&"all ranks have left the split".into()));
+    owed.iter().filter_map(Weak::upgrade).for_each(|left| left.store(true, Ordering::Relaxed));
 }
 
 impl<A: Abi> Owed<A> {
@@ -88,19 +91,23 @@ impl<A: Abi> Owed<A> {
         let constants = &self.mpi.constants;
         let threads = self.mpi.about.threads(constants.thread_serialized, constants.thread_multiple);
         if !matches!(threads, Ok(Threads::Multiple)) {
-            return self.pay(ONE_THREAD_LIMIT);
+            self.all_have_left.store(true, Ordering::Relaxed);
+            return self.pay();
         }
-        let thread = thread::Builder::new().name("disco-mpi-split".into()).spawn(move || self.pay(Duration::MAX));
+        let thread = thread::Builder::new().name("disco-mpi-split".into()).spawn(move || self.pay());
         if let Err(error) = thread {
             tracing::warn!(%error, "no thread could be started for a split that this rank has given up; other ranks may wait for it");
         }
     }
 
-    /// Polls the barrier for at most `limit`, or until the flag is set, and makes the call once the barrier is complete: as
-    /// a rank without a color, which gets no communicator.
-    fn pay(&mut self, limit: Duration) {
-        let start = Instant::now();
-        while start.elapsed() <= limit {
+    /// Polls the barrier, until the flag is set or for a while after all ranks have left, and makes the call once the barrier
+    /// is complete: as a rank without a color, which gets no communicator.
+    fn pay(&mut self) {
+        let mut last_polls = None;
+        while last_polls.is_none_or(|since: Instant| since.elapsed() <= LAST_POLLS) {
+            if self.all_have_left.load(Ordering::Relaxed) {
+                last_polls.get_or_insert_with(Instant::now);
+            }
             self.flag.enter();
             let is_paid = self.flag.cause().is_some() || self.poll();
             self.flag.leave();
@@ -116,13 +123,13 @@ impl<A: Abi> Owed<A> {
         let mut done = 0;
         let tested = self.mpi.test(&mut self.barrier, &mut done);
         if let Err(error) = self.mpi.about.check("MPI_Test", tested) {
-            tracing::warn!(%error, "the barrier before a split that this rank has given up");
+            tracing::warn!(%error, "MPI_Test failed for the barrier of a split that this rank has given up");
             return true;
         }
         if done != 0
             && let Err(error) = self.mpi.split(self.comm, UNDEFINED, 0)
         {
-            tracing::warn!(%error, "a split that this rank has given up");
+            tracing::warn!(%error, "MPI_Comm_split failed for a split that this rank has given up");
         }
         done != 0
     }

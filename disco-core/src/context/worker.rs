@@ -275,6 +275,8 @@ impl WorkerContext {
 
     /// Joins a new data plane on `device`, in place of the old one.
     pub(crate) fn connect(&mut self, backend: &dyn Backend, at: &Rendezvous, device: Device) -> Result<()> {
+        // Peers that are still inside an operation of a cancelled call must not lose this rank.
+        drop(self.link.begin_operation(CallOps::Other, self.deadline())?);
         self.disconnect();
         self.link.begin_data_plane();
         if device != self.device() {

@@ -95,14 +95,17 @@ impl Cancelled {
     }
 
     /// The error of an operation of the call with this command, or the cancellation that has ended it. A peer may have learned
-    /// of the cancellation first: then this worker learns of it here.
-    fn error_of(&self, command: u64, error: Error) -> Error {
+    /// of the cancellation first: then this worker learns of it here, and leaves the call if it `runs`.
+    fn error_of(&self, command: u64, runs: bool, error: Error) -> Error {
         let (Error::Aborted { cause } | Error::Broken { cause, .. }) = &error else { return error };
         let mut state = self.state();
         let why = match cause {
             AbortCause::Cancelled { command: cancelled, why } if *cancelled == command => {
-                state.calls.push((command, why.clone()));
-                self.note_any(&state);
+                if runs {
+                    state.leave(command, why);
+                    self.note_any(&state);
+                    self.begun.add(command, CallOps::Other);
+                }
                 Some(why.clone())
             }
             _ => state.why(command),
@@ -116,6 +119,14 @@ impl Cancelled {
 }
 
 impl State {
+    /// Notes that this worker leaves a call that is cancelled.
+    fn leave(&mut self, command: u64, why: &Arc<str>) {
+        if self.why(command).is_none() {
+            self.calls.push((command, why.clone()));
+            self.unsettled.push(command);
+        }
+    }
+
     #[cold]
     fn why(&self, command: u64) -> Option<Arc<str>> {
         self.calls.iter().find(|call| call.0 == command).map(|call| call.1.clone())
@@ -176,7 +187,7 @@ impl Inside<'_> {
 impl Beside {
     /// The error of the operation, or the cancellation that was its cause.
     pub(crate) fn error(&self, error: Error) -> Error {
-        self.cancelled.error_of(self.command, error)
+        self.cancelled.error_of(self.command, false, error)
     }
 }
 
@@ -195,11 +206,9 @@ impl Link {
     /// answer is a [`Notice::Cancelled`]. Lanes call this method.
     pub fn cancel(&self, command: u64, why: &Arc<str>) {
         let mut state = self.cancelled.state();
-        let has_left = command > self.activity.finished();
         let mut is_aborted = false;
-        if has_left {
-            state.calls.push((command, why.clone()));
-            state.unsettled.push(command);
+        if command > self.activity.finished() {
+            state.leave(command, why);
             self.cancelled.is_any.store(true, Ordering::SeqCst);
             let is_inside = self.cancelled.inside.load(Ordering::SeqCst) > 0 && self.activity.received() == command;
             is_aborted = is_inside || state.beside.contains(&command);
@@ -207,6 +216,8 @@ impl Link {
                 self.aborts.end_operations(&AbortCause::Cancelled { command, why: why.clone() });
             }
         }
+        // It may have left the call before, when a peer had learned of the cancellation.
+        let has_left = state.unsettled.contains(&command);
         let ops = if is_aborted { CallOps::Other } else { self.cancelled.begun.of(command) };
         drop(state);
         self.cancelled.changed.notify_all();
@@ -302,7 +313,7 @@ impl Link {
 
     /// The error of an operation in the call that the worker runs, or the cancellation that was its cause.
     pub(crate) fn error_of_operation(&self, error: Error) -> Error {
-        self.cancelled.error_of(self.activity.received(), error)
+        self.cancelled.error_of(self.activity.received(), true, error)
     }
 
     /// [`Store::wait`], which a cancellation of the worker's call ends, too, and an error of `go_on`.
@@ -348,7 +359,9 @@ impl Link {
     pub(super) fn end_waits_for_cancellations(&self, is_over: bool) {
         let mut state = self.cancelled.state();
         if is_over {
-            state.unsettled.clear();
+            // Those of later commands belong to the epoch that begins.
+            let now = self.activity.received();
+            state.unsettled.retain(|command| *command > now);
             self.cancelled.note_any(&state);
         }
         drop(state);
@@ -466,6 +479,7 @@ mod tests {
                 let link = link.clone();
                 thread::spawn(move || link.begin_operation(ONE, LIMIT).map(drop))
             };
+            thread::sleep(Duration::from_millis(20));
             assert!(!waiting.is_finished());
             end_of_wait(&link);
             assert_eq!(waiting.join().unwrap().is_err(), number == 3);
@@ -479,6 +493,29 @@ mod tests {
         assert!(late.ends_with("not all workers have answered the cancellation of command 3"), "{late}");
         link.reset(1);
         link.begin_operation(ONE, Duration::ZERO).unwrap();
+    }
+
+    #[test]
+    fn a_cancellation_of_which_a_peer_has_learned_first_holds_up_later_calls_too() {
+        let (link, _listener, answers) = link();
+        link.activity().receive(3);
+        let operation = link.begin_operation(ONE, LIMIT).unwrap();
+        let error = link.error_of_operation(Error::Aborted { cause: cancelled(3, "enough") });
+        assert_eq!(error.to_string(), "cancelled: enough");
+        drop(operation);
+        end(&link, 3);
+        link.activity().receive(4);
+        assert!(matches!(link.begin_operation(ONE, Duration::ZERO), Err(Error::Deadline { .. })));
+        link.cancel(3, &"enough".into());
+        assert_eq!(answers.recv().unwrap(), (3, true, CallOps::Other));
+        link.settle(3, None);
+        drop(link.begin_operation(ONE, Duration::ZERO).unwrap());
+        // A recovery forgets the cancellations before it, and no later ones.
+        link.cancel(6, &"later".into());
+        link.reset(1);
+        end(&link, 6);
+        link.activity().receive(7);
+        assert!(matches!(link.begin_operation(ONE, Duration::ZERO), Err(Error::Deadline { .. })));
     }
 
     #[test]

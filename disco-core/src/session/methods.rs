@@ -58,6 +58,7 @@ impl Session for LaneSession {
     }
 
     fn cancel(&self, call: &DRef, why: &str) -> Result<()> {
+        self.owner.check()?;
         self.stream.cancel(call, why)
     }
 

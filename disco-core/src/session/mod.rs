@@ -108,7 +108,8 @@ pub trait Session: Debug + Send + Sync {
     ///   is true there. An operation of a communicator that it is inside, or that it has started, is aborted; later ones of
     ///   the call fail at once. All fail with [`Error::Cancelled`](crate::Error::Cancelled).
     /// - If an operation was aborted, or workers have left the call after different operations, communicators are broken on
-    ///   all workers. A later call never meets an operation of the cancelled one.
+    ///   all workers, also for a worker that is still inside an earlier call. A later call never meets an operation of the
+    ///   cancelled one.
     ///   [`DataPlane::is_whole`](crate::DataPlane::is_whole) tells whether they can be used, and
     ///   [`DataPlane::init_ccl`](crate::DataPlane::init_ccl) replaces them.
     ///

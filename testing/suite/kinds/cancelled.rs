@@ -1,13 +1,13 @@
 //! Calls that the controller cancels: before they begin, between their steps, inside collectives, at deadlines.
 
 use std::path::Path;
-use std::thread::sleep;
+use std::thread::{self, sleep};
 use std::time::Duration;
 
 use disco::error::ErrorKind;
 use disco::{
     CommunicatorExt as _, DRef, DataPlane as _, Deadlines, Error, LaneSession, Op, Reduction, Result, Session as _,
-    SessionExt as _, Tensor, Value, WorkerContext, WorkerId,
+    SessionExt as _, Tensor, Value, WorkerContext, WorkerId, block_on,
 };
 use disco_conformance::waiting::{wait_for, wait_until_in_collective, wait_until_inside};
 
@@ -24,6 +24,8 @@ crate::tests![
     a_call_that_is_left_out_breaks_nothing,
     the_cancelled_handle_says_so_whatever_is_queued_behind_it,
     a_later_call_never_meets_a_cancelled_one,
+    a_later_call_of_a_group_never_meets_a_cancelled_one,
+    a_data_plane_that_is_queued_behind_a_cancelled_call_is_made,
     a_cancellation_after_the_end_has_no_effect,
     a_deadline_cancels_the_late_call,
 ];
@@ -34,6 +36,8 @@ disco::register_function!("tests.total", total);
 disco::register_function!("tests.sum_of", sum_of);
 disco::register_function!("tests.start_and_go", start_and_go);
 disco::register_function!("tests.nap_of", nap_of);
+disco::register_function!("tests.mixed", mixed);
+disco::register_function!("tests.group_sum", group_sum);
 
 /// Returns once the call is cancelled.
 fn until_cancelled(ctx: &mut WorkerContext, entered: String) -> Result<i64> {
@@ -243,6 +247,61 @@ fn a_later_call_never_meets_a_cancelled_one(kind: Kind) {
     for check in [false, true] {
         with_session(builder(kind).check(check), cancel_at_moments);
     }
+}
+
+/// Workers 0 and 2 wait for messages that nobody sends; worker 3 waits for worker 2 in the sum of their group.
+fn mixed(ctx: &mut WorkerContext) -> Result<i64> {
+    let x = Tensor::from_slice(&[0i64], [1])?;
+    match ctx.worker().index() {
+        0 => ctx.comm()?.recv(&x, 1.into())?,
+        2 => ctx.comm()?.recv(&x, 0.into())?,
+        3 => {}
+        _ => return Ok(0),
+    }
+    group_sum(ctx, 1000)
+}
+
+fn group_sum(ctx: &mut WorkerContext, number: i64) -> Result<i64> {
+    let x = Tensor::from_slice(&[number], [1])?;
+    ctx.group_comm()?.all_reduce_in_place(&x, Reduction::Sum)?;
+    Ok(x.view::<i64>()?[0])
+}
+
+/// A worker learns of the cancellation by the communicator of all workers, and goes on to the one of its group.
+fn a_later_call_of_a_group_never_meets_a_cancelled_one(kind: Kind) {
+    with_session(builder(kind).groups(2), async |session| {
+        for round in 0..30u32 {
+            session.init_ccl("local", &[]).await.unwrap();
+            let call = session.call_named("tests.mixed", ()).await.unwrap();
+            let next = session.call_named("tests.group_sum", (1,)).await.unwrap();
+            wait_until_in_collective(session, [0, 2, 3]);
+            session.cancel(&call, "not needed").unwrap();
+            match session.get_all_as::<i64>(&next).await {
+                Ok(sums) => assert_eq!(sums, [2; 4], "round {round}"),
+                Err(error) => {
+                    assert!(matches!(error.kind(), ErrorKind::Broken | ErrorKind::Aborted), "round {round}: {error}");
+                }
+            }
+        }
+    });
+}
+
+/// The first workers that learn of the cancellation do not drop their communicators while others are inside.
+fn a_data_plane_that_is_queued_behind_a_cancelled_call_is_made(kind: Kind) {
+    with_session(builder(kind), async |session| {
+        session.init_ccl("local", &[]).await.unwrap();
+        for _ in 0..20 {
+            let call = session.call_named("tests.sum_without_0", (0,)).await.unwrap();
+            let made = thread::scope(|scope| {
+                let made = scope.spawn(|| block_on(session.init_ccl("local", &[])));
+                wait_until_in_collective(session, 1..4);
+                session.cancel(&call, "not needed").unwrap();
+                made.join().unwrap()
+            });
+            made.unwrap();
+            assert_eq!(totals(session).await, [10; 4]);
+        }
+    });
 }
 
 async fn cancel_at_moments(session: &LaneSession) {

@@ -32,7 +32,7 @@ struct Submitted {
 }
 
 /// Rounds of calls, some of which are cancelled at random moments. Each call that was not cancelled gives the right result, or
-/// an error that follows from a cancellation. Nobody else uses the session, whose communicators are new ones of `local`
+/// an error that follows from a cancellation. No other user has the session meanwhile. Its communicators are new ones of `local`
 /// afterwards.
 pub(crate) fn run(session: &LaneSession, may_use_mpi: bool, random: &mut Random) -> Wrong<()> {
     let has_mpi = may_use_mpi && env::var_os(LIBRARY).is_some();

@@ -31,7 +31,7 @@ impl Cancellation {
         self.ops = Some(if self.ops.is_none_or(|known| known == ops) { ops } else { CallOps::Other });
     }
 
-    /// What all workers are told once all have answered. Their communicators are whole if no worker has left the call, or
+    /// The signal to all workers once all have answered. Their communicators are whole if no worker has left the call, or
     /// all have begun the same operations: then the next ones of all ranks are the same, too.
     fn settle(self) -> Signal {
         let is_broken = self.has_left && self.ops == Some(CallOps::Other);

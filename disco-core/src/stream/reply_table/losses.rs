@@ -57,6 +57,7 @@ impl ReplyTable {
     pub(crate) fn begin_next_epoch(&self) -> u64 {
         let mut state = self.lock();
         (state.failure, state.is_explained, state.is_told, state.evidence) = (None, false, false, None);
+        state.cancellations.clear();
         state.epoch += 1;
         state.epoch
     }
