@@ -39,7 +39,9 @@ pub(crate) fn run(call: &mut ActiveCall<'_>, color: Option<u32>, key: i32) -> Re
         (Some(offer), Some(rank)) => Some((offer.group.clone(), rank)),
         (None, Some(rank)) => {
             let name = members.first().map_or(0, |&first| call.word(first, 0));
-            Some((take(call, &members, name)?, rank))
+            // A first member that leaves after a failure closes the group.
+            let group = take(call, &members, name).map_err(|error| parent.check(me).err().unwrap_or(error))?;
+            Some((group, rank))
         }
     };
     call.sync()?;

@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 
 use super::Link;
 use crate::abort_cause::AbortCause;
+use crate::activity::Activity;
 use crate::error::{Error, Result};
 use crate::signal::{CallOps, Notice};
 use crate::store::Store;
@@ -75,6 +76,7 @@ pub(crate) struct Inside<'a> {
 #[derive(Debug)]
 pub(crate) struct Beside {
     cancelled: Arc<Cancelled>,
+    activity: Arc<Activity>,
     command: u64,
 }
 
@@ -187,7 +189,7 @@ impl Inside<'_> {
 impl Beside {
     /// The error of the operation, or the cancellation that was its cause.
     pub(crate) fn error(&self, error: Error) -> Error {
-        self.cancelled.error_of(self.command, false, error)
+        self.cancelled.error_of(self.command, self.command > self.activity.finished(), error)
     }
 }
 
@@ -308,7 +310,7 @@ impl Link {
     pub(crate) fn go_beside(&self) -> Beside {
         let command = self.activity.received();
         self.cancelled.state().beside.push(command);
-        Beside { cancelled: self.cancelled.clone(), command }
+        Beside { cancelled: self.cancelled.clone(), activity: self.activity.clone(), command }
     }
 
     /// The error of an operation in the call that the worker runs, or the cancellation that was its cause.
@@ -572,13 +574,19 @@ mod tests {
         let aborted = |cause| Error::Aborted { cause };
         assert!(matches!(beside.error(aborted("why".into())), Error::Aborted { .. }));
         assert!(matches!(beside.error(aborted(cancelled(2, "another call"))), Error::Aborted { .. }));
-        // A peer has learned of the cancellation first.
+        // A peer has learned of the cancellation first. The call has ended here.
         assert!(matches!(beside.error(aborted(cancelled(1, "its call"))), Error::Cancelled { .. }));
+        assert_eq!(link.cancelled(1), None);
         let own = link.go_beside();
         link.cancel(2, &"its call".into());
         assert_eq!(listener.0.lock().unwrap().len(), 1);
         assert!(matches!(own.error(aborted("why".into())), Error::Cancelled { .. }));
-        drop((beside, own));
+        link.activity().receive(3);
+        let later = link.go_beside();
+        assert!(matches!(later.error(aborted(cancelled(3, "its call"))), Error::Cancelled { .. }));
+        assert_eq!(link.cancelled(3).as_deref(), Some("its call"), "the call runs");
+        link.activity().receive(2);
+        drop((beside, own, later));
         link.cancel(2, &"nothing runs".into());
         assert_eq!(listener.0.lock().unwrap().len(), 1);
         let ops = answers.try_iter().map(|(.., ops)| ops).collect::<Vec<_>>();
