@@ -24,8 +24,10 @@ pub fn handle(signals: &[i32]) -> io::Result<Signals> {
 /// # Errors
 /// The system refuses a handler.
 pub fn end_process_1(signals: &[i32]) -> io::Result<()> {
+    if process::id() != 1 {
+        return Ok(());
+    }
     let always = Arc::new(AtomicBool::new(true));
-    let signals = if process::id() == 1 { signals } else { &[] };
     not_ignored(signals).try_for_each(|signal| {
         signal_hook::flag::register_conditional_shutdown(*signal, 128 + signal, always.clone()).map(drop)
     })

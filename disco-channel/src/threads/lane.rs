@@ -90,8 +90,8 @@ impl ThreadLane {
 
     fn new_link(&self, worker: WorkerId, inbox: &Arc<dyn Inbox>) -> Link {
         let inbox = inbox.clone();
-        let link = Link::of_thread(self.shared.clone(), move |notice| inbox.notice(worker, notice));
-        let link = link.recording_in(Activity::new(self.recorder));
+        let activity = Activity::new(self.recorder);
+        let link = Link::of_thread(self.shared.clone(), activity, move |notice| inbox.notice(worker, notice));
         match self.workers.position(worker).and_then(|index| self.beside.get(index)) {
             Some(beside) => link.beside(beside),
             None => link,

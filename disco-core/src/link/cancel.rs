@@ -388,7 +388,7 @@ mod tests {
     /// A link, a listener of its aborts, and the answers to cancellations.
     fn link() -> (Arc<Link>, Arc<Heard>, mpsc::Receiver<Answer>) {
         let (answers, received) = mpsc::channel();
-        let link = Arc::new(Link::of_thread(Arc::default(), move |notice| {
+        let link = Arc::new(Link::of_thread(Arc::default(), Activity::default(), move |notice| {
             let Notice::Cancelled { command, has_left, ops } = notice else { panic!("{notice}") };
             _ = answers.send((command, has_left, ops));
         }));

@@ -29,38 +29,33 @@ pub struct Link {
 }
 
 impl Link {
-    /// A link over a store and descriptors. `notify` sends its notices.
+    /// A link over a store and descriptors. `activity` has the worker's progress and records; `notify` sends its notices.
     pub fn new(
         store: Arc<dyn SharedStore>,
         descriptors: Arc<dyn Descriptors>,
+        activity: Activity,
         notify: impl Fn(Notice) + Send + Sync + 'static,
     ) -> Self {
-        let (aborts, cancelled, activity, ordinal) = Default::default();
-        let (arena, is_in_subset, notify) = (None, false, Arc::new(notify));
+        let (aborts, cancelled, ordinal) = Default::default();
+        let (activity, arena, is_in_subset, notify) = (Arc::new(activity), None, false, Arc::new(notify));
         Self { store, descriptors, aborts, cancelled, activity, arena, ordinal, is_in_subset, notify }
     }
 
     /// The link of a worker that is a thread of the controller's process. `notify` gets its notices.
-    pub fn of_thread(shared: Arc<Shared>, notify: impl Fn(Notice) + Send + Sync + 'static) -> Self {
+    pub fn of_thread(shared: Arc<Shared>, activity: Activity, notify: impl Fn(Notice) + Send + Sync + 'static) -> Self {
         let (store, arena) = (shared.store().clone(), shared.arena().cloned());
-        Self { arena, ..Self::new(store, shared.descriptors(), notify) }
+        Self { arena, ..Self::new(store, shared.descriptors(), activity, notify) }
     }
 
     /// The link of a communicator without a session. It logs notices.
     pub fn bare(shared: Arc<Shared>) -> Self {
-        Self::of_thread(shared, |notice| tracing::warn!(%notice, "no session to tell"))
+        Self::of_thread(shared, Activity::default(), |notice| tracing::warn!(%notice, "no session to tell"))
     }
 
     /// Sets the allocator of host tensors that peers in other processes can map.
     #[must_use]
     pub fn in_arena(self, arena: Arc<Arena>) -> Self {
         Self { arena: Some(arena), ..self }
-    }
-
-    /// Sets the memory of the worker's progress and records.
-    #[must_use]
-    pub fn recording_in(self, activity: Activity) -> Self {
-        Self { activity: Arc::new(activity), ..self }
     }
 
     /// Makes this the link of a worker of a subset, which runs beside the worker with the link `other`.

@@ -1,7 +1,8 @@
 //! Handles to objects that exist on every worker.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 
 use crate::error::{Error, Result};
 use crate::id::RegisterId;
@@ -36,7 +37,13 @@ struct Slot {
 
 /// Register ids that dropped handles have freed. Its address is the session's identity.
 #[derive(Debug, Default)]
-pub(crate) struct FreedIds(Mutex<Freed>);
+pub(crate) struct FreedIds {
+    /// The number above one id, or 0: a loop of calls frees one handle for each, and a lock costs more than an exchange.
+    one: AtomicU32,
+    /// Ids that were freed while there was one already.
+    others: Mutex<Freed>,
+    has_others: AtomicBool,
+}
 
 impl DRef {
     pub(super) fn new(register: RegisterId, command: u64, freed_ids: &Arc<FreedIds>) -> Self {
@@ -71,22 +78,35 @@ impl fmt::Debug for DRef {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        self.freed_ids.freed().push(self.register);
+        self.freed_ids.add(self.register);
     }
 }
 
 impl FreedIds {
+    fn add(&self, id: RegisterId) {
+        if self.one.compare_exchange(0, id.wire() as u32 + 1, Ordering::Release, Ordering::Relaxed).is_err() {
+            let mut others = sync::lock(&self.others);
+            others.push(id);
+            self.has_others.store(true, Ordering::Release);
+        }
+    }
+
     /// The ids freed since the last call.
     pub(super) fn take_freed(&self) -> Freed {
-        std::mem::take(&mut *self.freed())
+        let mut freed = Freed::new();
+        if self.has_others.load(Ordering::Acquire) {
+            let mut others = sync::lock(&self.others);
+            self.has_others.store(false, Ordering::Relaxed);
+            freed = std::mem::take(&mut others);
+        }
+        if self.one.load(Ordering::Relaxed) != 0 {
+            freed.push(RegisterId::new(self.one.swap(0, Ordering::Acquire) - 1));
+        }
+        freed
     }
 
     /// Fails for a handle of another session.
     pub(crate) fn check(self: &Arc<Self>, handle: &DRef) -> Result<()> {
         if Arc::ptr_eq(self, handle.freed_ids()) { Ok(()) } else { Err(Error::ForeignRef(handle.register())) }
-    }
-
-    fn freed(&self) -> MutexGuard<'_, Freed> {
-        sync::lock(&self.0)
     }
 }

@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use disco_core::activity::Activity;
 use disco_core::channel::{Notice, Reply};
 use disco_core::worker::{self, WorkerConfig};
 use disco_core::{
@@ -92,7 +93,9 @@ impl Endpoint for Script {
 fn run(commands: Vec<(&[u32], Command)>) -> (Vec<String>, Vec<String>) {
     let notices = Arc::new(Mutex::new(Vec::new()));
     let noted = notices.clone();
-    let link = Link::of_thread(Arc::default(), move |notice: Notice| noted.lock().unwrap().push(notice.to_string()));
+    let link = Link::of_thread(Arc::default(), Activity::default(), move |notice: Notice| {
+        noted.lock().unwrap().push(notice.to_string())
+    });
     let frames = (1..)
         .zip(commands)
         .map(|(seq, (freed, command))| Frame::new(seq, freed.iter().copied().map(RegisterId::new), command));

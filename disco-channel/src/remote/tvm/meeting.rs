@@ -19,6 +19,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use disco_core::activity::Activity;
 use disco_core::channel::{Notice, Reply, Signal};
 use disco_core::error::{Failure, LostPeer};
 use disco_core::link::Shared;
@@ -101,7 +102,7 @@ fn host(workers: u32, key: &[u8; KEY_BYTES], link: Weak<Link>) -> Result<Met> {
     (options.start, options.ring) = (LIMIT, false);
     let lane = Arc::new(ProcessLane::new(WorkerRange::new(1..workers), shared.clone(), options));
     let inbox = Arc::new(Failures { lane: Arc::downgrade(&lane), link });
-    let own = Link::of_thread(shared, {
+    let own = Link::of_thread(shared, Activity::default(), {
         let inbox = inbox.clone();
         move |notice| inbox.notice(WorkerId::new(0), notice)
     });

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use disco_core::activity::Activity;
 use disco_core::channel::Notice;
 use disco_core::error::Failure;
 use disco_core::shared_memory::Arena;
@@ -89,7 +90,7 @@ where
     let arena = Arena::new(config.world.per_node())?;
     let theirs = WorkerId::new(worker);
     let late = Arc::new(Late::default());
-    let link = Link::new(late.clone(), late.clone(), {
+    let link = Link::new(late.clone(), late.clone(), Activity::default(), {
         let late = late.clone();
         move |notice| {
             if let Notice::Failed { failure, .. } = notice {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use disco_core::activity::Activity;
 use disco_core::link::{Descriptors, ProcDescriptors, SharedFd};
 use disco_core::shared_memory::Arena;
 use disco_core::wire::{self, Message};
@@ -17,7 +18,7 @@ use crate::remote::store::{ANSWER_LIMIT, RemoteStore};
 pub(super) fn over(
     store: &Arc<RemoteStore>,
     worker: WorkerId,
-    arena: Arc<Arena>,
+    (arena, activity): (Arc<Arena>, Activity),
     to: &Arc<Connection>,
     has_nodes: bool,
 ) -> Link {
@@ -26,7 +27,7 @@ pub(super) fn over(
         || RemoteDescriptors { worker, connection: to.clone(), store: store.clone(), shared: AtomicU32::new(0) };
     let descriptors: Arc<dyn Descriptors> =
         if has_nodes { Arc::new(ProcDescriptors::default()) } else { Arc::new(of_lane()) };
-    let link = Link::new(store.clone(), descriptors, move |notice| {
+    let link = Link::new(store.clone(), descriptors, activity, move |notice| {
         let packet = wire::encode_notice(&notice);
         let result = packet.and_then(|packet| connection.send(Message::Notice(packet.into()).encode()?, None));
         if let Err(error) = result {
