@@ -16,7 +16,6 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::id::WorkerId;
 use crate::metrics;
 use crate::value::Value;
-use crate::worker_range::WorkerRange;
 
 /// A command that workers reply to.
 pub(crate) struct Question {
@@ -36,8 +35,6 @@ impl Question {
 /// A question that was sent.
 pub(crate) struct Asked<'a> {
     pub(super) operation: &'static str,
-    /// The workers that reply.
-    pub(super) from: WorkerRange,
     pub(super) expected: Expected<'a>,
     /// The lanes that have the command.
     pub(super) lanes: Lanes,
@@ -167,7 +164,7 @@ impl CommandStream {
         self.send(order, values, |_| Ok(command))?;
         let (lanes, keeps_frames, since) =
             (order.lanes.clone(), order.keeps_frames(), self.recorder.as_ref().map(Recorder::start_wait));
-        Ok(Asked { operation, from, expected, lanes, keeps_frames, since, measured })
+        Ok(Asked { operation, expected, lanes, keeps_frames, since, measured })
     }
 
     fn end_wait(&self, asked: Asked<'_>, replies: Result<Replies>) -> Result<Replies> {

@@ -55,8 +55,6 @@ impl CommandStream {
         let polls = match env::spin_time() {
             Some(Duration::ZERO) => 1,
             _ if asked.lanes.has_processors => SPINS_WITH_PROCESSORS,
-            // Some of the workers need this processor.
-            _ if asked.from.len() > 1 => 1,
             _ => SPINS,
         };
         let _polling = self.sleepers.start_polling(&asked.lanes);
