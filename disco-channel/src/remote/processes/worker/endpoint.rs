@@ -68,6 +68,7 @@ mod tests {
     use std::thread;
     use std::time::Duration;
 
+    use disco_core::activity::Activity;
     use disco_core::shared_memory::Arena;
     use disco_engine::limits::MAX_PACKET_BYTES;
 
@@ -92,7 +93,8 @@ mod tests {
         );
         let commands = Commands::new(worker, connection.clone(), None, letterbox.clone());
         let store = Arc::new(RemoteStore::new(connection.clone()));
-        let link = Arc::new(link::over(&store, worker, Arena::new(1).unwrap(), &connection, false));
+        let link =
+            Arc::new(link::over(&store, worker, Arena::new(1).unwrap(), Activity::default(), &connection, false));
         let endpoint = ProcessEndpoint {
             worker,
             connection,

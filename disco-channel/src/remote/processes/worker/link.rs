@@ -18,7 +18,8 @@ use crate::remote::store::{ANSWER_LIMIT, RemoteStore};
 pub(super) fn over(
     store: &Arc<RemoteStore>,
     worker: WorkerId,
-    (arena, activity): (Arc<Arena>, Activity),
+    arena: Arc<Arena>,
+    activity: Activity,
     to: &Arc<Connection>,
     has_nodes: bool,
 ) -> Link {

@@ -60,7 +60,7 @@ where
     let (worker, config) = (invitation.worker, welcome.config);
     let store = Arc::new(RemoteStore::new(connection.clone()));
     let (arena, has_nodes) = (Arena::new(config.world.per_node())?, config.world.nodes() > 1);
-    let link = link::over(&store, worker, (arena, activity), &connection, has_nodes);
+    let link = link::over(&store, worker, arena, activity, &connection, has_nodes);
     let link = Arc::new(match beside {
         Some(other) => link.beside(other),
         None => link,
