@@ -276,3 +276,74 @@ def test_waits_that_have_begun_are_errors_after_a_fork(tmp_path):
         """,
     )
     assert (out, err) == ("this process was forked after t\nTrue\n", "")
+
+
+LONG = """
+def long(ctx, path):
+    time.sleep(20)
+    open(path, "w").close()
+
+done = sys.argv[0] + ".done"
+"""
+
+
+def test_an_exception_in_a_with_statement_does_not_wait_for_a_long_function(tmp_path):
+    for kind in ("processes", "threads"):
+        process = program(
+            tmp_path,
+            LONG
+            + f"""
+try:
+    with disco.session({kind}=1, backend=None) as s:
+        s.call(long, done)
+        raise ValueError("mine")
+except ValueError as error:
+    print(error, os.path.exists(done))
+""",
+        )
+        out, err = process.communicate(timeout=60)
+        # Threads can't outlive the interpreter.
+        ends = "workers that are threads are still in a function: the program ends at once"
+        assert (out, ends in err) == ("mine False\n", kind == "threads"), err
+
+
+def test_an_exception_in_an_async_with_statement_does_not_wait_for_a_long_function(tmp_path):
+    out, err = output(
+        tmp_path,
+        LONG
+        + """
+import asyncio
+
+async def main(end):
+    async with disco.aio.session(processes=1, backend=None) as s:
+        s.call(long, done)
+        await end()
+
+async def fail():
+    raise ValueError("mine")
+
+# The first one raises inside of the statement; the second one is cancelled at its end.
+for run in (main(fail), asyncio.wait_for(main(lambda: asyncio.sleep(0)), 5)):
+    try:
+        asyncio.run(run)
+    except (ValueError, TimeoutError) as error:
+        print(type(error).__name__, os.path.exists(done))
+""",
+    )
+    assert (out, err) == ("ValueError False\nTimeoutError False\n", "")
+
+
+def test_ctrl_c_at_the_end_of_a_with_statement_does_not_wait_for_a_long_function(tmp_path):
+    out, err = output(
+        tmp_path,
+        LONG
+        + """
+try:
+    with disco.session(processes=1, backend=None) as s:
+        s.call(long, done)
+        interrupt_after(0.5)
+except KeyboardInterrupt:
+    print("interrupted", os.path.exists(done))
+""",
+    )
+    assert (out, err) == ("interrupted False\n", "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import glob
 import json
 import os
@@ -160,8 +161,9 @@ class Base:
 class Session(Base):
     """A session: one controller, this program, and N workers. Made by :func:`session`.
 
-    Use it in a ``with`` statement, which shuts it down. Calls return at once; ``get``, ``get_all`` and ``sync`` wait. All
-    workers execute the calls in the same order. Several threads may use a session.
+    Use it in a ``with`` statement, which shuts it down, and after an exception waits at most 3 s for functions. Calls return at
+    once; ``get``, ``get_all`` and ``sync`` wait. All workers execute the calls in the same order. Several threads may use a
+    session.
 
     Each method that waits raises the failure of a worker as :class:`WorkerError`, :class:`Lost` if a worker is lost, and
     :class:`Timeout` after ``timeout`` seconds; Ctrl-C ends the wait, and not the command.
@@ -221,7 +223,8 @@ class Session(Base):
         """Saves arrays as checkpoint ``step`` in a folder that all machines share, and returns the path of the checkpoint.
 
         ``tensors`` has handles by name, alone for arrays that are equal on all workers, or as ``(handle, axis)`` for parts of
-        one array along an axis, or ``(handle, "per_worker")``. ``notes`` is what JSON can write. Only the newest ``keep`` checkpoints stay.
+        one array along an axis, or ``(handle, "per_worker")``. ``notes`` is what JSON can write. Only the
+        newest ``keep`` checkpoints stay.
         """
         return self._core.save(folder, step, entries_of(tensors), json.dumps(dict(notes or {})), keep).wait()[0]
 
@@ -242,22 +245,30 @@ class Session(Base):
 
 
 def end(core: _disco.Session, error: BaseException | None) -> None:
-    """Shuts down after the calls so far, and raises their failure unless the program knows it. After a failure of the program,
-    that failure matters; after a wait that has passed its limit, or Ctrl-C, nobody waits for a long function."""
+    """Shuts down after the calls so far, and raises their failure unless the program knows it. An exception of the program, or
+    Ctrl-C meanwhile, does not wait for a long function."""
     if error is not None:
-        try:
-            core.shutdown().wait(3 if isinstance(error, (KeyboardInterrupt, TimeoutError)) else None)
-        except Exception:
-            pass
+        leave(core)
         return
     try:
-        if not core.is_told:
-            core.sync().wait()
-    except Closed:
-        # The program has shut it down.
-        pass
-    finally:
+        # The program may have shut it down.
+        with contextlib.suppress(Closed):
+            if not core.is_told:
+                core.sync().wait()
         core.shutdown().wait()
+    except BaseException:
+        leave(core)
+        raise
+
+
+#: Seconds that an exception waits for the functions of workers at the end of ``with``.
+LEAVE_LIMIT = 3.0
+
+
+def leave(core: _disco.Session) -> None:
+    """Begins the shutdown, which goes on if a worker is in a long function."""
+    with contextlib.suppress(Exception):
+        core.shutdown().wait(LEAVE_LIMIT)
 
 
 def entries_of(tensors: Mapping[str, Any]) -> list[tuple[str, Ref[Any], str | int]]:
@@ -366,14 +377,16 @@ def _set_worker_program() -> None:
 
 @atexit.register
 def _end_all() -> None:
+    is_interrupted = getattr(sys, "last_type", None) is KeyboardInterrupt
     for core in _disco.Session.open():
         # After Ctrl-C nobody waits for a long function.
-        limit = 0.5 if getattr(sys, "last_type", None) is KeyboardInterrupt else 10
+        limit = 0.5 if is_interrupted else 10
         try:
-            if not core.is_told and limit > 1:
+            if not core.is_told and not is_interrupted:
                 core.sync().wait(limit)
         except Closed:
-            continue
+            # An exception has left it, and was not to wait.
+            limit = 0.5
         except Timeout:
             print("disco: the program ends before the calls of a session that it has left open", file=sys.stderr)
         except Exception as error:
@@ -385,7 +398,7 @@ def _end_all() -> None:
                 # They would run Python in an interpreter that is being taken down.
                 print("disco: workers that are threads are still in a function: the program ends at once", file=sys.stderr)
                 sys.stdout.flush()
-                os._exit(130 if limit < 1 else 1)
+                os._exit(130 if is_interrupted else 1)
 
 
 os.register_at_fork(after_in_child=_disco.note_fork)

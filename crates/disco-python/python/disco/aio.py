@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import json
 import os
@@ -12,7 +13,7 @@ from typing import Any, Callable, Generator, Iterable, Mapping, Sequence, TypeVa
 from . import _disco
 from ._disco import Ref
 from ._errors import Closed
-from ._session import Base, Loaded, Replaced, Resized, blocks, chosen, entries_of, loaded_of, options_of
+from ._session import LEAVE_LIMIT, Base, Loaded, Replaced, Resized, blocks, chosen, entries_of, loaded_of, options_of
 
 __all__ = ["Session", "session", "wait"]
 
@@ -145,21 +146,22 @@ class Session(Base):
 
     async def __aexit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if error is not None:
-            is_late = isinstance(error, (KeyboardInterrupt, TimeoutError, asyncio.CancelledError))
-            try:
-                async with asyncio.timeout(3 if is_late else None):
-                    await self.shutdown()
-            except Exception:
-                pass
+            await self._leave()
             return
         try:
-            if not self._core.is_told:
-                await self.sync()
-        except Closed:
-            # The program has shut it down.
-            pass
-        finally:
+            # The program may have shut it down.
+            with contextlib.suppress(Closed):
+                if not self._core.is_told:
+                    await self.sync()
             await self.shutdown()
+        except BaseException:
+            await self._leave()
+            raise
+
+    async def _leave(self) -> None:
+        with contextlib.suppress(Exception):
+            async with asyncio.timeout(LEAVE_LIMIT):
+                await self.shutdown()
 
 
 class _Start:
@@ -177,8 +179,8 @@ class _Start:
         if self._backend is not None:
             try:
                 await started.init_ccl(self._backend, self._devices)
-            except BaseException:
-                await started.shutdown()
+            except BaseException as error:
+                await started.__aexit__(type(error), error, None)
                 raise
         return started
 
