@@ -347,3 +347,18 @@ except KeyboardInterrupt:
 """,
     )
     assert (out, err) == ("interrupted False\n", "")
+
+
+def test_a_thread_that_is_no_daemon_is_named_and_does_not_keep_a_worker(tmp_path):
+    out, err = output(
+        tmp_path,
+        """
+        def start(ctx):
+            threading.Thread(target=time.sleep, args=(1000,), name="writer").start()
+
+        with disco.session(processes=2, backend=None) as s:
+            s.call(start).get_all()
+        print("over")
+        """,
+    )
+    assert out == "over\n" and err.count("threads of its functions still run: writer") == 2, err

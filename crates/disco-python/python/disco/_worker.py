@@ -6,7 +6,12 @@ import json
 import os
 import signal
 import sys
+import threading
+import time
 from typing import Any
+
+#: Seconds that a worker whose session is over waits for its threads.
+THREADS_LIMIT = 5.0
 
 
 def main() -> None:
@@ -35,11 +40,27 @@ def main() -> None:
     from disco import _disco
     from disco._errors import DiscoError
 
+    status = 0
     try:
         _disco.serve()
     except DiscoError as error:
         print(f"disco: {error}", file=sys.stderr)
-        sys.exit(1)
+        status = 1
+    threading.Thread(target=_end_despite_threads, args=(status,), daemon=True).start()
+    sys.exit(status)
+
+
+def _end_despite_threads(status: int) -> None:
+    """Ends the process after a while if its threads do not: the interpreter would wait for those that are no daemons."""
+    time.sleep(THREADS_LIMIT)
+    others = [thread.name for thread in threading.enumerate() if not thread.daemon and thread is not threading.main_thread()]
+    if not others:
+        print("disco: the worker waits for its exit handlers, or for processes of `multiprocessing`", file=sys.stderr, flush=True)
+        return
+    text = f"disco: the worker ends while threads of its functions still run: {', '.join(others)}; join them, or make them daemons"
+    print(text, file=sys.stderr, flush=True)
+    sys.stdout.flush()
+    os._exit(status)
 
 
 if __name__ == "__main__":
