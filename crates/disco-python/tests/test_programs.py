@@ -362,3 +362,24 @@ def test_a_thread_that_is_no_daemon_is_named_and_does_not_keep_a_worker(tmp_path
         """,
     )
     assert out == "over\n" and err.count("threads of its functions still run: writer") == 2, err
+
+
+def test_what_functions_log_is_printed_from_the_levels_of_the_program_on(tmp_path):
+    out, err = output(
+        tmp_path,
+        """
+        import logging
+
+        def log(ctx):
+            logging.info("general")
+            logging.getLogger("quiet").info("no")
+            logging.getLogger("loud.part").debug("detail")
+
+        logging.basicConfig(level=logging.INFO)
+        logging.getLogger("quiet").setLevel(logging.ERROR)
+        logging.getLogger("loud").setLevel(logging.DEBUG)
+        with disco.session(processes=1, backend=None) as s:
+            s.call(log).get()
+        """,
+    )
+    assert [line.split("] ")[-1] for line in err.splitlines()] == ["INFO:root:general", "DEBUG:loud.part:detail"], err

@@ -370,9 +370,22 @@ def _set_worker_program() -> None:
     flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     # The worker finds `disco` by the first variable, and then imports from where this program does.
     # As Python itself, which takes texts only.
-    sent = json.dumps({"path": [entry for entry in sys.path if isinstance(entry, str)], "PYTHONPATH": before})
+    paths = [entry for entry in sys.path if isinstance(entry, str)]
+    sent = json.dumps({"path": paths, "PYTHONPATH": before, "log_levels": _log_levels()})
     environment = [("PYTHONPATH", path), ("DISCO_PYTHON", sent)]
     _disco.set_worker_program(sys.executable, [*flags, "-m", "disco._worker"], environment)
+
+
+def _log_levels() -> dict[str, int]:
+    """The levels of the program's loggers, if it has configured logging."""
+    logging = sys.modules.get("logging")
+    if logging is None:
+        return {}
+    # Names without a logger of their own have no level.
+    loggers = {"": logging.root, **logging.root.manager.loggerDict}
+    if not any(getattr(logger, "handlers", None) for logger in loggers.values()):
+        return {}
+    return {name: logger.level for name, logger in loggers.items() if getattr(logger, "level", 0)}
 
 
 @atexit.register

@@ -20,6 +20,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, lambda number, frame: None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     sent = os.environ.get("DISCO_PYTHON")
+    given: dict[str, Any] = {}
     if sent is not None:
         given = json.loads(sent)
         sys.path[:] = given["path"]
@@ -37,6 +38,7 @@ def main() -> None:
         reconfigure: Any = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(line_buffering=True)
+    _log(given.get("log_levels"))
     from disco import _disco
     from disco._errors import DiscoError
 
@@ -48,6 +50,16 @@ def main() -> None:
         status = 1
     threading.Thread(target=_end_despite_threads, args=(status,), daemon=True).start()
     sys.exit(status)
+
+
+def _log(levels: dict[str, int] | None) -> None:
+    """Writes what functions log to the standard error, which the controller prints, from the program's levels on."""
+    if levels:
+        import logging
+
+        logging.basicConfig()
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)
 
 
 def _end_despite_threads(status: int) -> None:
