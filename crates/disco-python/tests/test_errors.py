@@ -305,6 +305,21 @@ def test_failures_of_several_workers_keep_their_fields_in_a_pickle():
     assert type(restored) is disco.WorkerErrors and [each.worker for each in restored.exceptions] == [0, 1, 2]
 
 
+def test_breakpoint_on_a_worker_says_what_to_do(processes):
+    def stop(ctx):
+        breakpoint()
+
+    with pytest.raises(disco.WorkerError, match="breakpoint.*: a worker that is a process has no terminal for pdb"):
+        processes.call(stop).get()
+    processes.recover()
+
+    def stop_in(ctx):
+        os.environ["PYTHONBREAKPOINT"] = "os.getpid"
+        return breakpoint() == os.getpid(), os.environ.pop("PYTHONBREAKPOINT")
+
+    assert processes.call(stop_in).get() == (True, "os.getpid")
+
+
 def test_a_function_by_value_of_another_python_is_refused():
     from disco import _functions
 

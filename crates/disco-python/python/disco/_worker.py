@@ -33,6 +33,7 @@ def main() -> None:
             else:
                 os.environ["PYTHONPATH"] = before
     sys.argv = [""]
+    sys.breakpointhook = _breakpoint
     for stream in (sys.stdout, sys.stderr):
         # The controller prints whole lines, with the worker's name before them.
         reconfigure: Any = getattr(stream, "reconfigure", None)
@@ -60,6 +61,15 @@ def _log(levels: dict[str, int] | None) -> None:
         logging.basicConfig()
         for name, level in levels.items():
             logging.getLogger(name).setLevel(level)
+
+
+def _breakpoint(*args: Any, **kwargs: Any) -> Any:
+    if os.environ.get("PYTHONBREAKPOINT"):
+        return sys.__breakpointhook__(*args, **kwargs)
+    raise RuntimeError(
+        "breakpoint(): a worker that is a process has no terminal for pdb. Call the function in a session with threads=1, or set "
+        "PYTHONBREAKPOINT to the function of a debugger that listens for a connection, such as `debugpy.breakpoint`"
+    )
 
 
 def _end_despite_threads(status: int) -> None:
