@@ -334,3 +334,28 @@ def test_a_numpy_array_of_ctx_empty_is_zeroed_and_writable(processes):
     assert (zeroed, name, dtype) == (True, "ndarray", "int16")
     assert x.tolist() == [[0, 0, 0], [2, 2, 2]]
     assert y == ((4,), "bfloat16", 8, "cpu")
+
+
+def test_functions_of_a_module_that_is_registered_for_pickles_by_value_are_sent(processes, tmp_path, monkeypatch):
+    import cloudpickle
+
+    # The workers, which have started before, do not find it.
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("by_value", "package_by_value"):
+        folder = tmp_path / name if name.startswith("package") else tmp_path
+        folder.mkdir(exist_ok=True)
+        (folder / "by_value.py").write_text("import disco\nK = 5\n@disco.function\ndef f(ctx): return K\n")
+    from package_by_value import by_value as in_package
+
+    import by_value
+    import package_by_value
+
+    for registered, module in ((by_value, by_value), (package_by_value, in_package)):
+        cloudpickle.register_pickle_by_value(registered)
+        try:
+            assert module.f(processes).get() == 5
+            module.K = 6
+            assert module.f(processes).get() == 6
+            assert processes.call(lambda ctx: module.f(ctx)).get() == 6
+        finally:
+            cloudpickle.unregister_pickle_by_value(registered)

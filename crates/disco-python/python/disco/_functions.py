@@ -52,8 +52,9 @@ class Function(Generic[R]):
 def function(function: Callable[..., R]) -> Function[R]:
     """Makes a worker function of ``function(ctx, *args, **kwargs)``, whose first argument is the worker's :class:`Context`.
 
-    A function of a module that the workers can import is found by its name there; another one, such as a notebook's, is sent
-    with the values of its global names when it is called first, and again once it or one of these names was defined anew.
+    A function of a module that the workers can import is found by its name there; another one, such as a notebook's, or one of a
+    module that is registered with ``cloudpickle.register_pickle_by_value``, is sent with the values of its global names when it is
+    called first, and again once it or one of these names was defined anew.
     """
     if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
         raise TypeError(f"{function.__qualname__}: a worker function is an ordinary function, neither async nor a generator")
@@ -91,7 +92,7 @@ Name = tuple[Callable[[], Any], Callable[[], Any]]
 def describe(function: Callable[..., Any]) -> tuple[Any, list[Name]]:
     """What a worker makes the function of, and the names whose values were sent with it."""
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
-    if module is not None and module != "__main__" and "<" not in name:
+    if module is not None and module != "__main__" and "<" not in name and not _is_by_value(module):
         found: Any = sys.modules.get(module)
         has_source = getattr(found, "__spec__", None) is not None
         for part in name.split("."):
@@ -101,6 +102,13 @@ def describe(function: Callable[..., Any]) -> tuple[Any, list[Name]]:
     seen: dict[int, Any] = {}
     names = list(_names_of(function, module, seen))
     return ("value", _pickled(function), _versions(), _sources_of(seen.values())), names
+
+
+def _is_by_value(module: str) -> bool:
+    """Whether the program has registered the module, or a package around it, with ``cloudpickle.register_pickle_by_value``."""
+    cloudpickle = sys.modules.get("cloudpickle")
+    registered = cloudpickle.list_registry_pickle_by_value() if cloudpickle is not None else ()
+    return any(f"{module}.".startswith(f"{name}.") for name in registered)
 
 
 def _pickled(function: Any) -> bytes:
