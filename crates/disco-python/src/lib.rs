@@ -50,6 +50,7 @@ fn _disco(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(serve::serve, module)?)?;
     module.add_function(wrap_pyfunction!(serve::init, module)?)?;
     module.add_function(wrap_pyfunction!(serve::backends, module)?)?;
+    module.add_function(wrap_pyfunction!(serve::processors, module)?)?;
     module.add_function(wrap_pyfunction!(serve::set_worker_program, module)?)?;
     module.add_function(wrap_pyfunction!(serve::function_names, module)?)?;
     module.add_function(wrap_pyfunction!(forks::note_fork, module)?)?;

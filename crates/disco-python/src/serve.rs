@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::thread::available_parallelism;
 
 use disco::internal::WorkerProgram;
 use pyo3::prelude::*;
@@ -42,6 +43,12 @@ pub(crate) fn set_worker_program(path: PathBuf, args: Vec<OsString>, env: Vec<(O
 #[pyfunction]
 pub(crate) fn function_names() -> Vec<&'static str> {
     disco_core::function::names()
+}
+
+/// Number of processors that this program may use: those of its affinity, within the quota of its control group.
+#[pyfunction]
+pub(crate) fn processors() -> usize {
+    available_parallelism().map_or(1, usize::from)
 }
 
 /// The backends: name, version and library of each, or why it is unavailable on this machine.

@@ -383,3 +383,15 @@ def test_what_functions_log_is_printed_from_the_levels_of_the_program_on(tmp_pat
         """,
     )
     assert [line.split("] ")[-1] for line in err.splitlines()] == ["INFO:root:general", "DEBUG:loud.part:detail"], err
+
+
+def test_a_session_without_a_number_has_the_processors_that_the_program_may_use(tmp_path):
+    out, err = output(
+        tmp_path,
+        """
+        os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+        with disco.session(backend=None) as s:
+            print(s.size)
+        """,
+    )
+    assert (out, err) == ("1\n", "")

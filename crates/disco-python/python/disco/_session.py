@@ -316,7 +316,7 @@ def options_of(
     given = [(kind, count) for kind, count in kinds.items() if count is not None]
     if len(given) > 1:
         raise TypeError("a session has processes, threads or nodes; only one of them can be given")
-    kind, count = given[0] if given else ("processes", max(os.cpu_count() or 1, 1))
+    kind, count = given[0] if given else ("processes", _disco.processors())
     if count < 0:
         raise ValueError(f"{kind}={count}: a session needs at least 1 worker")
     if (per_node is not None) != (kind == "nodes"):
@@ -340,7 +340,7 @@ def session(
     **options: Any,
 ) -> Session:
     """Starts a session of ``processes`` on this machine, of ``threads`` of this process, or of ``nodes`` with ``per_node`` workers
-    each. Without any of them, there is a process for each processor.
+    each. Without any of them, there is a process for each processor that this program may use.
 
     All workers of processes and nodes are processes of their own, so that this program outlives any of them. Threads share its interpreter, so
     their Python functions run one at a time; they are for functions of Rust and C.
