@@ -6,7 +6,7 @@ use std::sync::Arc;
 use disco::checkpoint::{self, Entry, Folder, Layout};
 use disco::ffi::{Libraries as _, LibraryFile, Module};
 use disco::{DRef, LaneSession};
-use pyo3::exceptions::PyTypeError;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -17,16 +17,19 @@ use crate::reference::Ref;
 /// The name of the note with the program's own texts.
 const NOTES: &str = "python";
 
-/// How the tensors of the workers make one: `"replicated"`, `"per_worker"`, or the axis along which it is split.
-pub(crate) fn layout(given: &Bound<'_, PyAny>) -> PyResult<Layout> {
-    if let Ok(axis) = given.extract::<usize>() {
-        return Ok(Layout::split(axis));
+/// How the workers' tensors of this name make one: `"replicated"`, `"per_worker"`, or the axis along which it is split.
+pub(crate) fn layout(name: &str, given: &Bound<'_, PyAny>) -> PyResult<Layout> {
+    if let Ok(axis) = given.extract::<i64>() {
+        let why =
+            format!("tensor {name:?}: axis {axis}: an axis counts from 0, since a handle does not know the last one");
+        return usize::try_from(axis).map(Layout::split).map_err(|_| PyValueError::new_err(why));
     }
-    match given.extract::<String>()?.as_str() {
-        "replicated" => Ok(Layout::Replicated),
-        "per_worker" => Ok(Layout::PerWorker),
-        other => Err(PyTypeError::new_err(format!(
-            "{other:?} is no layout: it is \"replicated\", \"per_worker\" or an axis"
+    match given.extract::<String>().as_deref() {
+        Ok("replicated") => Ok(Layout::Replicated),
+        Ok("per_worker") => Ok(Layout::PerWorker),
+        _ => Err(PyTypeError::new_err(format!(
+            "tensor {name:?}: {} is no layout: it is \"replicated\", \"per_worker\" or an axis",
+            given.repr()?
         ))),
     }
 }

@@ -257,7 +257,8 @@ impl Session {
         keep: Option<usize>,
     ) -> PyResult<Operation> {
         let entry = |(name, reference, layout): (String, Bound<'_, Ref>, Bound<'_, PyAny>)| {
-            Ok((name, self.plain(&reference)?, saved::layout(&layout)?))
+            let layout = saved::layout(&name, &layout)?;
+            Ok((name, self.plain(&reference)?, layout))
         };
         let tensors = tensors.into_iter().map(entry).collect::<PyResult<Vec<_>>>()?;
         saved::save(&self.0, folder, step, tensors, notes, keep)

@@ -61,5 +61,8 @@ def test_a_checkpoint_is_loaded_by_another_number_of_workers(tmp_path, kind):
         ]
         with pytest.raises(disco.DiscoError, match="x"):
             s.save(tmp_path, 40, {"x": loaded.tensors["x"]})
-        with pytest.raises(TypeError, match="is no layout"):
-            s.save(tmp_path, 40, {"x": (loaded.tensors["x"], "rows")})
+        for layout in ("rows", 1.5):
+            with pytest.raises(TypeError, match=f"tensor \"x\": {layout!r} is no layout"):
+                s.save(tmp_path, 40, {"x": (loaded.tensors["x"], layout)})
+        with pytest.raises(ValueError, match="tensor \"x\": axis -1: an axis counts from 0"):
+            s.save(tmp_path, 40, {"x": (loaded.tensors["x"], -1)})

@@ -223,7 +223,7 @@ class Session(Base):
         """Saves arrays as checkpoint ``step`` in a folder that all machines share, and returns the path of the checkpoint.
 
         ``tensors`` has handles by name, alone for arrays that are equal on all workers, or as ``(handle, axis)`` for parts of
-        one array along an axis, or ``(handle, "per_worker")``. ``notes`` is what JSON can write. Only the
+        one array along an axis, which counts from 0, or ``(handle, "per_worker")``. ``notes`` is what JSON can write. Only the
         newest ``keep`` checkpoints stay.
         """
         return self._core.save(folder, step, entries_of(tensors), json.dumps(dict(notes or {})), keep).wait()[0]
