@@ -182,6 +182,10 @@ impl Part {
         self.of.get().wait(py, Some(self.worker), timeout)
     }
 
+    fn __repr__(&self) -> String {
+        format!("<disco.Part of {} in {}>", self.of.get().handle.register(), self.worker)
+    }
+
     fn __await__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let of = self.of.get();
         awaited(py, of.core.get(&of.handle, of.is_python, Some(self.worker))?)

@@ -395,3 +395,21 @@ def test_a_session_without_a_number_has_the_processors_that_the_program_may_use(
         """,
     )
     assert (out, err) == ("1\n", "")
+
+
+def test_sessions_and_handles_have_a_repr_after_a_fork(tmp_path):
+    out, err = output(
+        tmp_path,
+        """
+        with disco.session(processes=2, backend=None) as s:
+            objects = [s, s.put(1)[1]]
+            print(objects, flush=True)
+            if os.fork() == 0:
+                print(objects, flush=True)
+                os._exit(0)
+            os.wait()
+        """,
+    )
+    before, after = out.splitlines()
+    assert before.startswith("[<disco._session.Session of 2 workers>, <disco.Part of register"), before
+    assert after == before.replace("2 workers", "another process") and after.endswith("in worker 1>]"), after

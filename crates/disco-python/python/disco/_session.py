@@ -155,7 +155,12 @@ class Base:
         return status
 
     def __repr__(self) -> str:
-        return f"<{type(self).__module__}.{type(self).__qualname__} of {self._core.size} workers>"
+        try:
+            workers = f"{self._core.size} workers"
+        except RuntimeError:
+            # After a fork.
+            workers = "another process"
+        return f"<{type(self).__module__}.{type(self).__qualname__} of {workers}>"
 
 
 class Session(Base):
