@@ -5,7 +5,7 @@ use std::fmt;
 use disco::error::ErrorKind;
 use disco::{Error, WorkerId};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict};
+use pyo3::types::PyDict;
 use serde::{Deserialize, Serialize};
 
 /// The most bytes of a text, of a traceback and of a pickled exception that cross a lane: together less than
@@ -19,7 +19,7 @@ pub(crate) struct PythonError {
     type_name: String,
     text: String,
     traceback: String,
-    /// The pickled exception, in hexadecimal, if it can be pickled and is not too large.
+    /// The pickled exception, if it can be pickled and is not too large; each byte is the character of that number.
     pickled: Option<String>,
     /// Disco's error that the function has passed on or failed because of, for the worker's own report.
     #[serde(skip)]
@@ -46,9 +46,9 @@ disco::register_error!(PythonError);
 impl PythonError {
     /// What the exception says, and as much of itself as can be sent.
     pub(crate) fn of(py: Python<'_>, error: &PyErr) -> Self {
-        let described = || -> PyResult<(String, String, String, Option<Vec<u8>>)> {
+        let described = || -> PyResult<(String, String, String, Option<String>)> {
             error.value(py).setattr("__traceback__", error.traceback(py))?;
-            py.import("disco._errors")?.getattr("describe")?.call1((error.value(py),))?.extract()
+            py.import("disco._errors")?.getattr("describe")?.call1((error.value(py), MOST))?.extract()
         };
         // Code of the program, which may fail in turn.
         let described = described().unwrap_or_else(|_| {
@@ -59,8 +59,6 @@ impl PythonError {
         type_name.truncate(type_name.floor_char_boundary(1 << 10));
         cut(&mut text);
         cut(&mut traceback);
-        let hexadecimal = |bytes: Vec<u8>| bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-        let pickled = pickled.filter(|bytes| bytes.len() * 2 <= MOST).map(hexadecimal);
         Self { type_name, text, traceback, pickled, cause: native(error.value(py).as_any()) }
     }
 }
@@ -117,11 +115,7 @@ fn exception(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
             fields.set_item("command", failure.command)?;
             fields.set_item("message", &failure.message)?;
             if let Some(thrown) = failure.user.as_ref().and_then(|user| user.downcast_ref::<PythonError>()) {
-                let bytes = |text: &String| -> Option<Vec<u8>> {
-                    (0..text.len()).step_by(2).map(|at| u8::from_str_radix(text.get(at..at + 2)?, 16).ok()).collect()
-                };
-                let pickled = thrown.pickled.as_ref().and_then(bytes).map(|bytes| PyBytes::new(py, &bytes).unbind());
-                fields.set_item("thrown", (&thrown.type_name, &thrown.text, &thrown.traceback, pickled))?;
+                fields.set_item("thrown", (&thrown.type_name, &thrown.text, &thrown.traceback, &thrown.pickled))?;
             }
             (if matches!(error, Error::Worker(_)) { "WorkerError" } else { "Earlier" }, name_of(&failure.kind))
         }

@@ -141,7 +141,22 @@ def test_long_texts_with_characters_that_need_escapes_keep_the_exception(process
         with pytest.raises(disco.WorkerError) as raised:
             fail_with_text(processes, text).get()
         cause = raised.value.__cause__
-        assert type(cause) in (ValueError, disco.RemoteError) and "fail_with_text" in "".join(cause.__notes__)
+        assert type(cause) is ValueError and "fail_with_text" in "".join(cause.__notes__)
+        assert str(cause)[:1000] == text[:1000] and str(cause)[-1000:] == text[-1000:]
+        processes.recover()
+
+
+def test_long_exceptions_keep_their_type_and_what_is_short(processes):
+    @disco.function
+    def fail_long(ctx, size):
+        raise Custom(7, "ö" * size + "end")
+
+    for size in (1000, 20_000, 1_000_000):
+        with pytest.raises(disco.WorkerError) as raised:
+            fail_long(processes, size).get()
+        cause = raised.value.__cause__
+        assert type(cause) is Custom and cause.code == 7 and str(cause).startswith("ööö") and str(cause).endswith("öend")
+        assert (" … " in str(cause)) == (size > 1000)
         processes.recover()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback as _traceback
-from typing import Any, cast
+from typing import Any, Callable, cast
 
 __all__ = [
     "DiscoError",
@@ -245,42 +245,88 @@ def _restored(kind: type[DiscoError], args: tuple[Any, ...], fields: dict[str, A
     return error
 
 
-def describe(error: BaseException) -> tuple[str, str, str, bytes | None]:
-    """Type, text, traceback and pickle of an exception, on the worker."""
-    kind = type(error)
+def _described(
+    error: BaseException, dumps: Callable[[Any], bytes] | None = None, limit: int | None = None
+) -> tuple[str, str, list[str], str | None]:
+    """Type, text, notes and pickle of an exception. Each byte of the pickle is a character; in UTF-8 they have at most
+    ``limit`` bytes, which long texts are shortened for."""
+    import pickle
+
+    kind, dumps = type(error), dumps or pickle.dumps
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     try:
         text = str(error)
     except Exception:
         text = "<its text can't be made>"
-    trace = "".join(_traceback.format_exception(error))
-    try:
-        import cloudpickle
-
+    notes = list(getattr(error, "__notes__", ()))
+    for share in (None, 3, 12, 48):
         # Code of the program, which may fail in any way.
-        pickled = cloudpickle.dumps(error, protocol=5)
-    except Exception:
-        pickled = None
-    # Lone surrogates are no text for others.
-    text, trace = (each.encode("utf-8", "backslashreplace").decode() for each in (text, trace))
-    return name, text, trace, pickled
+        try:
+            sent = error if share is None or limit is None else _shortened(error, limit // share)
+            pickled = dumps(sent).decode("latin-1")
+        except Exception:
+            break
+        if limit is None or len(pickled.encode()) <= limit:
+            return name, text, notes, pickled
+    return name, text, notes, None
 
 
-def rebuilt(name: str, text: str, trace: str, pickled: bytes | None) -> BaseException:
-    """The exception of a worker, or what is known of it."""
+def _shortened(error: BaseException, half: int) -> BaseException:
+    """A copy of an exception. Texts of more than two halves lose their middle."""
+
+    def short(value: Any) -> Any:
+        if not isinstance(value, (str, bytes)):
+            return value
+        encoded = value.encode("utf-8", "backslashreplace") if isinstance(value, str) else value
+        if len(encoded) <= 2 * half:
+            return value
+        head, tail = encoded[:half], encoded[-half:]
+        return head + tail if isinstance(value, bytes) else f"{head.decode(errors='ignore')} … {tail.decode(errors='ignore')}"
+
+    args = tuple(map(short, error.args))
+    copy = type(error).__new__(type(error), *args)
+    copy.args = args
+    vars(copy).update({name: short(value) for name, value in vars(error).items()})
+    return copy
+
+
+def _built(name: str, text: str, notes: list[str], pickled: str | None) -> BaseException:
+    """The exception of a description, or what is known of it."""
     import pickle
 
     error: Any = None
     if pickled is not None:
         try:
-            error = pickle.loads(pickled)
+            error = pickle.loads(pickled.encode("latin-1"))
         except Exception:
             pass
     if not isinstance(error, BaseException):
         error = RemoteError(f"{name}: {text}" if text else name)
         error.type_name = name
+        error.__notes__ = notes
+    return cast(BaseException, error)
+
+
+def describe(error: BaseException, limit: int) -> tuple[str, str, str, str | None]:
+    """Type, text, traceback and pickle of an exception, on the worker."""
+
+    def dumps(error: BaseException) -> bytes:
+        import cloudpickle
+
+        return cast(bytes, cloudpickle.dumps(error, protocol=5))
+
+    name, text, _, pickled = _described(error, dumps, limit)
+    trace = "".join(_traceback.format_exception(error))
+    # Lone surrogates are no text for others.
+    text, trace = (each.encode("utf-8", "backslashreplace").decode() for each in (text, trace))
+    return name, text, trace, pickled
+
+
+def rebuilt(name: str, text: str, trace: str, pickled: str | None) -> BaseException:
+    """The exception of a worker, or what is known of it."""
+    error = _built(name, text, [], pickled)
     try:
         error.add_note("On the worker:\n" + trace.rstrip())
     except Exception:
         pass
-    return cast(BaseException, error)
+    return error
