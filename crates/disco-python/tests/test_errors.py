@@ -1,5 +1,6 @@
 """Failures: what a program sees, and how it goes on."""
 
+import copy
 import os
 import pickle
 import signal
@@ -318,6 +319,37 @@ def test_failures_of_several_workers_keep_their_fields_in_a_pickle():
     assert [getattr(error, name) for name in fields] == [getattr(restored, name) for name in fields]
     assert [str(each) for each in error.exceptions] == [str(each) for each in restored.exceptions]
     assert type(restored) is disco.WorkerErrors and [each.worker for each in restored.exceptions] == [0, 1, 2]
+
+
+def test_copies_pickles_and_parts_of_errors_keep_worker_function_and_cause(processes):
+    def fail_two(ctx):
+        if ctx.worker < 2:
+            raise ValueError(ctx.worker)
+
+    with pytest.raises(disco.WorkerErrors) as raised:
+        processes.call(fail_two).get_all()
+    processes.recover()
+    error = raised.value
+    error.add_note("a note")
+    one = error.exceptions[1]
+
+    def fields(error):
+        return error.worker, error.function, error.command, error.kind, repr(error.__cause__), error.__cause__.__notes__
+
+    for same in (pickle.loads(pickle.dumps(error)), copy.copy(error), copy.deepcopy(error), error.subgroup(disco.WorkerError)):
+        assert fields(same) == fields(error) and type(same) is disco.WorkerErrors
+        assert list(map(fields, same.exceptions)) == list(map(fields, error.exceptions)) and same.__notes__ == ["a note"]
+    for same in (pickle.loads(pickle.dumps(one)), copy.copy(one), copy.deepcopy(one)):
+        assert fields(same) == fields(one) and type(same) is disco.WorkerError
+    for worker in (0, 1):
+        part, rest = error.split(lambda each: each.worker == worker)
+        for group, index in ((part, worker), (rest, 1 - worker), (error.subgroup(lambda each: each.worker == worker), worker)):
+            assert fields(group) == fields(error.exceptions[index]) and group.exceptions == (error.exceptions[index],)
+    assert error.subgroup(lambda each: False) is None
+    # A cause that can't be pickled.
+    one.__cause__ = Unpicklable("why")
+    same = pickle.loads(pickle.dumps(one))
+    assert (same.worker, str(same.__cause__)) == (1, "test_errors.Unpicklable: why")
 
 
 def test_breakpoint_on_a_worker_says_what_to_do(processes):

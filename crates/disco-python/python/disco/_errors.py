@@ -45,9 +45,9 @@ class DiscoError(Exception):
     kind: str = "DiscoError"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # The native error stays in its process.
-        fields = {name: value for name, value in vars(self).items() if name not in ("_native", "__notes__")}
-        return _restored, (type(self), self.args, fields)
+        # The native error stays in its process, and a pickle of an exception has no cause.
+        fields = {name: value for name, value in vars(self).items() if name != "_native"}
+        return _restored, (type(self), self.args, fields, None if self.__cause__ is None else _described(self.__cause__))
 
 
 class WorkerError(DiscoError):
@@ -68,15 +68,24 @@ class WorkerErrors(ExceptionGroup[WorkerError], WorkerError):
     """Several workers have failed: ``exceptions`` has a :class:`WorkerError` for each, and the other fields, and
     ``__cause__``, are those of the first.
 
-    ``except WorkerError`` and ``except* WorkerError`` catch it, too.
+    ``except WorkerError`` and ``except* WorkerError`` catch it, too. The conditions of ``split`` and ``subgroup`` are asked for
+    each worker's failure, and not for the group.
     """
 
     def derive(self, excs: Any, /) -> "WorkerErrors":  # type: ignore[override]
-        return WorkerErrors(self.message, excs)
+        # The first failure of all of them, if it is among these.
+        first = next((error for error in excs if getattr(error, "worker", None) == getattr(self, "worker", None)), excs[0])
+        return _as_first(WorkerErrors(self.message, excs), first)
+
+    def split(self, condition: Any, /) -> Any:
+        return tuple(map(_with_own_cause, super().split(_of_workers(condition))))
+
+    def subgroup(self, condition: Any, /) -> Any:
+        return _with_own_cause(super().subgroup(_of_workers(condition)))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        restored, (kind, _, fields) = DiscoError.__reduce__(self)
-        return restored, (kind, (self.message, list(self.exceptions)), fields)
+        restored, (kind, _, *rest) = DiscoError.__reduce__(self)
+        return restored, (kind, (self.message, list(self.exceptions)), *rest)
 
 
 class Earlier(WorkerError):
@@ -232,16 +241,37 @@ def make(name: str, kind: str, text: str, fields: dict[str, Any]) -> DiscoError:
 
 def make_group(first: WorkerError, errors: list[WorkerError]) -> WorkerErrors:
     """The exception for the failures of several workers."""
-    group = WorkerErrors(f"{len(errors)} workers have failed, the first of them so: {first}", errors)
-    group.worker, group.function, group.command, group.kind = first.worker, first.function, first.command, first.kind
+    return _as_first(WorkerErrors(f"{len(errors)} workers have failed, the first of them so: {first}", errors), first)
+
+
+def _as_first(group: WorkerErrors, first: BaseException) -> WorkerErrors:
+    """The group, with the fields and the cause of its first failure."""
+    for name in ("worker", "function", "command", "kind", "_native"):
+        if hasattr(first, name):
+            setattr(group, name, getattr(first, name))
     group.__cause__ = first.__cause__
-    group._native = first._native  # type: ignore[attr-defined]
     return group
 
 
-def _restored(kind: type[DiscoError], args: tuple[Any, ...], fields: dict[str, Any]) -> DiscoError:
+def _of_workers(condition: Any) -> Any:
+    """The condition for the failures in a group alone: the group has the fields of one of them."""
+    if isinstance(condition, (type, tuple)):
+        return condition
+    return lambda error: not isinstance(error, WorkerErrors) and condition(error)
+
+
+def _with_own_cause(part: Any) -> Any:
+    """A part of a group, to which Python has given the cause of the whole."""
+    if part is not None:
+        part.__cause__ = part.derive(part.exceptions).__cause__
+    return part
+
+
+def _restored(kind: type[DiscoError], args: tuple[Any, ...], fields: dict[str, Any], cause: Any = None) -> DiscoError:
     error = kind(*args)
     vars(error).update(fields)
+    if cause is not None:
+        error.__cause__ = _built(*cause)
     return error
 
 
