@@ -37,7 +37,7 @@ impl Context {
 
     /// An input: contiguous, copied if it is not.
     pub(crate) fn input<'py>(&self, array: &Bound<'py, PyAny>) -> PyResult<disco::Tensor> {
-        Ok(tensor::contiguous(array, self.stream_argument()?)?.tensor)
+        Ok(tensor::contiguous(array, self.stream_argument()?, false)?.tensor)
     }
 
     /// An output: the memory of the array itself.

@@ -237,11 +237,12 @@ pub(crate) fn import(array: &Bound<'_, PyAny>, stream: Option<i64>) -> PyResult<
         }
         Ok(named)
     };
-    let capsule = match method.call(PyTuple::empty(py), Some(&named(true)?)) {
+    let mut lent = method.call(PyTuple::empty(py), Some(&named(true)?));
+    if lent.as_ref().is_err_and(|error| error.is_instance_of::<PyTypeError>(py)) {
         // Libraries from before the versions of DLPack.
-        Err(error) if error.is_instance_of::<PyTypeError>(py) => {
-            method.call(PyTuple::empty(py), Some(&named(false)?))?
-        }
+        lent = method.call(PyTuple::empty(py), Some(&named(false)?));
+    }
+    let capsule = match lent {
         // Numpy does not lend elements of `ml_dtypes`, but unsigned ones of the same size.
         Err(error) if error.is_instance_of::<PyBufferError>(py) => match (library_of(array), extension_of(array)) {
             (Some("numpy"), Some(dtype)) => {
@@ -425,16 +426,24 @@ pub(crate) fn shape_of(given: &Bound<'_, PyAny>) -> PyResult<Shape> {
     }
 }
 
-/// A contiguous tensor with the elements of `array`, which are copied only if they lie otherwise.
+/// A contiguous tensor with the elements of `array`, which are copied only if they lie otherwise. A copy has this machine's
+/// byte order unless `keeps_order` is true.
 ///
 /// # Errors
 /// The elements are not in host memory and not contiguous.
-pub(crate) fn contiguous(array: &Bound<'_, PyAny>, stream: Option<i64>) -> PyResult<Imported> {
+pub(crate) fn contiguous(array: &Bound<'_, PyAny>, stream: Option<i64>, keeps_order: bool) -> PyResult<Imported> {
     let py = array.py();
     let ordered = |array: &Bound<'_, PyAny>| -> PyResult<Imported> {
-        // The library's own copy: `numpy.ascontiguousarray(array)`, `array.contiguous()`.
+        // The library's own copy.
         let copy = match library_of(array) {
-            Some("numpy") => py.import("numpy")?.getattr("ascontiguousarray")?.call1((array,))?,
+            Some("numpy") => {
+                let mut dtype = array.getattr("dtype")?;
+                if !keeps_order {
+                    dtype = dtype.call_method1("newbyteorder", ("=",))?;
+                }
+                // A copy also of elements that are read-only, which numpy before 2.1 does not lend.
+                array.call_method1("astype", (dtype, "C"))?
+            }
             Some("cupy") => py.import("cupy")?.getattr("ascontiguousarray")?.call1((array,))?,
             Some("torch") => array.call_method0("contiguous")?,
             _ => return Err(PyBufferError::new_err("the array is not contiguous; pass a contiguous copy")),

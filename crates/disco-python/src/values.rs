@@ -28,7 +28,7 @@ pub(crate) fn encode(object: &Bound<'_, PyAny>) -> PyResult<Value> {
         return Ok(value);
     }
     if let Some(library) = tensor::library_of(object) {
-        match tensor::contiguous(object, None) {
+        match tensor::contiguous(object, None, true) {
             Ok(imported) => {
                 // A thread worker gets the memory itself, and may write.
                 let tensor = if imported.is_read_only {
@@ -183,7 +183,7 @@ fn plain_at(object: &Bound<'_, PyAny>, depth: usize) -> PyResult<Value> {
         return Ok(value);
     }
     if object.hasattr("__dlpack__")? {
-        return Ok(Value::Tensor(tensor::contiguous(object, None)?.tensor));
+        return Ok(Value::Tensor(tensor::contiguous(object, None, false)?.tensor));
     }
     if let Ok(items) = object.cast::<PyDict>() {
         let pair = |(key, value): (Bound<'_, PyAny>, Bound<'_, PyAny>)| Ok((plain(&key)?, plain(&value)?));

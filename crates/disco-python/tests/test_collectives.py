@@ -204,3 +204,13 @@ def test_arrays_that_differ_are_a_mismatch_that_names_the_ranks(kind):
         s.recover()
         s.init_ccl("local")
         assert each(s, lambda ctx: ctx.all_reduce(1)) == [3] * 3
+
+
+def test_arrays_of_another_byte_order_are_inputs_and_keep_it_as_arguments(processes):
+    def run(ctx, x):
+        return x, ctx.all_reduce(x), ctx.all_reduce(np.frombuffer(b"\1\2", np.uint8))
+
+    x = np.arange(3, dtype=">f8")
+    for same, total, of_bytes in each(processes, run, x):
+        assert same.dtype == x.dtype and same.tobytes() == x.tobytes()
+        assert total.tolist() == [0, 3, 6] and of_bytes.tolist() == [3, 6]
