@@ -63,7 +63,7 @@ impl Context {
         out: Option<&Bound<'py, PyAny>>,
         in_group: bool,
         shape: impl FnOnce(&[usize], usize) -> PyResult<Shape>,
-        op: impl FnOnce(Option<disco::Tensor>, disco::Tensor) -> Op,
+        op: impl Fn(Option<disco::Tensor>, disco::Tensor) -> Op,
     ) -> PyResult<Bound<'py, PyAny>> {
         let py = src.py();
         let is_in_place = src.is_none() || out.is_some_and(|out| out.is(src));
@@ -72,18 +72,19 @@ impl Context {
             return Ok(out.clone());
         }
         let input = self.input(src)?;
-        let (dst, given) = match out {
-            Some(out) => (self.output(out)?, Some(out.clone())),
-            None => {
-                let (_, ranks) = self.ranks(py, in_group)?;
-                (self.new_tensor(py, input.dtype(), shape(&input.dims(), ranks)?)?, None)
-            }
+        let (rank, ranks) = self.ranks(py, in_group)?;
+        let dst = match out {
+            Some(out) => self.output(out)?,
+            None => self.new_tensor(py, input.dtype(), shape(&input.dims(), ranks)?)?,
         };
-        // The same elements are an operation in place. The core refuses any other overlap.
-        let is_same = input.data() == dst.data() && (input.dtype(), input.shape()) == (dst.dtype(), dst.shape());
-        let src_of_op = (!is_same || input.byte_len() == 0).then_some(input);
-        self.enqueue(py, in_group, &[op(src_of_op, dst.clone())])?;
-        given.map_or_else(|| self.result(src, dst), Ok)
+        // The core refuses any other overlap.
+        let separate = op(Some(input), dst.clone());
+        let op = if is_own_part(&separate, rank, ranks) { op(None, dst.clone()) } else { separate };
+        self.enqueue(py, in_group, &[op])?;
+        match out {
+            Some(out) => Ok(out.clone()),
+            None => self.result(src, dst),
+        }
     }
 
     pub(crate) fn new_tensor(&self, py: Python<'_>, dtype: DType, shape: Shape) -> PyResult<disco::Tensor> {
@@ -142,4 +143,24 @@ impl Context {
         }
         Ok(None)
     }
+}
+
+/// Whether the input of a rank is the part of its output where an operation in place has it.
+fn is_own_part(op: &Op, rank: usize, ranks: usize) -> bool {
+    let (Some(src), Some(dst)) = (op.src(), op.dst()) else { return false };
+    match op {
+        Op::AllGather { .. } | Op::Gather { .. } => {
+            dst.elements() == src.elements() * ranks && is_window(src, dst, rank * src.elements())
+        }
+        Op::AllGatherV { counts, .. } => {
+            counts.get(rank) == Some(&src.elements()) && is_window(src, dst, counts[..rank].iter().sum())
+        }
+        _ => src.shape() == dst.shape() && is_window(src, dst, 0),
+    }
+}
+
+/// Whether the elements of `part` are those of `whole` from `start` on. Empty tensors share none.
+pub(crate) fn is_window(part: &disco::Tensor, whole: &disco::Tensor, start: usize) -> bool {
+    let at = whole.data().wrapping_add(start * whole.dtype().size());
+    part.byte_len() > 0 && part.dtype() == whole.dtype() && part.data() == at
 }

@@ -12,6 +12,7 @@ use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyFloat, PyInt};
 
+use crate::collectives::is_window;
 use crate::errors;
 use crate::lock::detached;
 use crate::shapes::{blocks, elements, rank, reduction_of, with_first};
@@ -203,8 +204,8 @@ impl Context {
         self.new_or_out(x, out, group, shape, |src, dst| Op::ReduceScatter { src, dst, reduction })
     }
 
-    /// All ranks' `x`, stacked along a new axis 0: shape `[..]` to `[n, ..]` for `n` ranks. With `x=None`, rank `r`'s part is in
-    /// `out[r]` already.
+    /// All ranks' `x`, stacked along a new axis 0: shape `[..]` to `[n, ..]` for `n` ranks. With `x=None` or `x=out[r]`, rank
+    /// `r`'s part is in `out[r]` already.
     #[pyo3(signature = (x, *, out = None, group = false))]
     fn all_gather<'py>(
         &self,
@@ -228,7 +229,8 @@ impl Context {
         let dims = self.input(if x.is_none() { out.unwrap_or(x) } else { x })?.dims();
         let counts_of_op = elements(&counts, &dims)?;
         let shape = |dims: &[usize], _| Ok(with_first(counts.iter().sum(), dims.get(1..).unwrap_or(&[])));
-        self.new_or_out(x, out, group, shape, |src, dst| Op::AllGatherV { src, dst, counts: counts_of_op })
+        let make = |src, dst| Op::AllGatherV { src, dst, counts: counts_of_op.clone() };
+        self.new_or_out(x, out, group, shape, make)
     }
 
     /// The blocks along axis 0 that all ranks have for this one, in the order of the ranks: shape `[n * k, ..]`, as that of
@@ -257,7 +259,12 @@ impl Context {
         let dims = self.input(x)?.dims();
         let (send_counts, recv_counts) = (elements(&send, &dims)?, elements(&receive, &dims)?);
         let shape = |dims: &[usize], _| Ok(with_first(receive.iter().sum(), dims.get(1..).unwrap_or(&[])));
-        self.new_or_out(x, out, group, shape, |src, dst| Op::AllToAllV { src, send_counts, dst, recv_counts })
+        let counts = || (send_counts.clone(), recv_counts.clone());
+        let make = |src, dst| {
+            let (send_counts, recv_counts) = counts();
+            Op::AllToAllV { src, send_counts, dst, recv_counts }
+        };
+        self.new_or_out(x, out, group, shape, make)
     }
 
     /// Overwrites `x` with that of rank `root`, and returns it. An array of jax does not change, and the result is a new one.
@@ -308,12 +315,19 @@ impl Context {
         group: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
         let root = rank(root)?;
-        let is_root = self.ranks(out.py(), group)?.0 == root.index();
+        let (own, ranks) = self.ranks(out.py(), group)?;
+        let is_root = own == root.index();
         let src = x.filter(|_| is_root).map(|x| self.input(x)).transpose()?;
         if is_root && src.is_none() {
             return Err(PyTypeError::new_err("scatter: the root needs an array"));
         }
-        self.enqueue(out.py(), group, &[Op::Scatter { src, dst: Some(self.output(out)?), root }])?;
+        let dst = self.output(out)?;
+        // The root's own block stays where it is.
+        let is_own = |src: &disco::Tensor| {
+            src.elements() == dst.elements() * ranks && is_window(&dst, src, own * dst.elements())
+        };
+        let dst = (!src.as_ref().is_some_and(is_own)).then_some(dst);
+        self.enqueue(out.py(), group, &[Op::Scatter { src, dst, root }])?;
         Ok(out.clone())
     }
 

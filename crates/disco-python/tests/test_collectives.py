@@ -101,7 +101,7 @@ def test_outputs_that_share_memory_with_the_input(processes):
             lambda: ctx.all_reduce(x, out=x[:2]),
             lambda: ctx.all_reduce(x[:2], out=x),
             lambda: ctx.all_reduce(x.astype("f4"), out=np.zeros(4, "i4")),
-            lambda: ctx.all_gather(buffer[:2], out=buffer),
+            lambda: ctx.all_gather(buffer[1:3], out=buffer),
             lambda: ctx.reduce_scatter(buffer, out=buffer[:2]),
         ):
             try:
@@ -214,3 +214,25 @@ def test_arrays_of_another_byte_order_are_inputs_and_keep_it_as_arguments(proces
     for same, total, of_bytes in each(processes, run, x):
         assert same.dtype == x.dtype and same.tobytes() == x.tobytes()
         assert total.tolist() == [0, 3, 6] and of_bytes.tolist() == [3, 6]
+
+
+def test_ones_own_part_of_the_output_is_an_input_in_place(processes):
+    def run(ctx):
+        row, total = ctx.worker + 1.0, np.zeros(6)
+        gathered = np.zeros((3, 2))
+        gathered[ctx.worker] = row
+        ctx.all_gather(gathered[ctx.worker], out=gathered)
+        on_root = np.zeros((3, 2))
+        on_root[ctx.worker] = row
+        ctx.gather(on_root[ctx.worker], root=1, out=on_root)
+        start = [0, 1, 3][ctx.worker]
+        total[start : start + ctx.worker + 1] = row
+        ctx.all_gather_v(total[start : start + ctx.worker + 1], [1, 2, 3], out=total)
+        parts = np.arange(6.0)
+        part = ctx.scatter(parts, parts[4:] if ctx.worker == 2 else np.zeros(2), root=2)
+        return gathered.tolist(), on_root.tolist(), total.tolist(), part.tolist(), parts.tolist()
+
+    for worker, (gathered, on_root, total, part, parts) in enumerate(each(processes, run)):
+        assert gathered == [[1, 1], [2, 2], [3, 3]] and total == [1, 2, 2, 3, 3, 3]
+        assert worker != 1 or on_root == gathered
+        assert part == [2.0 * worker, 2.0 * worker + 1] and parts == list(range(6))

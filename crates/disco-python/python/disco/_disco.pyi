@@ -113,8 +113,8 @@ class Context:
     ) -> _Array:
         """This rank's block along axis 0 of the reduction of all ranks' `x`: shape `[n * k, ..]` to `[k, ..]` for `n` ranks."""
     def all_gather(self, x: _Array, *, out: _Array | None = None, group: bool = False) -> _Array:
-        """All ranks' `x`, stacked along a new axis 0: shape `[..]` to `[n, ..]` for `n` ranks. With `x=None`, rank `r`'s part is in
-        `out[r]` already.
+        """All ranks' `x`, stacked along a new axis 0: shape `[..]` to `[n, ..]` for `n` ranks. With `x=None` or `x=out[r]`, rank
+        `r`'s part is in `out[r]` already.
         """
     def all_gather_v(
         self, x: _Array, counts: Sequence[int], *, out: _Array | None = None, group: bool = False
