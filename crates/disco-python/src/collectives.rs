@@ -1,9 +1,9 @@
 //! How a worker's context runs operations on arrays: inputs, outputs and results.
 
-use disco::{CommunicatorExt as _, DType, Op, Reduction, Shape, WorkerContext};
-use pyo3::exceptions::PyValueError;
+use disco::{CommunicatorExt as _, DType, Op, OpKind, Reduction, Shape, WorkerContext};
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyFloat, PyInt, PyTuple};
+use pyo3::types::{PyComplex, PyFloat, PyInt, PyTuple};
 
 use crate::context::Context;
 use crate::errors;
@@ -36,23 +36,23 @@ impl Context {
     }
 
     /// An input: contiguous, copied if it is not.
-    pub(crate) fn input<'py>(&self, array: &Bound<'py, PyAny>) -> PyResult<disco::Tensor> {
-        Ok(tensor::contiguous(array, self.stream_argument()?, false)?.tensor)
+    pub(crate) fn input<'py>(&self, array: &Bound<'py, PyAny>) -> PyResult<Imported> {
+        tensor::contiguous(array, self.stream_argument()?, false)
     }
 
     /// An output: the memory of the array itself.
-    pub(crate) fn output(&self, array: &Bound<'_, PyAny>) -> PyResult<disco::Tensor> {
-        let Imported { tensor, is_read_only } = tensor::import(array, self.stream_argument()?)?;
+    pub(crate) fn output(&self, array: &Bound<'_, PyAny>) -> PyResult<Imported> {
+        let output = tensor::import(array, self.stream_argument()?)?;
         if tensor::library_of(array) == Some("jax") {
             return Err(PyValueError::new_err("arrays of jax do not change: leave `out` out, and take the result"));
         }
-        if is_read_only {
+        if output.is_read_only {
             return Err(PyValueError::new_err("the output is read-only"));
         }
-        if !tensor.is_contiguous() {
+        if !output.tensor.is_contiguous() {
             return Err(PyValueError::new_err("the output is not contiguous"));
         }
-        Ok(tensor)
+        Ok(output)
     }
 
     /// The result of an operation with one input and one output: `out` if it is given, else a new array of the input's
@@ -68,22 +68,37 @@ impl Context {
         let py = src.py();
         let is_in_place = src.is_none() || out.is_some_and(|out| out.is(src));
         if let (true, Some(out)) = (is_in_place, out) {
-            self.enqueue(py, in_group, &[op(None, self.output(out)?)])?;
+            let output = self.output(out)?;
+            let op = op(None, output.tensor);
+            check_complex(op.kind(), op.reduction(), output.is_complex)?;
+            self.enqueue(py, in_group, &[op])?;
             return Ok(out.clone());
         }
-        let input = self.input(src)?;
+        let Imported { tensor: input, is_complex, .. } = self.input(src)?;
         let (rank, ranks) = self.ranks(py, in_group)?;
         let dst = match out {
-            Some(out) => self.output(out)?,
-            None => self.new_tensor(py, input.dtype(), shape(&input.dims(), ranks)?)?,
+            Some(out) => {
+                let output = self.output(out)?;
+                if output.is_complex != is_complex {
+                    return Err(PyTypeError::new_err("the input or the output is complex, and the other is not"));
+                }
+                output.tensor
+            }
+            None => {
+                let mut dims = input.dims();
+                let parts = if is_complex { dims.pop() } else { None };
+                let shape = shape(&dims, ranks)?;
+                let extents: Vec<usize> = shape.iter().map(|&extent| extent as usize).chain(parts).collect();
+                self.new_tensor(py, input.dtype(), Shape::from(extents))?
+            }
         };
-        // The core refuses any other overlap.
         let separate = op(Some(input), dst.clone());
+        check_complex(separate.kind(), separate.reduction(), is_complex)?;
         let op = if is_own_part(&separate, rank, ranks) { op(None, dst.clone()) } else { separate };
         self.enqueue(py, in_group, &[op])?;
         match out {
             Some(out) => Ok(out.clone()),
-            None => self.result(src, dst),
+            None => self.result(src, dst, is_complex),
         }
     }
 
@@ -91,9 +106,16 @@ impl Context {
         self.with(|worker| detached(py, || worker.empty(dtype, shape)).map_err(|error| errors::raised(py, &error)))
     }
 
-    /// A new tensor as an array of the library of `like`.
-    pub(crate) fn result<'py>(&self, like: &Bound<'py, PyAny>, tensor: disco::Tensor) -> PyResult<Bound<'py, PyAny>> {
-        self.array(like.py(), tensor, tensor::library_of(like).unwrap_or("disco"))
+    /// A new tensor as an array of the library of `like`, of complex numbers if its last axis has their parts.
+    pub(crate) fn result<'py>(
+        &self,
+        like: &Bound<'py, PyAny>,
+        tensor: disco::Tensor,
+        is_complex: bool,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let library = tensor::library_of(like).unwrap_or("disco");
+        let array = self.array(like.py(), tensor, library)?;
+        if is_complex { tensor::to_complex(&array, library) } else { Ok(array) }
     }
 
     pub(crate) fn array<'py>(
@@ -134,6 +156,12 @@ impl Context {
             let tensor = reduce(disco::Tensor::from_vec(vec![x.extract::<i64>()?], 1))?;
             return Ok(Some(tensor.to_vec::<i64>().map_err(failed)?[0].into_pyobject(py)?.into_any()));
         }
+        if let Ok(complex) = x.cast::<PyComplex>() {
+            check_complex(OpKind::AllReduce, Some(reduction), true)?;
+            let tensor = reduce(disco::Tensor::from_vec(vec![complex.real(), complex.imag()], 2))?;
+            let parts = tensor.to_vec::<f64>().map_err(failed)?;
+            return Ok(Some(PyComplex::from_doubles(py, parts[0], parts[1]).into_any()));
+        }
         // A number of numpy, such as `numpy.float32`.
         if !x.hasattr("__dlpack__")? && x.hasattr("dtype")? {
             let array = py.import("numpy")?.getattr("asarray")?.call1((x,))?;
@@ -142,6 +170,17 @@ impl Context {
             return Ok(Some(found.get_item(PyTuple::empty(py))?));
         }
         Ok(None)
+    }
+}
+
+/// # Errors
+/// The operation reduces complex numbers in another way than each part for itself.
+pub(crate) fn check_complex(kind: OpKind, reduction: Option<Reduction>, is_complex: bool) -> PyResult<()> {
+    match reduction {
+        Some(reduction) if is_complex && !matches!(reduction, Reduction::Sum | Reduction::Avg) => {
+            Err(PyTypeError::new_err(format!("{kind}: complex numbers have the reductions sum and avg only")))
+        }
+        _ => Ok(()),
     }
 }
 

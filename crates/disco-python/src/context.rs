@@ -7,12 +7,12 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::thread::{self, ThreadId};
 
-use disco::{DType, Op, Shape, WorkerContext};
+use disco::{DType, Op, OpKind, Shape, WorkerContext};
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyFloat, PyInt};
+use pyo3::types::{PyComplex, PyDict, PyFloat, PyInt};
 
-use crate::collectives::is_window;
+use crate::collectives::{check_complex, is_window};
 use crate::errors;
 use crate::lock::detached;
 use crate::shapes::{blocks, elements, rank, reduction_of, with_first};
@@ -147,7 +147,7 @@ impl Context {
 
     /// The reduction of all ranks' `x`, on all ranks: an array of the same shape, or a number if `x` is one. With `out=x` in
     /// place. Reductions: `sum`, `prod`, `min`, `max`, `avg`; of rows along the last axis `disco.argmax`, `disco.logsumexp`,
-    /// `disco.top_k`.
+    /// `disco.top_k`. Complex numbers have `sum` and `avg`.
     #[pyo3(signature = (x, op = "sum", *, out = None, group = false))]
     fn all_reduce<'py>(
         &self,
@@ -157,7 +157,8 @@ impl Context {
         group: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
         let reduction = reduction_of(op)?;
-        if out.is_some() && (x.is_instance_of::<PyFloat>() || x.is_instance_of::<PyInt>()) {
+        let is_number = x.is_instance_of::<PyFloat>() || x.is_instance_of::<PyInt>() || x.is_instance_of::<PyComplex>();
+        if out.is_some() && is_number {
             return Err(PyTypeError::new_err("all_reduce: the result of a number is a number, which has no `out`"));
         }
         if let Some(result) = self.all_reduce_number(x, reduction, group)? {
@@ -179,8 +180,9 @@ impl Context {
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let (reduction, root) = (reduction_of(op)?, rank(root)?);
         if self.ranks(x.py(), group)?.0 != root.index() {
-            let src = Some(self.input(x)?);
-            self.enqueue(x.py(), group, &[Op::Reduce { src, dst: None, reduction, root }])?;
+            let input = self.input(x)?;
+            check_complex(OpKind::Reduce, Some(reduction), input.is_complex)?;
+            self.enqueue(x.py(), group, &[Op::Reduce { src: Some(input.tensor), dst: None, reduction, root }])?;
             return Ok(None);
         }
         let make = |src, dst| Op::Reduce { src, dst: Some(dst), reduction, root };
@@ -226,7 +228,7 @@ impl Context {
         out: Option<&Bound<'py, PyAny>>,
         group: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let dims = self.input(if x.is_none() { out.unwrap_or(x) } else { x })?.dims();
+        let dims = self.input(if x.is_none() { out.unwrap_or(x) } else { x })?.tensor.dims();
         let counts_of_op = elements(&counts, &dims)?;
         let shape = |dims: &[usize], _| Ok(with_first(counts.iter().sum(), dims.get(1..).unwrap_or(&[])));
         let make = |src, dst| Op::AllGatherV { src, dst, counts: counts_of_op.clone() };
@@ -256,7 +258,7 @@ impl Context {
         out: Option<&Bound<'py, PyAny>>,
         group: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let dims = self.input(x)?.dims();
+        let dims = self.input(x)?.tensor.dims();
         let (send_counts, recv_counts) = (elements(&send, &dims)?, elements(&receive, &dims)?);
         let shape = |dims: &[usize], _| Ok(with_first(receive.iter().sum(), dims.get(1..).unwrap_or(&[])));
         let counts = || (send_counts.clone(), recv_counts.clone());
@@ -273,17 +275,15 @@ impl Context {
         let root = rank(root)?;
         let is_root = self.ranks(x.py(), group)?.0 == root.index();
         // The root's elements are only read.
-        let dst = match (is_root, tensor::library_of(x)) {
-            (true, _) => self.input(x)?,
-            (false, Some("jax")) => {
-                let like = self.input(x)?;
-                self.new_tensor(x.py(), like.dtype(), like.shape().clone())?
-            }
-            (false, _) => self.output(x)?,
+        let is_new = !is_root && tensor::library_of(x) == Some("jax");
+        let given = if is_root || is_new { self.input(x)? } else { self.output(x)? };
+        let dst = if is_new {
+            self.new_tensor(x.py(), given.tensor.dtype(), given.tensor.shape().clone())?
+        } else {
+            given.tensor
         };
         self.enqueue(x.py(), group, &[Op::Broadcast { src: None, dst: dst.clone(), root }])?;
-        let is_new = !is_root && tensor::library_of(x) == Some("jax");
-        if is_new { self.result(x, dst) } else { Ok(x.clone()) }
+        if is_new { self.result(x, dst, given.is_complex) } else { Ok(x.clone()) }
     }
 
     /// All ranks' `x`, stacked along a new axis 0, on rank `root`; `None` on others.
@@ -297,7 +297,7 @@ impl Context {
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let root = rank(root)?;
         if self.ranks(x.py(), group)?.0 != root.index() {
-            let src = Some(self.input(x)?);
+            let src = Some(self.input(x)?.tensor);
             self.enqueue(x.py(), group, &[Op::Gather { src, dst: None, root }])?;
             return Ok(None);
         }
@@ -317,11 +317,11 @@ impl Context {
         let root = rank(root)?;
         let (own, ranks) = self.ranks(out.py(), group)?;
         let is_root = own == root.index();
-        let src = x.filter(|_| is_root).map(|x| self.input(x)).transpose()?;
+        let src = x.filter(|_| is_root).map(|x| self.input(x)).transpose()?.map(|input| input.tensor);
         if is_root && src.is_none() {
             return Err(PyTypeError::new_err("scatter: the root needs an array"));
         }
-        let dst = self.output(out)?;
+        let dst = self.output(out)?.tensor;
         // The root's own block stays where it is.
         let is_own = |src: &disco::Tensor| {
             src.elements() == dst.elements() * ranks && is_window(&dst, src, own * dst.elements())
@@ -334,13 +334,13 @@ impl Context {
     /// Sends `x` to a rank, which receives it.
     #[pyo3(signature = (x, to, *, group = false))]
     fn send(&self, x: &Bound<'_, PyAny>, to: usize, group: bool) -> PyResult<()> {
-        self.enqueue(x.py(), group, &[Op::Send { src: self.input(x)?, to: rank(to)? }])
+        self.enqueue(x.py(), group, &[Op::Send { src: self.input(x)?.tensor, to: rank(to)? }])
     }
 
     /// Receives into `out` from a rank, and returns it.
     #[pyo3(signature = (out, source, *, group = false))]
     fn receive<'py>(&self, out: &Bound<'py, PyAny>, source: usize, group: bool) -> PyResult<Bound<'py, PyAny>> {
-        self.enqueue(out.py(), group, &[Op::Recv { dst: self.output(out)?, from: rank(source)? }])?;
+        self.enqueue(out.py(), group, &[Op::Recv { dst: self.output(out)?.tensor, from: rank(source)? }])?;
         Ok(out.clone())
     }
 
@@ -353,9 +353,10 @@ impl Context {
         receives: Vec<(Bound<'_, PyAny>, usize)>,
         group: bool,
     ) -> PyResult<()> {
-        let send = |(x, to): &(Bound<'_, PyAny>, usize)| Ok(Op::Send { src: self.input(x)?, to: rank(*to)? });
-        let receive =
-            |(out, from): &(Bound<'_, PyAny>, usize)| Ok(Op::Recv { dst: self.output(out)?, from: rank(*from)? });
+        let send = |(x, to): &(Bound<'_, PyAny>, usize)| Ok(Op::Send { src: self.input(x)?.tensor, to: rank(*to)? });
+        let receive = |(out, from): &(Bound<'_, PyAny>, usize)| {
+            Ok(Op::Recv { dst: self.output(out)?.tensor, from: rank(*from)? })
+        };
         let ops = sends.iter().map(send).chain(receives.iter().map(receive)).collect::<PyResult<Vec<_>>>()?;
         self.enqueue(py, group, &ops)
     }

@@ -6,7 +6,7 @@ use std::ffi::{CStr, c_int, c_void};
 
 use disco::tensor::Storage;
 use disco::{DType, Device, DeviceKind, Shape};
-use disco_core::tensor::{DLManagedTensor, DLManagedTensorVersioned, DLTensor};
+use disco_core::tensor::{DLDataType, DLManagedTensor, DLManagedTensorVersioned, DLTensor};
 use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::intern;
@@ -212,6 +212,8 @@ unsafe fn taken(capsule: *mut ffi::PyObject, name: &CStr) -> *mut c_void {
 pub(crate) struct Imported {
     pub(crate) tensor: disco::Tensor,
     pub(crate) is_read_only: bool,
+    /// Whether elements are complex: then the tensor has another last axis, of the real and the imaginary part.
+    pub(crate) is_complex: bool,
 }
 
 /// The tensor of an object with DLPack. Its elements stay in place; `stream` is the stream that will use them.
@@ -221,7 +223,7 @@ pub(crate) struct Imported {
 pub(crate) fn import(array: &Bound<'_, PyAny>, stream: Option<i64>) -> PyResult<Imported> {
     let py = array.py();
     if let Ok(tensor) = array.cast::<Tensor>() {
-        return Ok(Imported { tensor: tensor.get().0.clone(), is_read_only: false });
+        return Ok(Imported { tensor: tensor.get().0.clone(), is_read_only: false, is_complex: false });
     }
     let method = array.getattr(intern!(py, "__dlpack__")).map_err(|_| {
         let name = array.get_type().qualname().map_or_else(|_| "the object".to_owned(), |name| name.to_string());
@@ -247,7 +249,7 @@ pub(crate) fn import(array: &Bound<'_, PyAny>, stream: Option<i64>) -> PyResult<
         Err(error) if error.is_instance_of::<PyBufferError>(py) => match (library_of(array), extension_of(array)) {
             (Some("numpy"), Some(dtype)) => {
                 let unsigned = array.call_method1("view", (format!("u{}", dtype.size()),))?;
-                let Imported { tensor, is_read_only } = import(&unsigned, stream)?;
+                let Imported { tensor, is_read_only, is_complex } = import(&unsigned, stream)?;
                 if !tensor.is_contiguous() {
                     return Err(error);
                 }
@@ -255,7 +257,8 @@ pub(crate) fn import(array: &Bound<'_, PyAny>, stream: Option<i64>) -> PyResult<
                 // SAFETY: `owner` keeps the elements.
                 let storage = unsafe { Storage::from_raw(tensor.data(), tensor.byte_len(), Device::CPU, owner) };
                 let tensor = disco::Tensor::from_storage(storage, dtype, tensor.shape().clone());
-                return Ok(Imported { tensor: tensor.map_err(|error| errors::raised(py, &error))?, is_read_only });
+                let tensor = tensor.map_err(|error| errors::raised(py, &error))?;
+                return Ok(Imported { tensor, is_read_only, is_complex });
             }
             _ => return Err(error),
         },
@@ -282,11 +285,55 @@ pub(crate) fn import(array: &Bound<'_, PyAny>, stream: Option<i64>) -> PyResult<
     if tensor.ndim > 0 && !tensor.strides.is_null() && needs_copy(tensor) {
         return Err(PyBufferError::new_err("the array is not contiguous: it has negative strides, or strides of 0"));
     }
+    let mut axes = (Vec::new(), Vec::new());
+    let parts = parts_of_complex(tensor, &mut axes);
     let owner = Box::new(Keeps { _capsule: capsule.into_any().unbind() });
-    // SAFETY: the tensor is valid as long as its capsule, which `owner` keeps.
-    let tensor = unsafe { disco::Tensor::from_dl_tensor(tensor, owner) };
-    let tensor = tensor.map_err(|error| PyBufferError::new_err(error.to_string()))?;
-    Ok(Imported { tensor, is_read_only })
+    // SAFETY: the tensor is valid as long as its capsule, which `owner` keeps; the parts are its elements, too.
+    let imported = unsafe { disco::Tensor::from_dl_tensor(parts.as_ref().unwrap_or(tensor), owner) };
+    let imported = imported.map_err(|error| PyBufferError::new_err(error.to_string()))?;
+    Ok(Imported { tensor: imported, is_read_only, is_complex: parts.is_some() })
+}
+
+/// The real and imaginary parts of a tensor of complex numbers, along a new last axis. `axes` holds the extents and the strides.
+fn parts_of_complex(tensor: &DLTensor, (shape, strides): &mut (Vec<i64>, Vec<i64>)) -> Option<DLTensor> {
+    const FLOAT: u8 = 2;
+    const COMPLEX: u8 = 5;
+    if tensor.dtype.code != COMPLEX {
+        return None;
+    }
+    let axes = usize::try_from(tensor.ndim).unwrap_or(0);
+    if axes > 0 {
+        // SAFETY: a valid tensor has so many extents.
+        shape.extend(unsafe { std::slice::from_raw_parts(tensor.shape, axes) });
+    }
+    shape.push(2);
+    let mut own_strides = std::ptr::null_mut();
+    if !tensor.strides.is_null() {
+        // SAFETY: and as many strides, if it has any.
+        strides.extend(unsafe { std::slice::from_raw_parts(tensor.strides, axes) }.iter().map(|stride| stride * 2));
+        strides.push(1);
+        own_strides = strides.as_mut_ptr();
+    }
+    let dtype = DLDataType { code: FLOAT, bits: tensor.dtype.bits / 2, lanes: tensor.dtype.lanes };
+    Some(DLTensor { dtype, ndim: tensor.ndim + 1, shape: shape.as_mut_ptr(), strides: own_strides, ..*tensor })
+}
+
+/// The complex numbers whose parts are the last axis of an array, which shares them if its library can.
+pub(crate) fn to_complex<'py>(parts: &Bound<'py, PyAny>, library: &str) -> PyResult<Bound<'py, PyAny>> {
+    let py = parts.py();
+    match library {
+        "torch" => py.import("torch")?.getattr("view_as_complex")?.call1((parts,)),
+        "jax" => {
+            let part = |index: usize| parts.get_item((py.Ellipsis(), index));
+            py.import("jax.lax")?.getattr("complex")?.call1((part(0)?, part(1)?))
+        }
+        _ => {
+            let shape: Vec<usize> = parts.getattr("shape")?.extract()?;
+            let bytes: usize = parts.getattr("itemsize")?.extract()?;
+            let complex = parts.call_method1("view", (format!("c{}", bytes * 2),))?;
+            complex.call_method1("reshape", (PyTuple::new(py, shape.split_last().map_or(&[][..], |(_, rest)| rest))?,))
+        }
+    }
 }
 
 /// The element type of an array whose elements are those of `ml_dtypes`.

@@ -29,6 +29,8 @@ pub(crate) fn encode(object: &Bound<'_, PyAny>) -> PyResult<Value> {
     }
     if let Some(library) = tensor::library_of(object) {
         match tensor::contiguous(object, None, true) {
+            // Complex numbers: the library pickles them.
+            Ok(imported) if imported.is_complex => {}
             Ok(imported) => {
                 // A thread worker gets the memory itself, and may write.
                 let tensor = if imported.is_read_only {
@@ -183,7 +185,11 @@ fn plain_at(object: &Bound<'_, PyAny>, depth: usize) -> PyResult<Value> {
         return Ok(value);
     }
     if object.hasattr("__dlpack__")? {
-        return Ok(Value::Tensor(tensor::contiguous(object, None, false)?.tensor));
+        let imported = tensor::contiguous(object, None, false)?;
+        if imported.is_complex {
+            return Err(PyTypeError::new_err("complex numbers have no form in other languages; pass their parts"));
+        }
+        return Ok(Value::Tensor(imported.tensor));
     }
     if let Ok(items) = object.cast::<PyDict>() {
         let pair = |(key, value): (Bound<'_, PyAny>, Bound<'_, PyAny>)| Ok((plain(&key)?, plain(&value)?));

@@ -236,3 +236,63 @@ def test_ones_own_part_of_the_output_is_an_input_in_place(processes):
         assert gathered == [[1, 1], [2, 2], [3, 3]] and total == [1, 2, 2, 3, 3, 3]
         assert worker != 1 or on_root == gathered
         assert part == [2.0 * worker, 2.0 * worker + 1] and parts == list(range(6))
+
+
+def test_complex_numbers_have_all_operations_whose_result_is_that_of_their_parts(processes):
+    def run(ctx, x):
+        out, received = np.zeros_like(x), np.zeros_like(x)
+        ctx.exchange([(x, (ctx.worker + 1) % 3)], [(received, (ctx.worker - 1) % 3)])
+        errors = []
+        for wrong in (
+            lambda: ctx.all_reduce(x, "prod"),
+            lambda: ctx.reduce(x, "max"),
+            lambda: ctx.all_reduce(1j, "min"),
+            lambda: ctx.all_reduce(x, out=np.zeros((*x.shape, 2), x.real.dtype)),
+        ):
+            try:
+                wrong()
+            except TypeError as error:
+                errors.append(str(error))
+        found = {
+            "all_reduce": ctx.all_reduce(x),
+            "all_reduce out": ctx.all_reduce(x, out=out),
+            "all_reduce strided": ctx.all_reduce(x[:, ::-1])[:, ::-1],
+            "all_reduce avg": ctx.all_reduce(x, "avg") * 3,
+            "reduce": ctx.reduce(x, root=1),
+            "reduce_scatter": ctx.reduce_scatter(x),
+            "all_gather": ctx.all_gather(x),
+            "all_gather_v": ctx.all_gather_v(x[: ctx.worker + 1], [1, 2, 3]),
+            "broadcast": ctx.broadcast(x.copy(), root=1),
+            "number": ctx.all_reduce(1 + 2j),
+            "scalar": ctx.all_reduce(x[0, 1]),
+            "no axis": ctx.all_reduce(np.array(x[0, 1])),
+            "empty": ctx.all_reduce(x[:0]),
+            "received": received,
+        }
+        return x, found, errors
+
+    for dtype in ("c16", "c8"):
+        xs = [(x * (1 + 2j)).astype(dtype) for x in inputs()]
+        total = np.sum(xs, axis=0)
+        for worker, (same, found, errors) in enumerate(each(processes, run, processes.put_each(xs))):
+            expected = {
+                **dict.fromkeys(("all_reduce", "all_reduce out", "all_reduce strided", "all_reduce avg"), total),
+                "reduce": total if worker == 1 else None,
+                "reduce_scatter": total[2 * worker : 2 * worker + 2],
+                "all_gather": np.stack(xs),
+                "all_gather_v": np.concatenate([xs[0][:1], xs[1][:2], xs[2][:3]]),
+                "broadcast": xs[1],
+                "no axis": np.array(total[0, 1]),
+                "empty": total[:0],
+                "received": xs[worker - 1],
+            }
+            assert np.array_equal(same, xs[worker]) and found.pop("number") == 3 + 6j
+            for name, value in expected.items():
+                assert np.array_equal(found[name], value), name
+                assert value is None or (found[name].dtype, found[name].shape) == (np.dtype(dtype), value.shape), name
+            # numpy's numbers of double precision are numbers of Python, too.
+            assert found["scalar"] == total[0, 1] and type(found["scalar"]) is {"c16": complex, "c8": np.complex64}[dtype]
+            assert errors[:3] == [
+                f"{name}: complex numbers have the reductions sum and avg only" for name in ("all_reduce", "reduce", "all_reduce")
+            ]
+            assert "complex, and the other is not" in errors[3]

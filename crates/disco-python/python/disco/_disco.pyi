@@ -102,7 +102,7 @@ class Context:
     ) -> _Array:
         """The reduction of all ranks' `x`, on all ranks: an array of the same shape, or a number if `x` is one. With `out=x` in
         place. Reductions: `sum`, `prod`, `min`, `max`, `avg`; of rows along the last axis `disco.argmax`, `disco.logsumexp`,
-        `disco.top_k`.
+        `disco.top_k`. Complex numbers have `sum` and `avg`.
         """
     def reduce(
         self, x: _Array, op: _Reduction = "sum", *, root: int = 0, out: _Array | None = None, group: bool = False
