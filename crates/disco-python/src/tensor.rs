@@ -18,7 +18,8 @@ use crate::errors;
 const UNVERSIONED: &CStr = c"dltensor";
 const VERSIONED: &CStr = c"dltensor_versioned";
 
-/// Elements on a device, for libraries with DLPack: `numpy.from_dlpack(tensor)` shares them.
+/// Elements on a device, for libraries with DLPack: `numpy.from_dlpack(tensor)` shares them. The functions of numpy take a tensor
+/// in host memory as an array.
 #[pyclass(frozen, module = "disco._disco")]
 pub(crate) struct Tensor(pub(crate) disco::Tensor);
 
@@ -59,16 +60,10 @@ impl Tensor {
         dtype: Option<&Bound<'py, PyAny>>,
         copy: Option<bool>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let array = to_library(slf, "numpy")?;
-        match (dtype, copy) {
-            (None, Some(true)) => array.call_method0("copy"),
-            (None, _) => Ok(array),
-            (Some(dtype), copy) => {
-                let named = PyDict::new(slf.py());
-                named.set_item("copy", copy.unwrap_or(false))?;
-                array.call_method("astype", (dtype,), Some(&named))
-            }
-        }
+        let named = PyDict::new(slf.py());
+        named.set_item("dtype", dtype)?;
+        named.set_item("copy", copy)?;
+        slf.py().import("numpy")?.getattr("array")?.call((to_library(slf, "numpy")?,), Some(&named))
     }
 
     /// `(device type, ordinal)` of DLPack.
@@ -107,26 +102,11 @@ impl Tensor {
         unsafe { Bound::from_owned_ptr_or_err(py, capsule) }
     }
 
-    /// The bytes of a host tensor, for pickles.
-    ///
-    /// # Safety
-    /// Python calls it with a valid pointer.
-    unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
-        let tensor = &slf.get().0;
-        if !tensor.device().is_host() || !tensor.is_contiguous() {
-            return Err(PyBufferError::new_err("only contiguous tensors in host memory have a buffer"));
-        }
-        let (pointer, bytes) = (tensor.data(), tensor.byte_len());
-        // SAFETY: the memory lives as long as the tensor, to which the call keeps a reference in `view`.
-        let filled = unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), pointer.cast(), bytes as isize, 0, flags) };
-        if filled == 0 { Ok(()) } else { Err(PyErr::fetch(slf.py())) }
-    }
-
     /// With protocol 5 the elements lie beside the pickle.
     fn __reduce_ex__<'py>(slf: &Bound<'py, Self>, protocol: u32) -> PyResult<Bound<'py, PyTuple>> {
         let py = slf.py();
         let (module, name) = if protocol >= 5 { ("pickle", "PickleBuffer") } else { ("builtins", "bytes") };
-        let elements = py.import(module)?.getattr(name)?.call1((slf,))?;
+        let elements = py.import(module)?.getattr(name)?.call1((Elements(slf.get().0.clone()),))?;
         let restored = py.get_type::<Self>().getattr("_restored")?;
         let shape = slf.get().shape(py)?;
         (restored, (elements, slf.get().dtype(), shape)).into_pyobject(py)
@@ -144,6 +124,27 @@ impl Tensor {
     fn __repr__(&self) -> String {
         let shape = self.0.dims();
         format!("<disco.Tensor {} {shape:?} on {}>", self.dtype(), self.0.device())
+    }
+}
+
+/// The bytes of a host tensor, for pickles and for numpy. A tensor itself has no buffer: libraries would take it for an array of
+/// bytes.
+#[pyclass(frozen, module = "disco._disco")]
+pub(crate) struct Elements(pub(crate) disco::Tensor);
+
+#[pymethods]
+impl Elements {
+    /// # Safety
+    /// Python calls it with a valid pointer.
+    unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
+        let tensor = &slf.get().0;
+        if !tensor.device().is_host() || !tensor.is_contiguous() {
+            return Err(PyBufferError::new_err("only contiguous tensors in host memory have a buffer"));
+        }
+        let (pointer, bytes) = (tensor.data(), tensor.byte_len());
+        // SAFETY: the memory lives as long as the tensor, to which the call keeps a reference in `view`.
+        let filled = unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), pointer.cast(), bytes as isize, 0, flags) };
+        if filled == 0 { Ok(()) } else { Err(PyErr::fetch(slf.py())) }
     }
 }
 
@@ -391,6 +392,7 @@ pub(crate) fn to_library<'py>(tensor: &Bound<'py, Tensor>, library: &str) -> PyR
 /// A host tensor as an array of numpy that shares the elements and can be written to, whatever its version knows of DLPack.
 fn to_numpy<'py>(tensor: &Bound<'py, Tensor>) -> PyResult<Bound<'py, PyAny>> {
     let numpy = tensor.py().import("numpy")?;
+    let elements = Elements(tensor.get().0.clone());
     let (shape, dtype) = (PyTuple::new(tensor.py(), tensor.get().0.dims())?, long_name(tensor.get().0.dtype()));
     if matches!(tensor.get().0.dtype(), DType::BF16 | DType::F8E4M3 | DType::F8E5M2) {
         // It tells numpy of these elements.

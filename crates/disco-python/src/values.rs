@@ -10,7 +10,7 @@ use pyo3::exceptions::{PyBufferError, PyOverflowError, PyTypeError, PyValueError
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
 
-use crate::tensor::{self, Tensor};
+use crate::tensor::{self, Elements, Tensor};
 
 /// The first item of an array that stands for one object: no list of a program begins with it by chance.
 const MARK: i64 = 0x6469_7363_6f2e_7079;
@@ -134,7 +134,11 @@ fn decode_marked<'py>(py: Python<'py>, kind: i64, rest: &[Value]) -> PyResult<Bo
     match (kind, rest) {
         (ARRAY, [Value::Str(library), Value::Tensor(tensor)]) => tensor::as_array(py, tensor.clone(), library),
         (PICKLE, [Value::Bytes(pickled), buffers @ ..]) => {
-            let buffers = buffers.iter().map(|buffer| decode(py, buffer)).collect::<PyResult<Vec<_>>>()?;
+            let elements = |buffer: &Value| match buffer {
+                Value::Tensor(tensor) => Ok(Elements(tensor.clone())),
+                other => Err(PyTypeError::new_err(format!("{} is no buffer of a pickle", other.kind()))),
+            };
+            let buffers = buffers.iter().map(elements).collect::<PyResult<Vec<_>>>()?;
             py.import("disco._values")?.getattr("load")?.call1((PyBytes::new(py, pickled), buffers))
         }
         (REFUSED, [Value::Str(text)]) => Err(PyTypeError::new_err(text.to_string())),

@@ -273,3 +273,22 @@ def test_a_wait_that_has_passed_its_limit_goes_on(processes):
                 limits += 1
     assert limits > 3
     assert processes.call(lambda ctx: ctx.state["sent"]).get_all() == [3, 3, 3]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int16", "bool", "bfloat16"])
+def test_numpy_takes_the_elements_of_a_tensor(s, dtype):
+    if dtype == "bfloat16":
+        pytest.importorskip("ml_dtypes")
+
+    def read(ctx, x):
+        x.numpy()[:] = [1, 0, 1]
+        array = np.asarray(x)
+        array[1] = 1
+        return [array, np.array(x), np.asarray(x, "f8"), np.stack([x, x])[0]], float(np.sum(x)), float(np.mean(x))
+
+    x = s.call(lambda ctx: ctx.empty(3, dtype, library="disco"))
+    arrays, total, mean = s.call(read, x).get()
+    assert [str(array.dtype) for array in arrays] == [dtype, dtype, "float64", dtype]
+    assert all(array.tolist() == [1, 1, 1] for array in arrays) and (total, mean) == (3, 1)
+    with pytest.raises(ValueError, match="copy"):
+        np.array(x.get(), "f8", copy=False)

@@ -29,7 +29,9 @@ class Waits:
 
 @final
 class Tensor:
-    """Elements on a device, for libraries with DLPack: `numpy.from_dlpack(tensor)` shares them."""
+    """Elements on a device, for libraries with DLPack: `numpy.from_dlpack(tensor)` shares them. The functions of numpy take a tensor
+    in host memory as an array.
+    """
     @property
     def shape(self) -> tuple[int, ...]:
         """Extents."""
@@ -57,8 +59,6 @@ class Tensor:
     def __reduce_ex__(self, protocol: SupportsIndex, /) -> Any: ...
     @staticmethod
     def _restored(elements: Any, dtype: str, shape: tuple[int, ...]) -> Tensor: ...
-    def __buffer__(self, flags: int, /) -> memoryview: ...
-    def __release_buffer__(self, buffer: memoryview, /) -> None: ...
 
 @final
 class Context:
