@@ -11,7 +11,7 @@ use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyCapsule, PyDict, PyTuple};
+use pyo3::types::{PyCapsule, PyDict, PyTuple, PyType};
 
 use crate::errors;
 
@@ -220,11 +220,16 @@ pub(crate) struct Imported {
 /// The tensor of an object with DLPack. Its elements stay in place; `stream` is the stream that will use them.
 ///
 /// # Errors
-/// The object has no DLPack, or its elements can't be lent: `BufferError` of its library.
+/// The object has no DLPack, or a mask, or its elements can't be lent: `BufferError` of its library.
 pub(crate) fn import(array: &Bound<'_, PyAny>, stream: Option<i64>) -> PyResult<Imported> {
     let py = array.py();
     if let Ok(tensor) = array.cast::<Tensor>() {
         return Ok(Imported { tensor: tensor.get().0.clone(), is_read_only: false, is_complex: false });
+    }
+    if is_masked(array) {
+        return Err(PyTypeError::new_err(
+            "a masked array is refused, because its mask would be ignored: pass `x.filled(value)`",
+        ));
     }
     let method = array.getattr(intern!(py, "__dlpack__")).map_err(|_| {
         let name = array.get_type().qualname().map_or_else(|_| "the object".to_owned(), |name| name.to_string());
@@ -359,9 +364,18 @@ struct Keeps {
     _capsule: Py<PyAny>,
 }
 
-/// The name of the library of an array, if its elements can be lent.
+/// The name of the library of an array, whose class may be derived from the library's, as `numpy.memmap` and
+/// `torch.nn.Parameter` are.
 pub(crate) fn library_of(array: &Bound<'_, PyAny>) -> Option<&'static str> {
-    let class = array.get_type();
+    plain_library_of(array).or_else(|| classes_of(array).find_map(|class| library_of_class(&class)))
+}
+
+/// As [`library_of`], only for arrays of the library's own class: they are no more than their elements.
+pub(crate) fn plain_library_of(array: &Bound<'_, PyAny>) -> Option<&'static str> {
+    library_of_class(&array.get_type())
+}
+
+fn library_of_class(class: &Bound<'_, PyType>) -> Option<&'static str> {
     let module = class.module().ok()?;
     let module = module.to_str().ok()?;
     let name = class.name().ok()?;
@@ -369,10 +383,24 @@ pub(crate) fn library_of(array: &Bound<'_, PyAny>) -> Option<&'static str> {
         ("numpy", "ndarray") => Some("numpy"),
         ("torch", "Tensor") => Some("torch"),
         ("cupy", "ndarray") => Some("cupy"),
-        ("jaxlib" | "jax", _) if array.hasattr("__dlpack__").unwrap_or(false) => Some("jax"),
+        ("jaxlib" | "jax", _) if class.hasattr("__dlpack__").unwrap_or(false) => Some("jax"),
         ("disco", "Tensor") => Some("disco"),
         _ => None,
     }
+}
+
+/// The classes of an object, from its own to the most general one.
+fn classes_of<'py>(object: &Bound<'py, PyAny>) -> impl Iterator<Item = Bound<'py, PyType>> {
+    object.get_type().mro().into_iter().filter_map(|class| class.cast_into().ok())
+}
+
+/// Whether some elements of an array of numpy do not count.
+fn is_masked(array: &Bound<'_, PyAny>) -> bool {
+    let is_masked = |class: Bound<'_, PyType>| {
+        let of_numpy = class.module().is_ok_and(|module| module.to_string().starts_with("numpy."));
+        of_numpy && class.name().is_ok_and(|name| name == "MaskedArray")
+    };
+    plain_library_of(array).is_none() && classes_of(array).any(is_masked)
 }
 
 /// A tensor as an array of a library, which shares the elements.
@@ -405,7 +433,7 @@ fn to_numpy<'py>(tensor: &Bound<'py, Tensor>) -> PyResult<Bound<'py, PyAny>> {
     if tensor.get().0.elements() == 0 {
         return numpy.getattr("empty")?.call1((shape, dtype));
     }
-    numpy.getattr("frombuffer")?.call1((tensor, dtype))?.call_method1("reshape", (shape,))
+    numpy.getattr("frombuffer")?.call1((elements, dtype))?.call_method1("reshape", (shape,))
 }
 
 /// As [`to_library`], of a tensor that is no object yet.

@@ -27,7 +27,7 @@ pub(crate) fn encode(object: &Bound<'_, PyAny>) -> PyResult<Value> {
     if let Some(value) = simple(object)? {
         return Ok(value);
     }
-    if let Some(library) = tensor::library_of(object) {
+    if let Some(library) = tensor::plain_library_of(object) {
         match tensor::contiguous(object, None, true) {
             // Complex numbers: the library pickles them.
             Ok(imported) if imported.is_complex => {}

@@ -296,3 +296,47 @@ def test_complex_numbers_have_all_operations_whose_result_is_that_of_their_parts
                 f"{name}: complex numbers have the reductions sum and avg only" for name in ("all_reduce", "reduce", "all_reduce")
             ]
             assert "complex, and the other is not" in errors[3]
+
+
+def test_arrays_of_derived_classes_give_arrays_of_the_library(processes, tmp_path):
+    path = str(tmp_path / "x.npy")
+    np.save(path, np.arange(6.0).reshape(3, 2))
+
+    def run(ctx):
+        mapped = np.load(path, mmap_mode="r")
+        rows = np.rec.array(mapped[0])
+        inputs = [mapped, mapped.T, np.asmatrix(mapped), rows]
+        found = [ctx.all_reduce(x) for x in inputs]
+        return [(type(x), type(y), (2 * x + y).tolist()) for x, y in zip(inputs, found)], type(ctx.all_gather(mapped))
+
+    for found, gathered in each(processes, run):
+        x = np.arange(6.0).reshape(3, 2)
+        assert [kind for kind, _, _ in found] == [np.memmap, np.memmap, np.matrix, np.recarray]
+        assert {kind for _, kind, _ in found} == {gathered} == {np.ndarray}
+        assert [y for _, _, y in found] == [(5 * y).tolist() for y in (x, x.T, x, x[0])]
+
+
+def test_a_masked_array_is_refused_because_its_mask_would_be_ignored(processes):
+    def run(ctx):
+        masked, plain, errors = np.ma.masked_array([1.0, 777.0], mask=[0, 1]), np.ones(2), []
+        for wrong in (
+            lambda: ctx.all_reduce(masked),
+            lambda: ctx.all_reduce(plain, out=masked),
+            lambda: ctx.broadcast(masked),
+            lambda: ctx.send(masked, 0),
+        ):
+            try:
+                wrong()
+                errors.append(None)
+            except TypeError as error:
+                errors.append(str(error))
+        return errors
+
+    errors = each(processes, run)[0]
+    assert len(errors) == 4 and all("its mask would be ignored" in (error or "") for error in errors), errors
+    masked = np.ma.masked_array([1.0, 777.0], mask=[0, 1])
+    with pytest.raises(TypeError, match="its mask would be ignored"):
+        processes["disco.all_reduce"](masked)
+    # As an object, it keeps its mask.
+    back = processes.put(masked).get()
+    assert type(back) is np.ma.MaskedArray and back.mask.tolist() == [False, True] and back.sum() == 1
