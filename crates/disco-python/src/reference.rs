@@ -14,7 +14,8 @@ use crate::forks::forks;
 use crate::operation::Operation;
 use crate::values;
 
-/// A handle to one object on each worker. Dropping it frees the objects.
+/// A handle to one object on each worker. Dropping it frees the objects. It is no sequence: `split` makes handles to the items
+/// of a result.
 #[pyclass(frozen, module = "disco._disco")]
 pub(crate) struct Ref {
     core: Arc<Core>,
@@ -113,6 +114,14 @@ impl Ref {
     /// The object of one worker, to `get` or `await`.
     fn __getitem__(slf: &Bound<'_, Self>, worker: i64) -> PyResult<Part> {
         Ok(Part { of: slf.clone().unbind(), worker: slf.get().worker(worker)? })
+    }
+
+    /// Else Python would take the numbers of the workers for those of items.
+    fn __iter__(&self) -> PyResult<()> {
+        Err(PyTypeError::new_err(
+            "a handle has no items to iterate over: `split(n)` makes handles to the n items of each worker's result, `get_all()` \
+             returns the results of all workers, and `ref[i]` is that of worker i",
+        ))
     }
 
     /// The objects of all workers, for asyncio.

@@ -89,6 +89,16 @@ def test_a_wrong_split_is_an_error_of_its_handles_only(processes):
     assert processes.put((1, 2)).split(2)[1].get() == 2
 
 
+def test_a_handle_is_not_unpacked_into_the_results_of_workers(processes):
+    ref = processes.put((1, 2, 3))
+    for wrong in (lambda: [*ref], lambda: iter(ref)):
+        with pytest.raises(TypeError, match=r"a handle has no items to iterate over: `split\(n\)` makes handles"):
+            wrong()
+    with pytest.raises(TypeError, match="split"):
+        a, b, c = ref
+    assert [item.get() for item in ref.split(3)] == [1, 2, 3] and ref[2].get() == (1, 2, 3)
+
+
 def test_a_failure_that_nobody_has_waited_for_is_raised_at_the_end(kind):
     with pytest.raises(disco.WorkerError, match="Custom: bad"):
         with started(kind) as s:

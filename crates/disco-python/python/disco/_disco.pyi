@@ -157,7 +157,9 @@ class Context:
 
 @final
 class Ref(Generic[_T_co]):
-    """A handle to one object on each worker. Dropping it frees the objects."""
+    """A handle to one object on each worker. Dropping it frees the objects. It is no sequence: `split` makes handles to the items
+    of a result.
+    """
     @property
     def register(self) -> int:
         """The number of the register, for messages."""
