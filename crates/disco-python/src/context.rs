@@ -14,6 +14,7 @@ use pyo3::types::{PyComplex, PyDict, PyFloat, PyInt};
 
 use crate::collectives::{check_complex, is_window};
 use crate::errors;
+use crate::forks::is_child_of_worker;
 use crate::lock::detached;
 use crate::shapes::{blocks, elements, rank, reduction_of, with_first};
 use crate::tensor;
@@ -61,10 +62,15 @@ impl Context {
     /// Runs `work` with the worker.
     ///
     /// # Errors
-    /// The call is over, or another thread asks.
+    /// The call is over, or another thread or the child of a fork asks.
     pub(crate) fn with<T>(&self, work: impl FnOnce(&mut WorkerContext) -> PyResult<T>) -> PyResult<T> {
         if thread::current().id() != self.thread {
             return Err(PyRuntimeError::new_err("a worker's context belongs to the thread that runs the function"));
+        }
+        if is_child_of_worker() {
+            return Err(PyRuntimeError::new_err(
+                "this process was forked by a worker function, and the worker's context stays with the parent",
+            ));
         }
         let pointer = self.worker.swap(ptr::null_mut(), Ordering::Relaxed);
         // SAFETY: `lend` got an exclusive reference that lasts until the drop of `Lent`, this is its thread, and while the

@@ -10,6 +10,7 @@ use pyo3::types::{PyDict, PyTuple};
 
 use crate::context::Context;
 use crate::errors::PythonError;
+use crate::forks::end_child;
 use crate::lock::attached;
 use crate::tensor::Tensor;
 use crate::values;
@@ -49,7 +50,10 @@ fn call(function: &Rc<Defined>, ctx: &mut WorkerContext, args: &Args<'_>) -> Res
             let kwargs = if names.is_empty() { None } else { Some(&kwargs) };
             kept(&callable.bind(py).call(given, kwargs)?)
         };
+        // Code of the arguments may have forked, too.
+        end_child(py, None);
         let result = result();
+        end_child(py, result.as_ref().err());
         drop(lent);
         result.map_err(|error| PythonError::of(py, &error).into())
     })

@@ -1,28 +1,27 @@
 //! The interpreter's lock: the only place that takes it.
 
-use std::cell::Cell;
 use std::thread;
 
 use pyo3::prelude::*;
 
+use crate::forks::{end_child, is_worker, note_worker};
 use crate::options::block_interrupts;
-
-thread_local! {
-    /// Whether this thread executes commands.
-    static IS_WORKER: Cell<bool> = const { Cell::new(false) };
-}
 
 /// Runs `work` with the interpreter's lock, on the thread of a worker that executes a command.
 #[expect(clippy::disallowed_methods, reason = "the one place")]
 pub(crate) fn attached<T>(work: impl for<'py> FnOnce(Python<'py>) -> T) -> T {
-    IS_WORKER.set(true);
-    Python::attach(work)
+    note_worker();
+    Python::attach(|py| {
+        let result = work(py);
+        end_child(py, None);
+        result
+    })
 }
 
 /// Drops what may be the end of a session, and then waits for its workers, which may wait for the interpreter's lock.
 #[expect(clippy::disallowed_methods, reason = "the one place")]
 pub(crate) fn dropped(value: impl Send + 'static) {
-    if IS_WORKER.get() {
+    if is_worker() {
         // The interpreter frees an object on whatever thread runs; a worker can't wait for itself.
         let end = move || {
             block_interrupts();

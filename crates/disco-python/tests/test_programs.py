@@ -413,3 +413,37 @@ def test_sessions_and_handles_have_a_repr_after_a_fork(tmp_path):
     before, after = out.splitlines()
     assert before.startswith("[<disco._session.Session of 2 workers>, <disco.Part of register"), before
     assert after == before.replace("2 workers", "another process") and after.endswith("in worker 1>]"), after
+
+
+def test_the_child_of_a_fork_in_a_worker_function_ends_and_the_parent_is_the_worker(tmp_path):
+    out, err = output(
+        tmp_path,
+        """
+        def fork(ctx, how):
+            child = os.fork()
+            if child == 0:
+                if how == "raises":
+                    raise ValueError("of the child")
+                if how == "exits":
+                    sys.exit(5)
+                if how == "reduces":
+                    ctx.all_reduce(1)
+                print("child", how)
+                return 0
+            return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+        class Forks:
+            def __reduce__(self):
+                return fork, (None, "pickles")
+
+        with disco.session(processes=2, backend="local") as s:
+            pids = sleep(s, 0).get_all()
+            print([s.call(fork, how).get_all() for how in ("returns", "raises", "exits", "reduces")])
+            print(s.call(lambda ctx, status: status, Forks()).get_all())
+            print([sleep(s, 0).get_all() == pids for _ in range(4)], s.call(lambda ctx: ctx.all_reduce(1)).get_all())
+        """,
+    )
+    lines = out.splitlines()
+    assert [line for line in lines if "child" not in line] == ["[[0, 0], [1, 1], [5, 5], [1, 1]]", "[0, 0]", f"{4 * [True]} [2, 2]"]
+    assert sum("child returns" in line for line in lines) == sum("child pickles" in line for line in lines) == 2
+    assert err.count("ValueError: of the child") == 2 and err.count("context stays with the parent") == 2

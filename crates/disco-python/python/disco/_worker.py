@@ -8,7 +8,8 @@ import signal
 import sys
 import threading
 import time
-from typing import Any
+import traceback
+from typing import Any, NoReturn
 
 #: Seconds that a worker whose session is over waits for its threads.
 THREADS_LIMIT = 5.0
@@ -82,6 +83,19 @@ def _end_despite_threads(status: int) -> None:
     text = f"disco: the worker ends while threads of its functions still run: {', '.join(others)}; join them, or make them daemons"
     print(text, file=sys.stderr, flush=True)
     sys.stdout.flush()
+    os._exit(status)
+
+
+def end_child(error: BaseException | None) -> NoReturn:
+    """Ends this process, the child of a fork in a worker function, as Python ends a program."""
+    status = 0
+    if isinstance(error, SystemExit) and (error.code is None or isinstance(error.code, int)):
+        status = error.code or 0
+    elif error is not None:
+        status = 1
+        traceback.print_exception(error)
+    sys.stdout.flush()
+    sys.stderr.flush()
     os._exit(status)
 
 
