@@ -292,3 +292,65 @@ def test_numpy_takes_the_elements_of_a_tensor(s, dtype):
     assert all(array.tolist() == [1, 1, 1] for array in arrays) and (total, mean) == (3, 1)
     with pytest.raises(ValueError, match="copy"):
         np.array(x.get(), "f8", copy=False)
+
+
+def test_a_result_does_not_change_the_class_that_the_program_has_made(s):
+    class Counted:
+        count, factor = 0, 1
+
+        def __init__(self):
+            Counted.count += 1
+
+        def scaled(self):
+            return Counted.factor
+
+    class Failure(Exception):
+        code = 1
+
+    def fail(ctx):
+        raise Failure("bad")
+
+    made = s.call(lambda ctx: Counted())
+    (first,) = {type(each) for each in made.get_all()}
+    with pytest.raises(disco.WorkerError) as raised:
+        s.call(fail).get()
+    assert first is Counted and type(raised.value.__cause__) is Failure
+    s.recover()
+    before = Counted.count
+    Counted.factor, Counted.scaled, Counted.extra, Failure.code = 2, lambda self: "new", 5, 2
+    Counted()
+    assert made.get().scaled() == "new"
+    with pytest.raises(disco.WorkerError):
+        s.call(fail).get()
+    assert (Counted.count, Counted.factor, Counted.extra, Failure.code) == (before + 1, 2, 5, 2)
+    s.recover()
+    # The program's changes still reach the workers, with its objects.
+    assert s.call(lambda ctx, x: (type(x).factor, x.scaled()), Counted()).get() == (2, "new")
+
+
+def test_objects_of_local_classes_with_slots_come_back(s):
+    class Base:
+        __slots__ = ("a", "__hidden")
+
+        def __init__(self, a):
+            self.a, self.__hidden = a, -a
+
+        def hidden(self):
+            return self.__hidden
+
+    class Derived(Base):
+        __slots__ = "b"
+
+    @dataclasses.dataclass(slots=True)
+    class Data:
+        a: int
+        b: list
+
+    def change(ctx, x, y):
+        x.a, x.b = x.a + 1, hasattr(x, "__dict__")
+        return x, y, Data(4, [5])
+
+    x, y, z = s.call(change, Derived(3), Data(1, [2])).get()
+    assert (type(x), x.a, x.b, x.hidden()) == (Derived, 4, False, -3)
+    assert (y, z) == (Data(1, [2]), Data(4, [5])) and not hasattr(y, "__dict__")
+    assert Base(7).hidden() == -7

@@ -341,9 +341,9 @@ def describe(error: BaseException, limit: int) -> tuple[str, str, str, str | Non
     """Type, text, traceback and pickle of an exception, on the worker."""
 
     def dumps(error: BaseException) -> bytes:
-        import cloudpickle
+        from . import _by_value
 
-        return cast(bytes, cloudpickle.dumps(error, protocol=5))
+        return _by_value.dumps(error)
 
     name, text, _, pickled = _described(error, dumps, limit)
     trace = "".join(_traceback.format_exception(error))

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import builtins
-import collections
 import functools
 import inspect
-import io
 import os
 import sys
 import types
@@ -101,7 +99,9 @@ def describe(function: Callable[..., Any]) -> tuple[Any, list[Name]]:
             return ("import", module, name), []
     seen: dict[int, Any] = {}
     names = list(_names_of(function, module, seen))
-    return ("value", _pickled(function), _versions(), _sources_of(seen.values())), names
+    from ._by_value import dumps
+
+    return ("value", dumps(function), _versions(), _sources_of(seen.values())), names
 
 
 def _is_by_value(module: str) -> bool:
@@ -109,24 +109,6 @@ def _is_by_value(module: str) -> bool:
     cloudpickle = sys.modules.get("cloudpickle")
     registered = cloudpickle.list_registry_pickle_by_value() if cloudpickle is not None else ()
     return any(f"{module}.".startswith(f"{name}.") for name in registered)
-
-
-def _pickled(function: Any) -> bytes:
-    """The pickle of a function by value, whose tracebacks name its file."""
-    import cloudpickle
-
-    table = cloudpickle.Pickler.dispatch_table
-
-    def code(code: types.CodeType) -> tuple[Any, ...]:
-        make, args = table[types.CodeType](code)
-        # Versions from 3.1.3 on forget the file.
-        return make, tuple(code.co_filename if arg == "<dynamic-code>" else arg for arg in args)
-
-    # The table is looked up in the class.
-    named = {"dispatch_table": collections.ChainMap({types.CodeType: code}, table)}
-    file = io.BytesIO()
-    type("Pickler", (cloudpickle.Pickler,), named)(file, protocol=5).dump(function)
-    return file.getvalue()
 
 
 def _versions() -> dict[str, str]:

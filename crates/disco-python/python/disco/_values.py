@@ -8,10 +8,10 @@ from typing import Any
 
 def dump(value: Any) -> tuple[bytes, list[memoryview]]:
     """The pickle of an object, and its buffers in place."""
-    import cloudpickle
+    from ._by_value import dumps
 
     buffers: list[pickle.PickleBuffer] = []
-    pickled = cloudpickle.dumps(value, protocol=5, buffer_callback=buffers.append)
+    pickled = dumps(value, buffers.append)
     return pickled, [buffer.raw() for buffer in buffers]
 
 

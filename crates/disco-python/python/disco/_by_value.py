@@ -1,0 +1,56 @@
+"""Pickles with the functions and classes that their reader can't import. cloudpickle, which makes them, takes long to import."""
+
+from __future__ import annotations
+
+import collections
+import enum
+import io
+import types
+import weakref
+from typing import Any, Callable
+
+import cloudpickle
+
+#: The classes that this process has made, among those that it has sent.
+_own: weakref.WeakSet[type] = weakref.WeakSet()
+#: The classes that have come in pickles of other processes.
+_others: weakref.WeakSet[type] = weakref.WeakSet()
+
+_reducers = cloudpickle.Pickler.dispatch_table
+
+
+def _code(code: types.CodeType) -> tuple[Any, ...]:
+    make, args = _reducers[types.CodeType](code)
+    # Versions from 3.1.3 on forget the file, which tracebacks name.
+    return make, tuple(code.co_filename if arg == "<dynamic-code>" else arg for arg in args)
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    dispatch_table = collections.ChainMap({types.CodeType: _code}, _reducers)
+
+    def reducer_override(self, value: Any) -> Any:
+        reduced = super().reducer_override(value)
+        if not isinstance(value, type) or not isinstance(reduced, tuple) or len(reduced) != 6:
+            return reduced
+        if value not in _others:
+            _own.add(value)
+        make, args, state, items, pairs, fill = reduced
+        if "__slots__" in vars(value) and not issubclass(value, enum.Enum):
+            # A class that gets them later has objects with a `__dict__`, whose pickles the own class can't read.
+            args[3]["__slots__"] = value.__slots__  # type: ignore[attr-defined]
+        return make, args, (fill, state), items, pairs, _fill
+
+
+def _fill(kind: type, state: tuple[Callable[[type, Any], Any], Any]) -> None:
+    """Gives a class its attributes, unless this process has made the class: then another one has sent it back."""
+    fill, attributes = state
+    if kind not in _own:
+        _others.add(kind)
+        fill(kind, attributes)
+
+
+def dumps(value: Any, buffer_callback: Callable[[Any], Any] | None = None) -> bytes:
+    """The pickle of an object, for ``pickle.loads``."""
+    file = io.BytesIO()
+    _Pickler(file, protocol=5, buffer_callback=buffer_callback).dump(value)
+    return file.getvalue()
