@@ -3,6 +3,7 @@
 import copy
 import functools
 import os
+import subprocess
 import sys
 import textwrap
 
@@ -81,8 +82,6 @@ def test_a_function_is_sent_again_after_a_new_definition_of_it_or_of_what_it_cal
             """
         )
     )
-    import subprocess
-
     output = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=60)
     assert output.stdout == "[2, 3, -1]\n", output.stderr
 
@@ -141,11 +140,69 @@ def test_new_definitions_reach_the_workers_through_comprehensions_classes_and_wr
             """
         )
     )
-    import subprocess
-
     output = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=60)
     first = "([1], [1], 1, 1) (1, 1, 1) 2 0 (1, 1, 1)\n"
     assert output.stdout == first + "([7], [7], 7, 7) (7, 7, 7) 14 7 (7, 7, 7)\n", output.stderr
+
+
+def test_names_that_become_none_or_are_deleted_do_so_on_the_workers(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(
+        textwrap.dedent(
+            """
+            import disco
+
+            class Config: pass
+            def helper(): return 5
+            config, number, len = Config(), 1000, lambda items: 7
+
+            @disco.function
+            def of_config(ctx): return config is None
+            @disco.function
+            def of_helper(ctx):
+                try: return helper()
+                except NameError: return "deleted"
+            @disco.function
+            def of_number(ctx): return number
+            @disco.function
+            def of_len(ctx): return len([1])
+            @disco.function
+            def of_max(ctx): return max(1, 2)
+
+            with disco.session(processes=1, backend=None) as s:
+                functions = (of_config, of_helper, of_number, of_len, of_max)
+                print(*(f(s).get() for f in functions))
+                config = number = None
+                del helper, len
+                def max(*items): return 9
+                print(*(f(s).get() for f in functions))
+                config = Config()
+                print(of_config(s).get())
+            """
+        )
+    )
+    output = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=60)
+    assert output.stdout == "False 5 1000 7 2\nTrue deleted None 1 9\nFalse\n", output.stderr
+
+
+def test_a_variable_of_an_enclosing_function_that_is_deleted_has_no_value_on_the_workers(processes):
+    class Config:
+        pass
+
+    config = Config()
+
+    @disco.function
+    def f(ctx):
+        try:
+            return config is None
+        except NameError:
+            return "deleted"
+
+    found = [f(processes).get()]
+    config = None
+    found.append(f(processes).get())
+    del config
+    assert [*found, f(processes).get()] == [False, True, "deleted"]
 
 
 class Adder:

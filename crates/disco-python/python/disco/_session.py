@@ -14,7 +14,7 @@ from typing import Any, Callable, Iterable, Mapping, NamedTuple, Sequence, TypeV
 from . import _disco
 from ._disco import Ref
 from ._errors import Closed, Timeout
-from ._functions import Function, describe, sent_of
+from ._functions import Function, are_as_sent, describe, sent_of
 
 T = TypeVar("T")
 
@@ -122,7 +122,7 @@ class Base:
         sent = sent_of(plain) if isinstance(plain, types.FunctionType) else None
         if sent is not None and self in sent:
             handle, changes, names = sent[self]
-            if changes == self._core.changes and all(now() is then() for now, then in names):
+            if changes == self._core.changes and are_as_sent(names):
                 return cast(Ref[Any], handle)
         changes = self._core.changes
         described, names = describe(plain)
