@@ -149,7 +149,7 @@ pub mod internal {
     pub use crate::env::remote::READ_SETTINGS;
     #[cfg(feature = "mpi")]
     pub use crate::init::restart_under_mpi;
-    pub use crate::init::{init_in_test, init_without_launcher};
+    pub use crate::init::{init_in_test, init_without_launcher, serves};
     pub use crate::remote::node::be_node;
     pub use crate::remote::role::{WorkerProgram, set_worker_program};
     pub use crate::remote::signals;

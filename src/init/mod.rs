@@ -8,6 +8,7 @@ use std::process;
 
 use disco_channel::processes::Invitation;
 use disco_core::Error;
+use disco_core::launcher::Place;
 
 #[cfg(feature = "mpi")]
 pub use launched::restart_under_mpi;
@@ -51,6 +52,14 @@ pub fn init() {
         return;
     }
     crate::remote::tasks::become_task();
+}
+
+/// Whether [`init`] serves, as far as the environment says; else it returns.
+#[doc(hidden)]
+pub fn serves() -> bool {
+    let is_task = |place: Place| place.rank > 0 && place.size != Some(1) && !crate::remote::tasks::are_alone();
+    let has_address = std::env::var_os(crate::remote::node::CONNECT).is_some();
+    Invitation::is_there() || has_address || Place::from_env().is_ok_and(|place| place.is_some_and(is_task))
 }
 
 /// As [`init`], but leaves the role that a launcher gives this process.

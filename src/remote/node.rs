@@ -22,7 +22,7 @@ use super::{log_files, signals};
 /// Exit status of a node that SIGTERM ends while it serves no session: that of a shell for this signal.
 const STOPPED: i32 = 128 + SIGTERM;
 /// Environment variable with the controller's address; makes [`init`](crate::init) join as a node.
-pub(super) const CONNECT: &str = "DISCO_CONNECT";
+pub(crate) const CONNECT: &str = "DISCO_CONNECT";
 /// Environment variable with the id of the node.
 pub(super) const NODE_ID: &str = "DISCO_NODE_ID";
 /// Environment variable with the rack of the node's machine.

@@ -49,6 +49,7 @@ fn _disco(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<tensor::Tensor>()?;
     module.add_function(wrap_pyfunction!(serve::serve, module)?)?;
     module.add_function(wrap_pyfunction!(serve::init, module)?)?;
+    module.add_function(wrap_pyfunction!(serve::is_server, module)?)?;
     module.add_function(wrap_pyfunction!(serve::backends, module)?)?;
     module.add_function(wrap_pyfunction!(serve::processors, module)?)?;
     module.add_function(wrap_pyfunction!(serve::set_worker_program, module)?)?;

@@ -27,10 +27,16 @@ pub(crate) fn serve(py: Python<'_>) -> PyResult<()> {
     served.map_err(|error| errors::raised(py, &error))
 }
 
-/// Returns in the program, and serves in a process that a session or a launcher has started as a worker or a node.
+/// Returns in the program, and serves in a process that was started as a worker or a node.
 #[pyfunction]
 pub(crate) fn init(py: Python<'_>) {
     detached(py, disco::init);
+}
+
+/// Whether [`init`] serves, as far as the environment says.
+#[pyfunction]
+pub(crate) fn is_server() -> bool {
+    disco::internal::serves()
 }
 
 /// Says what sessions execute as their workers.

@@ -3,6 +3,7 @@
 import copy
 import functools
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -341,6 +342,33 @@ def test_a_context_is_of_its_call_and_of_its_thread(processes):
     assert text == "<disco.Context of worker 1 of 3>"
     error, text = use(processes).get(1)
     assert "during the call only" in error and text == "<disco.Context of a call that is over>"
+
+
+def test_sets_have_one_order_on_all_workers_also_on_new_ones():
+    @disco.function
+    def order(ctx):
+        return list({f"layer {number}" for number in range(30)}), os.getpid()
+
+    for options in ({"processes": 2}, {"nodes": 2, "per_node": 1}):
+        with disco.session(**options, backend=None) as s:
+            found = order(s).get_all()
+            os.kill(found[1][1], signal.SIGKILL)
+            with pytest.raises(disco.Lost):
+                while True:
+                    s.sync()
+            s.replace_lost()
+            s.resize(3)
+            found += order(s).get_all()
+            assert len({pid for _, pid in found}) == 4 and all(names == found[0][0] for names, _ in found)
+
+
+def test_a_hash_seed_of_the_program_is_that_of_the_workers():
+    code = "import disco; s = disco.session(processes=2, backend=None); print([hash('a')], s.call(lambda ctx: hash('a')).get_all())"
+    for seed in ("7", "8"):
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=environment)
+        own, workers = eval(done.stdout.replace("] [", "], ["))
+        assert workers == 2 * own, done.stderr
 
 
 def test_what_is_no_worker_function_is_refused():

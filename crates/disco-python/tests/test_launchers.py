@@ -20,12 +20,13 @@ import numpy as np
 
 @disco.function
 def total(ctx):
-    return ctx.all_reduce(np.arange(4.0) * (ctx.worker + 1)).tolist(), os.getpid()
+    return ctx.all_reduce(np.arange(4.0) * (ctx.worker + 1)).tolist(), os.getpid(), hash("disco")
 
 disco.init()
 with disco.session(**{options}) as s:
     found = total(s).get_all()
-    print([sums for sums, _ in found], len({{pid for _, pid in found}}), os.getpid() in [pid for _, pid in found])
+    sums, pids, hashes = zip(*found)
+    print(list(sums), len(set(pids)), os.getpid() in pids, len(set(hashes)))
 """
 
 
@@ -58,7 +59,7 @@ SUMS = [[0.0, 6.0, 12.0, 18.0]] * 3
 
 def test_mpich_serves_a_session_without_a_launcher(tmp_path):
     path, _ = library(MPICH)
-    assert run(tmp_path, {"processes": 3, "backend": "mpi"}, DISCO_MPI_LIBRARY=str(path)) == f"{SUMS} 3 False\n"
+    assert run(tmp_path, {"processes": 3, "backend": "mpi"}, DISCO_MPI_LIBRARY=str(path)) == f"{SUMS} 3 False 1\n"
 
 
 @pytest.mark.parametrize("of", [MPICH, OPEN_MPI], ids=["mpich", "openmpi"])
@@ -66,9 +67,11 @@ def test_ranks_of_a_launcher_are_the_workers(tmp_path, of):
     path, launcher = library(of)
     # Rank 0 is the program.
     options = {"processes": 3, "backend": "mpi"}
-    assert run(tmp_path, options, [*launcher, "-n", "4"], DISCO_MPI_LIBRARY=str(path)) == f"{SUMS} 3 False\n"
+    assert run(tmp_path, options, [*launcher, "-n", "4"], DISCO_MPI_LIBRARY=str(path)) == f"{SUMS} 3 False 1\n"
     options["apart"] = False
-    assert run(tmp_path, options, [*launcher, "-n", "3"], DISCO_MPI_LIBRARY=str(path)) == f"{SUMS} 3 True\n"
+    # Worker 0 is the program, which has its own hash seed unless it is set.
+    said = run(tmp_path, options, [*launcher, "-n", "3"], DISCO_MPI_LIBRARY=str(path), PYTHONHASHSEED="1")
+    assert said == f"{SUMS} 3 True 1\n"
 
 
 def test_tasks_that_torchrun_describes_are_the_workers(tmp_path):
@@ -92,4 +95,4 @@ def test_tasks_that_torchrun_describes_are_the_workers(tmp_path):
         )
     said = [task.communicate(timeout=60) for task in tasks]
     assert [task.returncode for task in tasks] == [0, 0, 0], said
-    assert said[0][0] == f"{SUMS} 3 False\n" and said[1][0] == said[2][0] == "", said
+    assert said[0][0] == f"{SUMS} 3 False 1\n" and said[1][0] == said[2][0] == "", said

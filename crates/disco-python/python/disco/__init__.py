@@ -14,10 +14,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from . import _errors
-from ._disco import Context, Ref, Tensor, __version__, backends, init
+from ._disco import Context, Ref, Tensor, __version__, backends
 from ._errors import *  # noqa: F403
 from ._functions import Function, function
-from ._session import Library, Loaded, RemoteFunction, Replaced, Resized, Session, session
+from ._session import Library, Loaded, RemoteFunction, Replaced, Resized, Session, init, session
 
 if TYPE_CHECKING:
     from . import aio

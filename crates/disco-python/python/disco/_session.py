@@ -366,6 +366,21 @@ def session(
     return started
 
 
+#: The seed of ``hash`` of all workers, in processes of all machines, so that sets have one order: a collective in a loop over a set
+#: must be that of the same item on all ranks. A program that sets the variable chooses another one.
+_HASH_SEED = {} if os.environ.get("PYTHONHASHSEED") else {"PYTHONHASHSEED": "0"}
+
+
+def init() -> None:
+    """Returns in the program, and serves in a process that a session or a launcher has started as a worker or a node.
+
+    Call it first: the process of a worker or a node may have to start its interpreter again, with the hash seed of all workers.
+    """
+    if _HASH_SEED and sys.executable and _disco.is_server():
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, **_HASH_SEED})
+    _disco.init()
+
+
 def _set_worker_program() -> None:
     import subprocess
 
@@ -377,7 +392,7 @@ def _set_worker_program() -> None:
     # As Python itself, which takes texts only.
     paths = [entry for entry in sys.path if isinstance(entry, str)]
     sent = json.dumps({"path": paths, "PYTHONPATH": before, "log_levels": _log_levels()})
-    environment = [("PYTHONPATH", path), ("DISCO_PYTHON", sent)]
+    environment = [("PYTHONPATH", path), ("DISCO_PYTHON", sent), *_HASH_SEED.items()]
     _disco.set_worker_program(sys.executable, [*flags, "-m", "disco._worker"], environment)
 
 
