@@ -16,7 +16,7 @@ use crate::{Config, ExpertSplit, Experts, ModelError, tensors};
 /// # Errors
 /// There are more ranks than query heads, units of hidden units, or experts. The weights lack a tensor of the model,
 /// have it in another shape than the configuration says, or have one that would change the results and is not used (a
-/// bias, a scale).
+/// bias, a scale, an adapter).
 pub fn plan(config: &Config, weights: &Weights, ranks: usize) -> Result<Plan, ModelError> {
     tensors::check(config, weights)?;
     let names = Names::of(weights);

@@ -15,7 +15,7 @@ struct Used {
 }
 
 /// Checks that the files have each tensor of the model in its shape, and no tensor that would change the results and is
-/// not used: in a layer, or beside a tensor that is used (a bias, a scale).
+/// not used: of the model's own modules (a bias, a scale), or of an adapter.
 ///
 /// # Errors
 /// [`UnknownTensor`](disco_candle::weights::WeightsError::UnknownTensor) if a tensor is missing; [`ModelError::Inconsistent`] if it has another
@@ -28,7 +28,7 @@ pub(crate) fn check(config: &Config, weights: &Weights) -> Result<(), ModelError
     // A quantised model has scales in place of matrices, so unused tensors are looked at before missing ones.
     let unused = weights.names().filter(|name| !used_names.contains(name));
     for name in unused {
-        refuse(name, config, names, &used)?;
+        refuse(name, config, names)?;
     }
     for Used { name, shape } in &used {
         let found = weights.info(name)?.shape();
@@ -104,9 +104,9 @@ fn shape(config: &Config, role: Role) -> Vec<usize> {
 }
 
 /// Fails if the tensor `name`, which is not used, would change the results.
-fn refuse(name: &str, config: &Config, names: Names, used: &[Used]) -> Result<(), ModelError> {
+fn refuse(name: &str, config: &Config, names: Names) -> Result<(), ModelError> {
     // transformers computes these frequencies again, as we do.
-    if name.ends_with(".rotary_emb.inv_freq") {
+    if name.ends_with("rotary_emb.inv_freq") {
         return Ok(());
     }
     if let Some(rest) = name.strip_prefix(names.layers()) {
@@ -118,11 +118,15 @@ fn refuse(name: &str, config: &Config, names: Names, used: &[Used]) -> Result<()
             _ => Err(unused(name)),
         };
     }
-    let beside = |used: &Used| {
-        let module = used.name.strip_suffix("weight").unwrap_or(&used.name);
-        name.strip_prefix(module).is_some_and(|rest| !rest.is_empty())
-    };
-    if used.iter().any(beside) { Err(unused(name)) } else { Ok(()) }
+    // Files of Hugging Face may have tensors for other purposes (a value head, further tokens). llama.cpp refuses unused
+    // tensors of GGUF files.
+    let is_of_model = names == Names::Gguf || ["model.", "lm_head."].iter().any(|module| name.starts_with(module));
+    if is_of_model || is_of_adapter(name) { Err(unused(name)) } else { Ok(()) }
+}
+
+/// Whether a tensor belongs to an adapter: peft's names of LoRA and its relatives, and of learnt prompts.
+fn is_of_adapter(name: &str) -> bool {
+    name.starts_with("base_model.") || name.contains("lora_") || name == "prompt_embeddings"
 }
 
 fn unused(name: &str) -> ModelError {

@@ -57,6 +57,18 @@ pub enum WeightsError {
         /// File names of the models.
         found: Vec<String>,
     },
+    /// A folder has an adapter, which changes the results of its model.
+    #[error(
+        "the folder `{}` has the file `{file}` of an adapter, and adapters are not applied; merge the adapter into the \
+         model (`merge_and_unload` of peft), or pass the path of the model's own file or index",
+        folder.display()
+    )]
+    Adapter {
+        /// The folder.
+        folder: PathBuf,
+        /// The name of a file of the adapter.
+        file: String,
+    },
     /// The header of a file breaks the rules of its format.
     #[error("`{}` is malformed: {problem}; the file is damaged or comes from a faulty program", file.display())]
     Malformed {

@@ -51,7 +51,7 @@ impl Weights {
     /// With an index, only the tensors of the index are opened.
     ///
     /// # Errors
-    /// Paths that do not name weights, headers that break the rules of their format, files that are shorter than their
+    /// Paths that do not name weights, a folder with an adapter, headers that break the rules of their format, files that are shorter than their
     /// header says, files that an index names and that are missing or outside of its folder, a tensor in two files.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, WeightsError> {
         let path = path.as_ref();

@@ -49,9 +49,22 @@ const OTHER_FORMATS: [&str; 9] = [".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpa
 /// Files with these ends that a training leaves beside weights.
 const OF_TRAINING: [&str; 4] = ["training_args.bin", "optimizer.pt", "scheduler.pt", "rng_state.pth"];
 
+/// The configuration of an adapter.
+const ADAPTER_CONFIG: &str = "adapter_config.json";
+
+/// Whether a file belongs to an adapter of a model: `adapter_config.json`, or weights such as
+/// `adapter_model.safetensors` (peft) and `adapters.safetensors` (MLX).
+fn is_of_adapter(name: &str) -> bool {
+    let ends = [".safetensors", INDEX_SUFFIX, ".gguf"].into_iter().chain(OTHER_FORMATS);
+    name == ADAPTER_CONFIG || name.starts_with("adapter") && ends.into_iter().any(|end| name.ends_with(end))
+}
+
 /// An index is preferred to the files beside it.
 fn find_in(folder: &Path) -> Result<Found, WeightsError> {
     let names = names_in(folder)?;
+    if let Some(file) = names.iter().find(|name| is_of_adapter(name)) {
+        return Err(WeightsError::Adapter { folder: folder.to_owned(), file: file.clone() });
+    }
     let ending = |end: &str| names.iter().filter(|name| name.ends_with(end)).collect::<Vec<_>>();
     let (indices, dense, gguf) = (ending(INDEX_SUFFIX), ending(".safetensors"), ending(".gguf"));
     let ambiguous = |found: &[&String]| {

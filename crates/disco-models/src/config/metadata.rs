@@ -20,6 +20,9 @@ const ENDS: [&str; 9] = [
     "<EOT>",
 ];
 
+/// The key for what a file is: a model, an adapter, the image tower of a model.
+const TYPE: &str = "general.type";
+
 /// The architectures that can be computed.
 const ARCHITECTURES: [&str; 10] =
     ["llama", "qwen2", "qwen3", "qwen3moe", "phi3", "gemma2", "gemma3", "olmo2", "smollm3", "granite"];
@@ -88,6 +91,11 @@ impl Config {
         has: impl Fn(&str) -> bool,
     ) -> Result<Self, ModelError> {
         let keys = Metadata::of(content)?;
+        if let Some(Value::String(kind)) = content.metadata.get(TYPE)
+            && kind != "model"
+        {
+            return Err(ModelError::Feature { feature: format!("a file of the type {kind:?} ({TYPE})") });
+        }
         keys.check(ignored)?;
         let dim = keys.required("embedding_length")?;
         let heads = keys.required("attention.head_count")?;

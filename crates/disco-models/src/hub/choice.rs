@@ -3,8 +3,10 @@
 use super::name::is_inside;
 use super::{HubError, HubName};
 
-/// The files of a folder of safetensors beside the weights.
-const TEXTS: [&str; 7] = [
+/// The files of a folder of safetensors beside the weights. A folder with the configuration of an adapter is refused when it
+/// is opened.
+const TEXTS: [&str; 8] = [
+    "adapter_config.json",
     "config.json",
     "generation_config.json",
     "tokenizer.json",

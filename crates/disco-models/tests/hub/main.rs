@@ -224,6 +224,17 @@ fn a_repository_without_a_model_lists_what_it_has() {
     );
 }
 
+#[test]
+fn a_repository_with_an_adapter_beside_its_base_is_refused() {
+    let mut files = files();
+    files.insert("adapter_config.json".to_owned(), b"{}".to_vec());
+    files.insert("adapter_model.safetensors".to_owned(), vec![0; 100]);
+    let server = Server::new(files);
+    let (hub, _cache) = hub(&server);
+    let error = Weights::open(fetch(&hub, "tiny/model").unwrap()).unwrap_err().to_string();
+    assert!(error.contains("has the file `adapter_config.json` of an adapter"), "{error}");
+}
+
 /// The example `generate`, with the features of the gate, which has built it before.
 fn generate() -> PathBuf {
     let mut cargo = features::cargo(env!("CARGO"));

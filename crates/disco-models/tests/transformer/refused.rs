@@ -1,12 +1,14 @@
 //! Models whose files hold what the model would not use, or other shapes than their configuration says.
 
 use std::collections::HashMap;
+use std::fs;
 
+use candle_core::quantized::gguf_file::Value;
 use candle_core::{DType, Device, Tensor};
 use disco_candle::weights::Weights;
 use disco_models::{Config, plan};
 
-use crate::random::{Model, THREE_HEADS};
+use crate::random::{Model, NINE_HEADS, THREE_HEADS};
 
 /// The error of a plan for a model whose tensors `change` has changed, or none.
 fn error_after(change: impl FnOnce(&mut HashMap<String, Tensor>)) -> Option<String> {
@@ -40,14 +42,44 @@ fn a_tensor_that_would_change_the_results_and_is_not_used_is_refused_by_its_name
         "model.layers.0.post_feedforward_layernorm.weight",
         "model.norm.bias",
         "model.embed_tokens.weight_scale",
+        "model.embed_layernorm.weight",
         "lm_head.bias",
+        "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight",
+        "layers.0.attention.wq.lora_A.weight",
+        "prompt_embeddings",
     ] {
         let error = error_with(name).unwrap_or_else(|| panic!("{name} was accepted"));
         assert!(error.contains(&format!("the tensor {name:?} is not supported")), "{error}");
     }
-    let model = Model::gguf_with(THREE_HEADS, 1, ("blk.1.attn_k.bias", zeros(&[8])));
-    let error = error_of(&model).unwrap();
-    assert!(error.contains("the tensor \"blk.1.attn_k.bias\" is not supported"), "{error}");
+    for name in ["blk.1.attn_k.bias", "token_embd.weight.lora_a", "token_embd_norm.weight"] {
+        let model = Model::gguf_with(THREE_HEADS, 1, (name, zeros(&[8])));
+        let error = error_of(&model).unwrap_or_else(|| panic!("{name} was accepted"));
+        assert!(error.contains(&format!("the tensor {name:?} is not supported")), "{error}");
+    }
+    // One matrix is for both ends, and the bias is not beside it.
+    let model = Model::gguf_with(NINE_HEADS, 1, ("output.bias", zeros(&[103])));
+    assert!(error_of(&model).unwrap().contains("the tensor \"output.bias\" is not supported"));
+}
+
+#[test]
+fn a_folder_with_an_adapter_is_refused_and_the_file_of_its_base_is_not() {
+    for file in ["adapter_config.json", "adapter_model.safetensors", "adapter_model.bin", "adapters.safetensors"] {
+        let model = Model::safetensors(THREE_HEADS, 1, serde_json::Value::Null);
+        let folder = model.path().parent().unwrap().to_owned();
+        fs::write(folder.join(file), "{}").unwrap();
+        let error = Weights::open(&folder).unwrap_err().to_string();
+        let expected = format!("has the file `{file}` of an adapter, and adapters are not applied");
+        assert!(error.contains(&expected), "{error}");
+        assert_eq!(error_of(&model), None, "the path of the model's own file");
+    }
+}
+
+#[test]
+fn a_gguf_file_that_is_no_model_is_refused_by_its_type() {
+    let adapter = ("general.type", Value::String("adapter".into()));
+    let weights = Weights::open(Model::gguf_with_metadata(THREE_HEADS, &[adapter]).path()).unwrap();
+    let error = Config::open(&weights).unwrap_err().to_string();
+    assert!(error.contains("a file of the type \"adapter\" (general.type) is not supported"), "{error}");
 }
 
 #[test]
