@@ -10,7 +10,8 @@ const FIRST_SLOTS: usize = 64;
 
 /// Keys and values of a batch of sequences for the kv heads of one rank.
 ///
-/// All sequences end in the same slot: shorter prompts start in a later slot (left padding). The capacity doubles when
+/// All sequences end in the same slot: shorter prompts start in a later slot (left padding), so a batch may use more slots
+/// than the context of the model has tokens. The capacity doubles when
 /// it is used up, so that a text of n tokens copies less than n slots in total.
 #[derive(Debug)]
 pub struct Cache {
@@ -84,6 +85,16 @@ impl Cache {
     /// Number of tokens of a sequence so far.
     pub fn len(&self, sequence: usize) -> usize {
         self.used.saturating_sub(self.starts.get(sequence).copied().unwrap_or(self.used))
+    }
+
+    /// Number of tokens of the longest sequence so far.
+    pub(crate) fn longest(&self) -> usize {
+        self.lengths(self.used).into_iter().max().unwrap_or(0)
+    }
+
+    /// Number of tokens of the shortest sequence so far.
+    pub(crate) fn shortest(&self) -> usize {
+        self.lengths(self.used).into_iter().min().unwrap_or(0)
     }
 
     /// Number of tokens of each sequence when `used` slots are used.

@@ -94,12 +94,13 @@ impl Generation {
         &self.cache
     }
 
-    /// The next token of each sequence. `queue` is that of the worker.
+    /// The next token of each sequence; none for a sequence whose last token did not fit in the context. `queue` is that of
+    /// the worker.
     ///
     /// # Errors
-    /// A logit is NaN or infinite, the context is used up, or a collective fails. After an error, and after a
+    /// A logit is NaN or infinite, all sequences have used the context up, or a collective fails. After an error, and after a
     /// [`rejoin`](Transformer::rejoin) of the model, the texts can't go on.
-    pub fn next(&mut self, model: &Transformer, queue: &mut dyn Queue) -> Result<Vec<u32>, ModelError> {
+    pub fn next(&mut self, model: &Transformer, queue: &mut dyn Queue) -> Result<Vec<Option<u32>>, ModelError> {
         if !Arc::ptr_eq(&self.ranks, &model.ranks()) {
             let text = "the texts were begun by another model, or before other ranks took part; begin them again";
             return Err(ModelError::Call(text.into()));
@@ -112,19 +113,24 @@ impl Generation {
         tokens
     }
 
-    fn compute_next(&mut self, model: &Transformer, queue: &mut dyn Queue) -> Result<Vec<u32>, ModelError> {
+    fn compute_next(&mut self, model: &Transformer, queue: &mut dyn Queue) -> Result<Vec<Option<u32>>, ModelError> {
         let current = match self.ahead.take() {
             Some(current) => current,
             None => self.enqueue(model, queue)?,
         };
-        if !self.sampler.is_greedy() {
+        let context = model.config().context;
+        let lengths = self.cache.lengths(self.cache.used);
+        let tokens = if self.sampler.is_greedy() {
+            if !model.device().is_cpu() && self.cache.shortest() < context {
+                self.ahead = Some(self.enqueue(model, queue)?);
+            }
+            Argmax::checked(&self.reader.finish::<f64>(current, model.comm(), queue)?)?
+        } else {
             let logits = self.reader.finish(current, model.comm(), queue)?;
-            return self.choose(model, &logits);
-        }
-        if !model.device().is_cpu() && self.cache.used < model.config().context {
-            self.ahead = Some(self.enqueue(model, queue)?);
-        }
-        Ok(Argmax::checked(&self.reader.finish::<f64>(current, model.comm(), queue)?)?)
+            self.choose(model, &logits)?
+        };
+        let tokens = tokens.into_iter().zip(lengths);
+        Ok(tokens.map(|(token, length)| (length <= context).then_some(token)).collect())
     }
 
     /// Enqueues the next choice, and the copy of what the host needs: the tokens, or the logits to choose from.
@@ -153,9 +159,18 @@ impl Generation {
         self.chosen.take_best(model, &hidden)
     }
 
+    /// Makes room for the last tokens, as [`Transformer::prepare_step`].
+    ///
+    /// # Errors
+    /// No sequence has a place for its last token.
+    fn prepare_step(&mut self, model: &Transformer) -> Result<bool, ModelError> {
+        model.check_room(self.cache.shortest() + 1)?;
+        model.prepare_step(&mut self.cache)
+    }
+
     /// Processes the last tokens. Returns their hidden states.
     fn step(&mut self, model: &Transformer) -> Result<Tensor, ModelError> {
-        model.prepare_step(&mut self.cache)?;
+        self.prepare_step(model)?;
         let width = match self.steps {
             Steps::Growing => self.cache.used + 1,
             Steps::Fixed => self.cache.capacity(),
@@ -169,7 +184,7 @@ impl Generation {
     #[cfg(feature = "cuda")]
     #[allow(unsafe_code, reason = "a graph uses the memory of this value")]
     fn replay(&mut self, model: &Transformer, device: &CudaDevice, queue: &mut dyn Queue) -> Result<(), ModelError> {
-        let is_same = model.prepare_step(&mut self.cache)?;
+        let is_same = self.prepare_step(model)?;
         let _cache = device.enable_cuda_graph_htod_cache();
         let width = self.cache.capacity();
         let (cache, chosen) = (&mut self.cache, &self.chosen);

@@ -208,6 +208,7 @@ impl Transformer {
                 "a batch needs at least one prompt, and each prompt at least one token".into(),
             ));
         }
+        self.check_room(longest)?;
         let starts: Vec<usize> = prompts.iter().map(|prompt| longest - prompt.len()).collect();
         let padded = prompts
             .iter()
@@ -223,7 +224,6 @@ impl Transformer {
     /// hidden states of the last ones.
     fn fill(&self, cache: &mut Cache, tokens: &Tensor, slots: usize) -> Result<Tensor, ModelError> {
         let (_, count) = tokens.dims2()?;
-        self.check_room(slots)?;
         let lengths = cache.lengths(slots);
         if self.rope.may_restart(&lengths) {
             cache.history.push(tokens.clone());
@@ -240,8 +240,9 @@ impl Transformer {
     /// `[sequences, dim]`. The host waits for nothing.
     ///
     /// # Errors
-    /// The number of tokens is not the number of sequences, the context is used up, or a collective fails.
+    /// The number of tokens is not the number of sequences, a sequence fills the context, or a collective fails.
     pub fn step(&self, cache: &mut Cache, tokens: &Tensor) -> Result<Tensor, ModelError> {
+        self.check_room(cache.longest() + 1)?;
         self.prepare_step(cache)?;
         let step = self.compute_step(cache, tokens, cache.used + 1);
         cache.finish_step(step)
@@ -251,7 +252,6 @@ impl Transformer {
     ///
     /// Where the next token makes a sequence a long one, which is rotated in another way, the cache is computed again.
     pub(crate) fn prepare_step(&self, cache: &mut Cache) -> Result<bool, ModelError> {
-        self.check_room(cache.used + 1)?;
         // Without a history, it has been computed again before a step that failed.
         if !cache.history.is_empty() && self.rope.restarts(&cache.lengths(cache.used)) {
             let tokens = Tensor::cat(&cache.history, 1)?;
@@ -328,7 +328,6 @@ impl Transformer {
     fn prefill(&self, cache: &mut Cache, tokens: &Tensor, lengths: &[usize]) -> Result<Tensor, ModelError> {
         let (_, count) = tokens.dims2()?;
         let slots = cache.used + count;
-        self.check_room(slots)?;
         let (starts, used) = (&cache.starts, cache.used);
         let views = self.views(|rope, window| {
             let mask = mask(starts, used, count, window, (self.dtype, &self.device))?;
@@ -353,10 +352,10 @@ impl Transformer {
     }
 
     /// # Errors
-    /// The context has fewer than `slots` slots.
-    pub(crate) fn check_room(&self, slots: usize) -> Result<(), ModelError> {
-        if slots > self.config.context {
-            Err(ModelError::Context { tokens: slots, context: self.config.context })
+    /// A sequence of `tokens` tokens exceeds the context.
+    pub(crate) fn check_room(&self, tokens: usize) -> Result<(), ModelError> {
+        if tokens > self.config.context {
+            Err(ModelError::Context { tokens, context: self.config.context })
         } else {
             Ok(())
         }

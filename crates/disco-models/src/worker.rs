@@ -191,7 +191,7 @@ fn prompt(
     tokens
 }
 
-/// Worker function: computes the next token of each sequence; none for sequences that have ended.
+/// Worker function: computes the next token of each sequence; none for sequences that have ended or that fill the context.
 fn next(ctx: &mut WorkerContext, worker: Rc<RefCell<Worker>>) -> Result<Json<Vec<Option<u32>>>, ModelError> {
     let worker = &mut *worker.borrow_mut();
     let start = Instant::now();
@@ -256,9 +256,9 @@ impl Running {
     /// The next token of each sequence that has not ended.
     fn next(&mut self, model: &Transformer, ctx: &mut WorkerContext) -> Result<Json<Vec<Option<u32>>>, ModelError> {
         let tokens = self.generation.next(model, ctx.queue())?;
-        let ends = |token: &u32| model.config().eos.contains(token);
-        self.ended.iter_mut().zip(&tokens).for_each(|(ended, token)| *ended |= ends(token));
+        let ends = |token: Option<u32>| token.is_none_or(|token| model.config().eos.contains(&token));
+        self.ended.iter_mut().zip(&tokens).for_each(|(ended, token)| *ended |= ends(*token));
         let tokens = tokens.into_iter().zip(&self.ended);
-        Ok(Json(tokens.map(|(token, ended)| Some(token).filter(|_| !ended)).collect()))
+        Ok(Json(tokens.map(|(token, ended)| token.filter(|_| !ended)).collect()))
     }
 }

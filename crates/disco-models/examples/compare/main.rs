@@ -91,7 +91,7 @@ fn own_tokens(model: &Transformer, count: usize) -> Result<Vec<u32>> {
     let mut generation = model.generate(&[PROMPT.to_vec()], Sampler::GREEDY, Steps::Growing)?;
     let mut tokens = Vec::new();
     while tokens.len() < count {
-        tokens.extend(generation.next(model, &mut *queue)?);
+        tokens.extend(generation.next(model, &mut *queue)?.into_iter().flatten());
     }
     Ok(tokens)
 }

@@ -22,7 +22,7 @@ pub(crate) struct Job {
     pub(crate) load: Load,
     pub(crate) batch: Batch,
     /// The most tokens of each sequence.
-    pub(crate) most: usize,
+    pub(crate) most: Vec<usize>,
     /// How often the texts continue after the loss of a worker.
     pub(crate) restarts: usize,
 }
@@ -62,6 +62,11 @@ pub(crate) struct Outcome {
 struct Sequence {
     tokens: Vec<u32>,
     has_ended: bool,
+}
+
+/// The most tokens of the text of each prompt: what `context` has room for, and at most `most`.
+pub(crate) fn rooms(prompts: &[Vec<u32>], most: usize, context: usize) -> Vec<usize> {
+    prompts.iter().map(|prompt| context.saturating_sub(prompt.len()).min(most)).collect()
 }
 
 /// Runs a job in a session that `start` starts. If the session loses a worker, a new worker takes its place, and all
@@ -140,8 +145,8 @@ async fn generate(
     let mut calls = VecDeque::from([session.call_named("disco.models.prompt", (worker, Json(batch))).await?]);
     let mut first = None;
     let left = |sequences: &[Sequence]| {
-        let open = sequences.iter().filter(|sequence| !sequence.has_ended);
-        open.map(|sequence| job.most - sequence.tokens.len()).max().unwrap_or(0)
+        let open = sequences.iter().zip(&job.most).filter(|(sequence, _)| !sequence.has_ended);
+        open.map(|(sequence, most)| most - sequence.tokens.len()).max().unwrap_or(0)
     };
     while left(sequences) > 0 && !stop.load(Ordering::Relaxed) {
         // More tokens than the job asks for may not fit in the context.
@@ -160,7 +165,7 @@ async fn generate(
                 outcome.tokens += 1;
                 on(Event::Token { sequence: number, token });
             }
-            if token.is_none() || sequence.tokens.len() == job.most {
+            if token.is_none() || sequence.tokens.len() == job.most[number] {
                 sequence.has_ended = true;
                 on(Event::End { sequence: number });
             }

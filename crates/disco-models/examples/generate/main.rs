@@ -122,7 +122,7 @@ fn prepare(args: &Args) -> Result<Option<(Text, Vec<String>, Job)>> {
         "a prompt has {longest} tokens, but the context of the model has {}; shorten the prompt",
         config.context
     );
-    let most = (args.max_tokens as usize).min(config.context - longest);
+    let most = generate::rooms(&batch.prompts, args.max_tokens as usize, config.context);
     let mut job = job(args, path, batch, most, restarts);
     if config.eos.is_empty() {
         job.load.ends = text.ends().to_vec();
@@ -152,7 +152,7 @@ fn tools(file: &Path) -> Result<Vec<serde_json::Value>> {
 }
 
 /// The job of the workers: load the model, and generate at most `most` tokens for each prompt.
-fn job(args: &Args, path: PathBuf, batch: Batch, most: usize, restarts: usize) -> Job {
+fn job(args: &Args, path: PathBuf, batch: Batch, most: Vec<usize>, restarts: usize) -> Job {
     let mut load = Load::new(path, args.dtype.precision());
     load.ignored_keys.clone_from(&args.ignore_key);
     load.expert_split = args.experts.split();

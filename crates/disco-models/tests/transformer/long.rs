@@ -42,7 +42,7 @@ fn tokens_of_smollm2_on_1_to_4_processes_are_those_of_one_process() {
     for workers in 1..=4 {
         let load = Load::new(path.clone(), Precision::F32);
         let batch = Batch::new(vec![prompt.clone()], Sampler::GREEDY);
-        let job = Job { backend: "local".into(), devices: Vec::new(), load, batch, most: COUNT, restarts: 0 };
+        let job = Job { backend: "local".into(), devices: Vec::new(), load, batch, most: vec![COUNT], restarts: 0 };
         let mut tokens = Vec::new();
         let start = || Builder::new(SessionKind::Processes, workers).start();
         let outcome = run(&job, start, &AtomicBool::new(false), |event| {

@@ -26,7 +26,7 @@ disco::register_function!("tests.process", process);
 fn generate_with_a_loss(model: &Model, restarts: usize) -> (usize, Vec<u32>, Vec<String>, Option<String>) {
     let load = Load::new(model.path(), Precision::F32);
     let batch = Batch::new(vec![vec![3, 14, 15, 92]], Sampler::new(1.0, 0.9, 7));
-    let job = Job { backend: "local".into(), devices: Vec::new(), load, batch, most: COUNT, restarts };
+    let job = Job { backend: "local".into(), devices: Vec::new(), load, batch, most: vec![COUNT], restarts };
     let (victim, sessions) = (RefCell::new(None), Cell::new(0));
     let start = || -> Result<LaneSession> {
         let session = Builder::processes(2).start()?;
@@ -61,7 +61,7 @@ fn a_new_worker_continues_the_text_after_the_loss_of_a_worker() {
     assert!(errors[0].contains("worker 1") && errors[0].contains("SIGKILL"), "{errors:?}");
     let load = Load::new(model.path(), Precision::F32);
     let batch = Batch::new(vec![vec![3, 14, 15, 92]], Sampler::new(1.0, 0.9, 7));
-    let job = Job { backend: "local".into(), devices: Vec::new(), load, batch, most: COUNT, restarts: 0 };
+    let job = Job { backend: "local".into(), devices: Vec::new(), load, batch, most: vec![COUNT], restarts: 0 };
     let mut expected = Vec::new();
     let outcome = run(
         &job,

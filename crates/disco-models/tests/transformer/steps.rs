@@ -127,7 +127,7 @@ fn texts(
     let mut generation = model.generate(&prompts(), sampler, steps)?;
     for _ in 0..COUNT {
         let tokens = generation.next(&model, ctx.queue())?;
-        texts.iter_mut().zip(tokens).for_each(|(text, token)| text.push(token));
+        texts.iter_mut().zip(tokens).for_each(|(text, token)| text.extend(token));
     }
     Ok(Json(texts))
 }
@@ -183,6 +183,30 @@ fn texts_end_with_their_context_and_belong_to_their_model() {
         assert!(error.contains("the sequence would have 65 tokens, but the context of the model has 64"), "{error}");
         let error = generation.next(&llama, &mut queue).unwrap_err().to_string();
         assert_eq!(error, "a token could not be computed before; begin the texts again");
+    }
+}
+
+#[test]
+fn each_text_of_a_batch_has_the_tokens_that_it_has_alone_up_to_the_context() {
+    let model = Model::gguf(THREE_HEADS, 11, GgmlDType::F32);
+    let llama = load(model.path(), Comm::alone()).unwrap();
+    let prompts = [60, 3, 40].map(|len| (0..len).map(|at| (7 * at + len) % 50).collect::<Vec<u32>>());
+    for steps in [Steps::Growing, Steps::Fixed] {
+        let texts = |prompts: &[Vec<u32>]| {
+            let mut generation = llama.generate(prompts, Sampler::GREEDY, steps).unwrap();
+            let mut texts = vec![Vec::new(); prompts.len()];
+            let error = loop {
+                match generation.next(&llama, &mut Counting::new()) {
+                    Ok(tokens) => texts.iter_mut().zip(tokens).for_each(|(text, token)| text.extend(token)),
+                    Err(error) => break error.to_string(),
+                }
+            };
+            assert!(error.contains("would have 65 tokens, but the context of the model has 64"), "{error}");
+            texts
+        };
+        let alone = prompts.each_ref().map(|prompt| texts(std::slice::from_ref(prompt)).remove(0));
+        assert_eq!(alone.each_ref().map(Vec::len), [5, 62, 25]);
+        assert_eq!(texts(&prompts), alone);
     }
 }
 

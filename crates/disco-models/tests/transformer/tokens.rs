@@ -9,7 +9,7 @@ use disco::{Builder, SessionKind};
 use disco_models::worker::{Batch, Load};
 use disco_models::{Precision, Sampler};
 
-use crate::generate::{Event, Job, run};
+use crate::generate::{Event, Job, rooms, run};
 use crate::random::{Model, NINE_HEADS, THREE_HEADS};
 use crate::reference::Reference;
 
@@ -47,16 +47,30 @@ pub(crate) fn tokens_of(
     batch: &Batch,
     count: usize,
 ) -> Vec<Vec<u32>> {
-    let job =
-        Job { backend: backend.into(), devices: Vec::new(), load, batch: batch.clone(), most: count, restarts: 0 };
+    let most = vec![count; batch.prompts.len()];
+    let tokens = tokens_of_most(load, backend, kind, workers, batch, most);
+    assert!(tokens.iter().all(|tokens| tokens.len() == count));
+    tokens
+}
+
+/// As [`tokens_of`], with the most tokens of each prompt.
+fn tokens_of_most(
+    load: Load,
+    backend: &str,
+    kind: SessionKind,
+    workers: usize,
+    batch: &Batch,
+    most: Vec<usize>,
+) -> Vec<Vec<u32>> {
     let mut tokens = vec![Vec::new(); batch.prompts.len()];
+    let job = Job { backend: backend.into(), devices: Vec::new(), load, batch: batch.clone(), most, restarts: 0 };
     let start = || Builder::new(kind, workers).start();
     let outcome = run(&job, start, &AtomicBool::new(false), |event| {
         if let Event::Token { sequence, token } = event {
             tokens[sequence].push(token);
         }
     });
-    assert_eq!(outcome.unwrap().tokens, count * batch.prompts.len());
+    assert_eq!(outcome.unwrap().tokens, tokens.iter().map(Vec::len).sum::<usize>());
     tokens
 }
 
@@ -108,6 +122,20 @@ fn tokens_of_prompts_in_a_batch_are_those_of_each_prompt_alone() {
         let found = tokens(SessionKind::Threads, workers, &model.path(), &batch(&prompts), COUNT);
         assert_eq!(found, expected, "{workers} workers");
     }
+}
+
+#[test]
+fn each_prompt_of_a_batch_has_the_room_that_it_has_alone() {
+    let model = Model::gguf(THREE_HEADS, 3, GgmlDType::F32);
+    let prompts = [58, 5, 30].map(|len| prompt(len, len, THREE_HEADS.vocabulary));
+    let texts = |prompts: &[Vec<u32>]| {
+        let load = Load::new(model.path(), Precision::F32);
+        let most = rooms(prompts, 40, THREE_HEADS.context);
+        tokens_of_most(load, "local", SessionKind::Threads, 2, &batch(prompts), most)
+    };
+    let alone = prompts.each_ref().map(|prompt| texts(std::slice::from_ref(prompt)).remove(0));
+    assert_eq!(alone.each_ref().map(Vec::len), [6, 40, 34]);
+    assert_eq!(texts(&prompts), alone);
 }
 
 #[test]
