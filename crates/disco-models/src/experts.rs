@@ -115,7 +115,7 @@ mod tests {
             Units::new(inputs, Matrix::dense(random(&[5, 6])), Activation::Silu)
         };
         for normalises in [false, true] {
-            let experts = Experts { count: 4, per_token: 2, normalises };
+            let experts = Experts { count: 4, ffn: 6, per_token: 2, normalises };
             // A rank with the experts 1 to 3.
             let mixture = Mixture { router: random(&[4, 5]), units: (1..4).map(units).collect(), first: 1, experts };
             let rows = random(&[7, 5]);
@@ -143,7 +143,7 @@ mod tests {
         let units = |up| Units::new(Stack::separate([matrix(1.0), matrix(up)]), matrix(1.0), Activation::Silu);
         // Positive tokens go to the first expert, and the second one computes infinity for them.
         let router = Tensor::new(&[[1f32], [-1.0]], &Device::Cpu).unwrap();
-        let experts = Experts { count: 2, per_token: 1, normalises: true };
+        let experts = Experts { count: 2, ffn: 1, per_token: 1, normalises: true };
         let mixture = Mixture { router, units: vec![units(1.0), units(f32::INFINITY)], first: 0, experts };
         let rows = Tensor::new(&[[2f32]], &Device::Cpu).unwrap();
         let y = mixture.masked(&rows, &mixture.shares(&rows).unwrap()).unwrap().to_vec2::<f32>().unwrap();

@@ -28,7 +28,7 @@ enum Kind {
 
 impl FeedForward {
     pub(crate) fn load(parts: &Parts<'_>, config: &Config, layer: usize, comm: &Comm) -> Result<Self, ModelError> {
-        let kind = match config.features.experts {
+        let kind = match config.features.experts_of(layer) {
             Some(experts) => Kind::Experts(Mixture::load(parts, experts, layer, own_experts(config, comm))?),
             None => Kind::Dense(Units::load(parts, layer)?),
         };

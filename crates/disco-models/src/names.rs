@@ -138,12 +138,12 @@ impl Names {
 
 impl Role {
     /// The tensors of a layer of a model with `features`, without those of experts.
-    pub(crate) fn all(features: &Features) -> impl Iterator<Item = Self> {
+    pub(crate) fn all(features: &Features, layer: usize) -> impl Iterator<Item = Self> {
         let has_head_norms = features.head_norms || features.joint_head_norms;
         let head_norms = [Self::QueryNorm, Self::KeyNorm].into_iter().filter(move |_| has_head_norms);
         let pre_norms = [Self::AttentionNorm, Self::ffn_norm(features)].into_iter().filter(|_| features.pre_norms);
         let post_norms = [Self::AttentionPostNorm, Self::FfnPostNorm].into_iter().filter(|_| features.post_norms);
-        let inputs: &[Self] = match features.experts {
+        let inputs: &[Self] = match features.experts_of(layer) {
             Some(_) => &[Self::Query, Self::Key, Self::Value, Self::Router],
             None if features.fused => &[Self::Qkv, Self::GateUp, Self::Down],
             None => &[Self::Query, Self::Key, Self::Value, Self::Gate, Self::Up, Self::Down],

@@ -22,9 +22,11 @@ pub fn plan(config: &Config, weights: &Weights, ranks: usize) -> Result<Plan, Mo
     let names = Names::of(weights);
     let plan = attention(config, names, ranks)?;
     let plan = match (config.features.experts, config.expert_split) {
+        (None, _) => plan,
         (Some(experts), ExpertSplit::Over) => whole_experts(plan, config, experts, names, ranks)?,
-        _ => hidden_units(plan, config, names, unit_of(config, weights, names)?, ranks)?,
+        (Some(experts), ExpertSplit::Within) => units_of_experts(plan, config, experts, names, weights, ranks)?,
     };
+    let plan = hidden_units(plan, config, names, weights, ranks)?;
     Ok(plan.with(names.embedding(), Split::even(0, 1)).with(names.logits(), Split::even(0, 1)).with("*", Split::Whole))
 }
 
@@ -57,39 +59,39 @@ fn attention(config: &Config, names: Names, ranks: usize) -> Result<Plan, ModelE
         .with(&all(Role::KeyNorm), key_norm))
 }
 
-/// Hidden units that stay together: a quantisation block of the matrix whose columns they are.
-fn unit_of(config: &Config, weights: &Weights, names: Names) -> Result<usize, ModelError> {
-    let down = match config.features.experts {
-        Some(_) => names.expert(0, 0, Role::Down),
-        None => names.layer(0, Role::Down),
-    };
-    Ok(match weights.info(&down)?.encoding() {
-        Encoding::Ggml(dtype) if config.ffn.is_multiple_of(unit(dtype)) => unit(dtype),
-        Encoding::Ggml(dtype) if config.ffn.is_multiple_of(dtype.block_size()) => dtype.block_size(),
+/// Hidden units that stay together: a quantisation block of the matrix `down`, whose columns they are.
+///
+/// # Errors
+/// There are fewer than ranks.
+fn unit_of(down: &str, units: usize, weights: &Weights, ranks: usize) -> Result<usize, ModelError> {
+    let unit = match weights.info(down)?.encoding() {
+        Encoding::Ggml(dtype) if units.is_multiple_of(unit(dtype)) => unit(dtype),
+        Encoding::Ggml(dtype) if units.is_multiple_of(dtype.block_size()) => dtype.block_size(),
         _ => 1,
-    })
+    };
+    let blocks = units / unit;
+    if blocks >= ranks {
+        return Ok(unit);
+    }
+    Err(ModelError::Call(format!(
+        "{blocks} blocks of {unit} hidden units ({down}) can't be split over {ranks} ranks; use 1 to {blocks}"
+    )))
 }
 
-/// Hidden units of the feed-forward network or of each expert are split over the ranks.
-fn hidden_units(plan: Plan, config: &Config, names: Names, unit: usize, ranks: usize) -> Result<Plan, ModelError> {
-    let units = config.ffn / unit;
-    if units < ranks {
-        let remedy = if config.features.experts.is_some() { ", or split whole experts" } else { "" };
-        return Err(ModelError::Call(format!(
-            "{units} blocks of {unit} hidden units can't be split over {ranks} ranks; use 1 to {units}{remedy}"
-        )));
-    }
-    if config.features.experts.is_some() {
-        // The experts of a layer are one tensor in GGUF files.
-        let first = usize::from(names == Names::Gguf);
-        let rules = [(Role::Gate, first), (Role::Up, first), (Role::Down, first + 1)];
-        return Ok(rules
-            .into_iter()
-            .fold(plan, |plan, (role, dim)| plan.with(&names.expert("*", "*", role), Split::even(dim, unit))));
-    }
+/// Hidden units of the feed-forward network are split over the ranks, in the layers that have it.
+fn hidden_units(
+    plan: Plan,
+    config: &Config,
+    names: Names,
+    weights: &Weights,
+    ranks: usize,
+) -> Result<Plan, ModelError> {
+    let features = &config.features;
+    let Some(layer) = (0..config.layers).find(|layer| features.experts_of(*layer).is_none()) else { return Ok(plan) };
+    let unit = unit_of(&names.layer(layer, Role::Down), config.ffn, weights, ranks)?;
     let plan = plan.with(&names.layer("*", Role::Down), Split::even(1, unit));
     // A GGUF file has one name for the fused matrix and for the half of it.
-    if config.features.fused {
+    if features.fused {
         let units = Block::even(config.ffn, unit);
         return Ok(plan.with(&names.layer("*", Role::GateUp), Split::fused(0, [units.clone(), units])));
     }
@@ -98,6 +100,25 @@ fn hidden_units(plan: Plan, config: &Config, names: Names, unit: usize, ranks: u
         .with(&names.layer("*", Role::Up), Split::even(0, unit))
         .with(&names.bias("*", Role::Gate), Split::even(0, unit))
         .with(&names.bias("*", Role::Up), Split::even(0, unit)))
+}
+
+/// Hidden units of each expert are split over the ranks.
+fn units_of_experts(
+    plan: Plan,
+    config: &Config,
+    experts: Experts,
+    names: Names,
+    weights: &Weights,
+    ranks: usize,
+) -> Result<Plan, ModelError> {
+    let features = &config.features;
+    let Some(layer) = (0..config.layers).find(|layer| features.experts_of(*layer).is_some()) else { return Ok(plan) };
+    let unit = unit_of(&names.expert(layer, 0, Role::Down), experts.ffn, weights, ranks)?;
+    // The experts of a layer are one tensor in GGUF files.
+    let first = usize::from(names == Names::Gguf);
+    let rules = [(Role::Gate, first), (Role::Up, first), (Role::Down, first + 1)];
+    let rule = |plan: Plan, (role, dim)| plan.with(&names.expert("*", "*", role), Split::even(dim, unit));
+    Ok(rules.into_iter().fold(plan, rule))
 }
 
 /// Each rank has some experts whole.
@@ -117,7 +138,7 @@ fn whole_experts(
             plan = plan.with(&names.expert("*", "", role), Split::even(0, 1));
             continue;
         }
-        let rows = if role == Role::Down { config.dim } else { config.ffn };
+        let rows = if role == Role::Down { config.dim } else { experts.ffn };
         for expert in 0..count {
             let own = even_ranges(count, ranks).map(|own| if own.contains(&expert) { 0..rows } else { 0..0 });
             plan = plan.with(&names.expert("*", expert, role), Split::ranges(0, own));

@@ -6,7 +6,7 @@ use disco_candle::weights::Weights;
 
 use crate::names::{EXPERT, Names, Role};
 use crate::scales::scales_of;
-use crate::{Config, ModelError};
+use crate::{Config, Experts, ModelError};
 
 /// A tensor that the model uses, and its shape.
 struct Used {
@@ -42,28 +42,28 @@ pub(crate) fn check(config: &Config, weights: &Weights) -> Result<(), ModelError
 }
 
 fn used(config: &Config, names: Names, embedding: &str) -> Vec<Used> {
-    let &Config { dim, rotated, ffn, vocabulary, .. } = config;
+    let &Config { dim, rotated, vocabulary, .. } = config;
     let tensor = |name: &str, shape: &[usize]| Used { name: name.into(), shape: shape.into() };
     let mut used = vec![tensor(embedding, &[vocabulary, dim]), tensor(names.norm(), &[dim])];
     if !config.tied {
         used.push(tensor(names.logits(), &[vocabulary, dim]));
     }
     used.extend(config.scaling.tensors().iter().map(|name| tensor(name, &[rotated / 2])));
-    let experts = config.features.experts.map_or(0, |experts| experts.count);
     for layer in 0..config.layers {
-        for role in Role::all(&config.features) {
+        for role in Role::all(&config.features, layer) {
             let shape = shape(config, role);
             if role.has_bias(&config.features) {
                 used.push(tensor(&names.bias(layer, role), &shape[..1]));
             }
             used.push(Used { name: names.layer(layer, role), shape });
         }
+        let Some(Experts { count, ffn, .. }) = config.features.experts_of(layer) else { continue };
         for role in EXPERT {
             let [rows, columns] = if role == Role::Down { [dim, ffn] } else { [ffn, dim] };
-            if names == Names::Gguf && experts > 0 {
-                used.push(tensor(&names.expert(layer, "", role), &[experts, rows, columns]));
+            if names == Names::Gguf {
+                used.push(tensor(&names.expert(layer, "", role), &[count, rows, columns]));
             } else {
-                used.extend((0..experts).map(|expert| tensor(&names.expert(layer, expert, role), &[rows, columns])));
+                used.extend((0..count).map(|expert| tensor(&names.expert(layer, expert, role), &[rows, columns])));
             }
         }
     }

@@ -52,6 +52,8 @@ pub struct Features {
     pub scale_block: [usize; 2],
     /// The experts in place of the feed-forward network.
     pub experts: Option<Experts>,
+    /// Layers with a feed-forward network in a model with experts.
+    pub dense_layers: Vec<usize>,
 }
 
 /// A mixture of experts, of which a router chooses some for each token.
@@ -60,6 +62,8 @@ pub struct Features {
 pub struct Experts {
     /// Number of experts.
     pub count: usize,
+    /// Number of hidden units of an expert.
+    pub ffn: usize,
     /// How many of them compute each token.
     pub per_token: usize,
     /// Whether the shares of the chosen experts sum up to 1; otherwise those of all experts do.
@@ -104,6 +108,7 @@ impl Default for Features {
             logits_divisor: 1.0,
             scale_block: [128, 128],
             experts: None,
+            dense_layers: Vec::new(),
         }
     }
 }
@@ -114,11 +119,8 @@ impl Features {
         self.window.is_some() && !self.full_layers.contains(&layer)
     }
 
-    /// The key of the width of the feed-forward network or of an expert.
-    pub(super) fn ffn_key(&self) -> &'static str {
-        match self.experts {
-            Some(_) if self.head_norms => "moe_intermediate_size",
-            _ => "intermediate_size",
-        }
+    /// The experts of the layer.
+    pub(crate) fn experts_of(&self, layer: usize) -> Option<Experts> {
+        self.experts.filter(|_| !self.dense_layers.contains(&layer))
     }
 }

@@ -43,6 +43,13 @@ pub(super) fn number(json: &Value, key: &str) -> Result<Option<usize>, ModelErro
     get(json, key, "a whole number", |value| value.as_u64().and_then(|number| usize::try_from(number).ok()))
 }
 
+/// A list of whole numbers; empty if the key is absent.
+pub(super) fn numbers(json: &Value, key: &str) -> Result<Vec<usize>, ModelError> {
+    let number = |value: &Value| value.as_u64().and_then(|number| usize::try_from(number).ok());
+    let numbers = get(json, key, "a list of whole numbers", |value| value.as_array()?.iter().map(number).collect())?;
+    Ok(numbers.unwrap_or_default())
+}
+
 /// A number.
 pub(super) fn float(json: &Value, key: &str) -> Result<Option<f64>, ModelError> {
     get(json, key, "a number", Value::as_f64)

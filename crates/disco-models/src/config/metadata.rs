@@ -108,7 +108,6 @@ impl Config {
             return Err(ModelError::Feature { feature: keys.key("attention.value_length (another width of values)") });
         }
         let features = keys.features(layers, dim, heads, head_dim, &has)?;
-        let ffn = if features.experts.is_some() { keys.number("expert_feed_forward_length")? } else { None };
         let is_interleaved = ["llama", "smollm3", "granite"].contains(&keys.architecture);
         Self {
             dim,
@@ -117,7 +116,7 @@ impl Config {
             kv_heads: keys.number("attention.head_count_kv")?.unwrap_or(heads),
             head_dim,
             rotated: keys.number("rope.dimension_count")?.unwrap_or(head_dim),
-            ffn: ffn.map_or_else(|| keys.required("feed_forward_length"), Ok)?,
+            ffn: features.experts.map_or_else(|| keys.required("feed_forward_length"), |experts| Ok(experts.ffn))?,
             vocabulary: rows.map_or_else(|| keys.required("vocab_size"), Ok)?,
             context: keys.required("context_length")?,
             eps: keys
@@ -277,8 +276,13 @@ impl<'a> Metadata<'a> {
         if !["llama", "qwen3moe"].contains(&self.architecture) {
             return Err(ModelError::Feature { feature: self.key("expert_count") });
         }
-        let normalises = self.flag("expert_weights_norm")?.unwrap_or(true);
-        Ok(Some(Experts { count, per_token: self.required("expert_used_count")?, normalises }))
+        let ffn = self.number("expert_feed_forward_length")?;
+        Ok(Some(Experts {
+            count,
+            ffn: ffn.map_or_else(|| self.required("feed_forward_length"), Ok)?,
+            per_token: self.required("expert_used_count")?,
+            normalises: self.flag("expert_weights_norm")?.unwrap_or(true),
+        }))
     }
 
     /// The layers without a window: each `period`-th, unless the file says so itself.

@@ -36,7 +36,7 @@ pub struct Config {
     pub head_dim: usize,
     /// Number of elements of a head that rotary embeddings rotate, the first ones.
     pub rotated: usize,
-    /// Width of the feed-forward network.
+    /// Number of hidden units of a feed-forward network; of an expert if all layers have experts.
     pub ffn: usize,
     /// Number of tokens of the vocabulary.
     pub vocabulary: usize,
@@ -163,7 +163,10 @@ impl Config {
             },
             head_dim,
             rotated: (head_dim as f64 * share) as usize,
-            ffn: required(features.ffn_key())?,
+            ffn: match &features.experts {
+                Some(experts) if features.dense_layers.is_empty() => experts.ffn,
+                _ => required("intermediate_size")?,
+            },
             vocabulary: required("vocab_size")?,
             context: context.max(scaling.context()),
             eps: json::float(json, "rms_norm_eps")?.ok_or_else(|| missing("rms_norm_eps"))?,
@@ -182,6 +185,11 @@ impl Config {
     fn checked(self) -> Result<Self, ModelError> {
         let Self { dim, layers, heads, kv_heads, head_dim, ffn, vocabulary, context, .. } = self;
         let fail = |text: String| Err(ModelError::Inconsistent(text));
+        // That of an expert, if one of both is wrong.
+        let ffn = match self.features.experts {
+            Some(experts) if experts.ffn == 0 || experts.ffn > MAX_WIDTH => experts.ffn,
+            _ => ffn,
+        };
         if [dim, layers, heads, kv_heads, head_dim, ffn, vocabulary, context].contains(&0) {
             return fail(format!(
                 "a width or a number is 0 (width {dim}, {layers} layers, {heads} query heads, {kv_heads} kv heads, head width {head_dim}, feed-forward width {ffn}, {vocabulary} tokens, context {context})"

@@ -46,7 +46,7 @@ impl Features {
         features.ties = family.starts_with("gemma") || family == "smollm3";
         match family {
             "smollm3" => features.unrotated = unrotated(json, layers)?,
-            "mixtral" | "qwen3_moe" => features.read_experts(json, family)?,
+            "mixtral" | "qwen3_moe" => features.read_experts(json, layers, family == "mixtral")?,
             "granite" => features.read_factors(json)?,
             "olmo2" => (features.pre_norms, features.post_norms, features.joint_head_norms) = (false, true, true),
             _ => (),
@@ -114,20 +114,23 @@ impl Features {
         Ok(())
     }
 
-    /// The experts of Mixtral, which normalises their shares, and of Qwen 3.
-    fn read_experts(&mut self, json: &Json, family: &str) -> Result<(), ModelError> {
+    /// The experts of Mixtral, which normalises their shares, or of Qwen 3, of which some layers may have none.
+    fn read_experts(&mut self, json: &Json, layers: usize, is_mixtral: bool) -> Result<(), ModelError> {
         let number = |key| json::number(json, key);
+        let required = |key| number(key)?.ok_or_else(|| missing(key));
         // Two names of one key.
         let count = number("num_local_experts")?.or(number("num_experts")?);
-        let per_token = number("num_experts_per_tok")?.ok_or_else(|| missing("num_experts_per_tok"))?;
-        let normalises = family == "mixtral" || json::flag(json, "norm_topk_prob")?.unwrap_or(false);
-        let count = count.ok_or_else(|| missing("num_local_experts"))?;
-        let has_dense = json["mlp_only_layers"].as_array().is_some_and(|layers| !layers.is_empty());
-        if has_dense || number("decoder_sparse_step")?.is_some_and(|step| step != 1) {
-            let feature = "a layer without experts beside layers with experts (mlp_only_layers, decoder_sparse_step)";
-            return Err(ModelError::Feature { feature: feature.into() });
+        self.experts = Some(Experts {
+            count: count.ok_or_else(|| missing("num_local_experts"))?,
+            ffn: required(if is_mixtral { "intermediate_size" } else { "moe_intermediate_size" })?,
+            per_token: required("num_experts_per_tok")?,
+            normalises: is_mixtral || json::flag(json, "norm_topk_prob")?.unwrap_or(false),
+        });
+        if !is_mixtral {
+            let (step, dense) = (number("decoder_sparse_step")?.unwrap_or(1), json::numbers(json, "mlp_only_layers")?);
+            let is_dense = |layer: &usize| dense.contains(layer) || !(layer + 1).is_multiple_of(step);
+            self.dense_layers = (0..layers).filter(is_dense).collect();
         }
-        self.experts = Some(Experts { count, per_token, normalises });
         Ok(())
     }
 

@@ -164,10 +164,31 @@ fn the_factor_of_longrope_comes_before_the_ratio_of_the_contexts() {
     assert!((attention(8.0.into()) - expected(8.0)).abs() < 1e-6);
 }
 
+/// The `config.json` of a tiny model.
+fn json_of(model: &str) -> serde_json::Value {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/models").join(model).join("config.json");
+    serde_json::from_str(&fs::read_to_string(file).unwrap()).unwrap()
+}
+
+#[test]
+fn layers_without_experts_are_those_of_both_keys() {
+    let dense = |keys: serde_json::Value| {
+        let mut json = json_of("qwen3-moe");
+        json["num_hidden_layers"] = 4.into();
+        keys.as_object().unwrap().iter().for_each(|(key, value)| json[key] = value.clone());
+        let config = Config::from_json(&json, &[]).map_err(|error| error.to_string())?;
+        Ok::<_, String>((config.features.dense_layers, config.ffn, config.features.experts.unwrap().ffn))
+    };
+    assert_eq!(dense(serde_json::json!({"intermediate_size": null})).unwrap(), (vec![], 44, 44));
+    let step = serde_json::json!({"decoder_sparse_step": 2, "mlp_only_layers": [3], "intermediate_size": 96});
+    assert_eq!(dense(step).unwrap(), (vec![0, 2, 3], 96, 44));
+    let error = dense(serde_json::json!({"mlp_only_layers": ["0"]})).unwrap_err();
+    assert!(error.ends_with("mlp_only_layers: expected a list of whole numbers, got [\"0\"]"), "{error}");
+}
+
 #[test]
 fn windows_are_those_of_the_one_mask_of_a_family() {
-    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/models/qwen3-moe/config.json");
-    let mut json: serde_json::Value = serde_json::from_str(&fs::read_to_string(model).unwrap()).unwrap();
+    let mut json = json_of("qwen3-moe");
     json["use_sliding_window"] = true.into();
     json["sliding_window"] = 8.into();
     json["max_window_layers"] = 28.into();
