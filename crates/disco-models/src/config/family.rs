@@ -33,7 +33,7 @@ const FAMILIES: [Family; 12] = [
     Family {
         name: "qwen3",
         architecture: "Qwen3ForCausalLM",
-        keys: &["attention_bias", SLIDES, "sliding_window", "max_window_layers"],
+        keys: &["attention_bias", SLIDES, "sliding_window", "max_window_layers", QK_NORM],
     },
     Family {
         name: "qwen3_moe",
@@ -52,6 +52,7 @@ const FAMILIES: [Family; 12] = [
             SLIDES,
             "sliding_window",
             "max_window_layers",
+            QK_NORM,
         ],
     },
     Family {
@@ -106,6 +107,9 @@ const GEMMA: [&str; 10] = [
 
 /// The key that turns the windows of some layers on; without it, the other keys of windows have no effect.
 pub(super) const SLIDES: &str = "use_sliding_window";
+
+/// A key of some models of Qwen 3, which have these norms whatever it says.
+const QK_NORM: &str = "use_qk_norm";
 
 /// Keys that all families read.
 const READ: [&str; 20] = [
@@ -186,6 +190,36 @@ const HARMLESS: [&str; 48] = [
     "output_attentions",
 ];
 
+/// Numbers of other kinds of models and of the choice of tokens, and the value with which each has no effect.
+const NEUTRAL: [(&str, f64); 25] = [
+    ("decoder_sparse_step", 1.0),
+    ("diversity_penalty", 0.0),
+    ("embedding_multiplier", 1.0),
+    ("encoder_no_repeat_ngram_size", 0.0),
+    ("first_k_dense_replace", 0.0),
+    // Of Phi-4-mini: each layer attends to all tokens, and positions are not stretched.
+    ("full_attn_mod", 1.0),
+    ("interpolate_factor", 1.0),
+    ("length_penalty", 1.0),
+    ("logit_scale", 1.0),
+    ("logits_scaling", 1.0),
+    ("n_group", 1.0),
+    ("n_routed_experts", 0.0),
+    ("n_shared_experts", 0.0),
+    ("no_repeat_ngram_size", 0.0),
+    ("num_beam_groups", 1.0),
+    ("num_experts", 0.0),
+    ("num_local_experts", 0.0),
+    ("num_nextn_predict_layers", 0.0),
+    ("num_return_sequences", 1.0),
+    ("repetition_penalty", 1.0),
+    ("residual_multiplier", 1.0),
+    ("rotary_pct", 1.0),
+    ("routed_scaling_factor", 1.0),
+    ("shared_expert_intermediate_size", 0.0),
+    ("topk_group", 1.0),
+];
+
 /// The names of the families, for errors.
 fn known_families() -> String {
     FAMILIES.iter().map(|family| family.name).collect::<Vec<_>>().join(", ")
@@ -257,7 +291,7 @@ impl Family {
     }
 
     /// # Errors
-    /// [`ModelError::UnknownKey`] for a key that is not known, is not one of `ignored`, and is neither `null` nor `false`.
+    /// [`ModelError::UnknownKey`] for a key that is not known, is not one of `ignored`, and has a value with an effect.
     pub(super) fn check_keys(&self, json: &Json, ignored: &[String]) -> Result<(), ModelError> {
         let is_known = |key: &str| {
             READ.contains(&key)
@@ -265,13 +299,14 @@ impl Family {
                 || HARMLESS.contains(&key)
                 || ignored.iter().any(|known| known == key)
         };
-        let is_off = |value: &Json| match value {
+        let is_off = |key: &str, value: &Json| match value {
             Json::Null | Json::Bool(false) => true,
             Json::Array(values) => values.is_empty(),
             Json::Object(values) => values.is_empty(),
+            Json::Number(number) => NEUTRAL.iter().any(|off| off.0 == key && number.as_f64() == Some(off.1)),
             _ => false,
         };
-        let unknown = json.as_object().into_iter().flatten().find(|(key, value)| !is_known(key) && !is_off(value));
+        let unknown = json.as_object().into_iter().flatten().find(|(key, value)| !is_known(key) && !is_off(key, value));
         match unknown {
             Some((key, value)) => Err(ModelError::UnknownKey { key: key.clone(), value: value.to_string() }),
             None => Ok(()),

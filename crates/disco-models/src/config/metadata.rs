@@ -67,6 +67,25 @@ const READ: [&str; 35] = [
     "sub_type",
 ];
 
+/// Keys of other architectures, and the values with which each has no effect.
+const NEUTRAL: [(&str, &[f64]); 14] = [
+    ("attention.clamp_kqv", &[0.0]),
+    ("attention.max_alibi_bias", &[0.0]),
+    ("attention.shared_kv_layers", &[0.0]),
+    // None, which is that of the architecture, and softmax.
+    ("expert_gating_func", &[0.0, 1.0]),
+    ("expert_group_count", &[0.0, 1.0]),
+    ("expert_group_used_count", &[0.0, 1.0]),
+    ("expert_shared_count", &[0.0]),
+    ("expert_shared_feed_forward_length", &[0.0]),
+    ("expert_weights_scale", &[0.0, 1.0]),
+    ("interleave_moe_layer_step", &[1.0]),
+    ("leading_dense_block_count", &[0.0]),
+    ("nextn_predict_layers", &[0.0]),
+    ("pooling_type", &[0.0]),
+    ("rope.scaling.yarn_log_multiplier", &[0.0]),
+];
+
 /// Typed access to the metadata of a file.
 struct Metadata<'a> {
     content: &'a Content,
@@ -154,14 +173,17 @@ impl<'a> Metadata<'a> {
     /// # Errors
     /// [`ModelError::UnknownKey`] for a key of the architecture that is not known, is not one of `ignored`, and is not off.
     fn check(&self, ignored: &[String]) -> Result<(), ModelError> {
-        let is_off = |value: &Value| match value {
-            Value::Bool(is_on) => !is_on,
+        let is_neutral = |name: &str, number: f64| NEUTRAL.iter().any(|off| off.0 == name && off.1.contains(&number));
+        let is_off = |name: &str, value: &Value| match value {
+            Value::Bool(is_on) => !is_on || name == "attention.causal",
             Value::Array(values) => values.is_empty(),
+            Value::U32(number) => is_neutral(name, (*number).into()),
+            Value::F32(number) => is_neutral(name, (*number).into()),
             _ => false,
         };
         let own = self.content.metadata.iter().filter_map(|(key, value)| {
             let name = key.strip_prefix(self.architecture)?.strip_prefix('.')?;
-            (!READ.contains(&name) && !ignored.contains(key) && !is_off(value)).then_some((key, value))
+            (!READ.contains(&name) && !ignored.contains(key) && !is_off(name, value)).then_some((key, value))
         });
         match own.min_by_key(|(key, _)| *key) {
             Some((key, value)) => Err(ModelError::UnknownKey { key: key.clone(), value: format!("{value:?}") }),

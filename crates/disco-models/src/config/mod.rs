@@ -275,8 +275,12 @@ mod tests {
         llama("clip_qkv", Json::Null).unwrap();
         llama("alibi", false.into()).unwrap();
         llama("use_cache", true.into()).unwrap();
-        // A key of another family.
+        // A key of another family, and its value without an effect.
         assert!(llama("residual_multiplier", 0.5.into()).is_err());
+        llama("residual_multiplier", 1.into()).unwrap();
+        llama("num_experts", 0.into()).unwrap();
+        assert!(llama("num_experts", 8.into()).is_err());
+        assert!(llama("use_qk_norm", true.into()).is_err());
         let json = serde_json::json!({"model_type": "llama", "logit_scale": 0.5});
         let error = Config::from_json(&json, &["logit_scale".into()]).unwrap_err().to_string();
         assert!(error.ends_with("hidden_size: the key is missing"), "{error}");

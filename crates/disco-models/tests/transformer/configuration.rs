@@ -171,6 +171,26 @@ fn json_of(model: &str) -> serde_json::Value {
 }
 
 #[test]
+fn keys_of_published_models_are_refused_only_with_a_value_that_has_an_effect() {
+    // Phi-4-mini and Qwen3-Coder.
+    let phi = [("full_attn_mod", 1, 2), ("interpolate_factor", 1, 4)];
+    let qwen = [("shared_expert_intermediate_size", 0, 64)];
+    for (model, keys) in [("phi3-longrope", &phi[..]), ("qwen3-moe", &qwen)] {
+        let mut json = json_of(model);
+        json["use_qk_norm"] = (model == "qwen3-moe").into();
+        json["qkv_bias"] = false.into();
+        keys.iter().for_each(|(key, neutral, _)| json[*key] = (*neutral).into());
+        assert_eq!(Config::from_json(&json, &[]).unwrap(), Config::from_json(&json_of(model), &[]).unwrap());
+        for (key, _, other) in keys {
+            let mut json = json.clone();
+            json[*key] = (*other).into();
+            let error = Config::from_json(&json, &[]).unwrap_err().to_string();
+            assert!(error.contains(&format!("the key \"{key}\" ({other})")), "{error}");
+        }
+    }
+}
+
+#[test]
 fn layers_without_experts_are_those_of_both_keys() {
     let dense = |keys: serde_json::Value| {
         let mut json = json_of("qwen3-moe");

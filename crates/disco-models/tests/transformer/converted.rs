@@ -320,6 +320,11 @@ fn a_key_of_a_gguf_file_that_is_not_understood_is_refused_by_name() {
         "{error}"
     );
     assert_eq!(error_with("llama", "use_parallel_residual", Value::Bool(false)), None);
+    assert_eq!(error_with("llama", "attention.clamp_kqv", Value::F32(0.0)), None);
+    // The converter writes the widths of Qwen3-Coder's shared experts, which it does not have.
+    assert_eq!(error_with("qwen2", "expert_shared_feed_forward_length", Value::U32(0)), None);
+    let error = error_with("qwen2", "expert_shared_feed_forward_length", Value::U32(8)).unwrap();
+    assert!(error.contains("qwen2.expert_shared_feed_forward_length"), "{error}");
     let error = error_with("llama", "logit_scale", Value::F32(0.5)).unwrap();
     assert!(error.contains("llama.logit_scale of a model of llama is not supported"), "{error}");
     let error = error_with("qwen2", "expert_count", Value::U32(4)).unwrap();
