@@ -1,8 +1,9 @@
 //! Weights of a linear layer: a dense matrix, or quantised blocks.
 
+use std::ops::Range;
 use std::sync::Arc;
 
-use candle_core::quantized::{QMatMul, QTensor};
+use candle_core::quantized::{GgmlDType, QMatMul, QTensor};
 use candle_core::{CpuStorage, DType, Device, Error, Module, Result, Storage, Tensor};
 
 use crate::products::{self, Level, Packed};
@@ -33,13 +34,39 @@ impl Matrix {
     /// current rayon pool share a product, see [`compute_threads`](crate::compute_threads).
     ///
     /// # Errors
-    /// Errors of candle's `QMatMul`.
+    /// candle can't multiply the blocks (see [`unit`](Self::unit)), and they are not packed anew; errors of candle's
+    /// `QMatMul`.
     pub fn quantized(weight: QTensor) -> Result<Self> {
-        let packed = Level::detect().map(|level| Packed::new(level, &weight)).transpose()?.flatten();
-        Ok(Self(match packed {
-            Some(packed) => Kind::Packed(Arc::new(packed)),
-            None => Kind::Quantized(QMatMul::from_qtensor(weight)?),
-        }))
+        let (dtype, inputs) = (weight.dtype(), weight.shape().dims2()?.1);
+        let text = || Error::Msg(format!("candle can't multiply {inputs} columns of {dtype:?}"));
+        Self::quantized_columns(weight, 0..inputs)?.ok_or_else(text)
+    }
+
+    /// As [`quantized`](Self::quantized), for the columns `columns` of a matrix, which may begin and end inside of a block of
+    /// K-quants. Returns `None` if such columns can be multiplied only as a [dense](Self::dense) matrix: packed blocks need
+    /// whole runs of 32 columns, those of candle the whole matrix.
+    ///
+    /// # Errors
+    /// Errors of candle's `QMatMul`.
+    pub fn quantized_columns(weight: QTensor, columns: Range<usize>) -> Result<Option<Self>> {
+        let inputs = weight.shape().dims2()?.1;
+        let packed = Level::detect().map(|level| Packed::new(level, &weight, columns.clone())).transpose()?.flatten();
+        if let Some(packed) = packed {
+            return Ok(Some(Self(Kind::Packed(Arc::new(packed)))));
+        }
+        if columns != (0..inputs) || !inputs.is_multiple_of(Self::unit(weight.dtype())) {
+            return Ok(None);
+        }
+        Ok(Some(Self(Kind::Quantized(QMatMul::from_qtensor(weight)?))))
+    }
+
+    /// Number of columns that a part of a quantised matrix is a multiple of, so that candle can multiply its blocks.
+    pub fn unit(dtype: GgmlDType) -> usize {
+        match dtype {
+            // candle multiplies two blocks at a time, and panics at an odd number of them.
+            GgmlDType::Q4_1 | GgmlDType::Q5_0 | GgmlDType::Q5_1 => 2 * dtype.block_size(),
+            _ => dtype.block_size(),
+        }
     }
 
     /// The device of the weights.

@@ -1,8 +1,9 @@
 //! The parts of a model's tensors that one rank reads.
 
 use std::cell::Cell;
+use std::ops::Range;
 
-use candle_core::quantized::{GgmlDType, QStorage, QTensor};
+use candle_core::quantized::{QStorage, QTensor};
 use candle_core::{D, DType, Module as _, Tensor};
 use disco_candle::Matrix;
 use disco_candle::weights::{Encoding, Part, Shards, WeightsError};
@@ -25,7 +26,8 @@ pub enum Precision {
     /// 16-bit floats with the exponents of 32-bit floats.
     Bf16,
     /// Matrices are quantised blocks as in the file; states have 32 bits. Matrices that are not quantised in the file
-    /// are dense, and so are parts of which candle can't multiply the blocks.
+    /// are dense, and so are parts of which the blocks can't be multiplied: on the CPU with AVX2, parts that are not whole
+    /// runs of 32 columns, otherwise parts that are not whole blocks.
     File,
 }
 
@@ -75,17 +77,32 @@ impl Parts<'_> {
 
     /// This rank's part of a matrix.
     pub(crate) fn matrix(&self, name: &str) -> Result<Matrix, ModelError> {
-        if !self.is_quantized(name)? {
-            return Ok(Matrix::dense(self.tensor(name)?));
+        if let Some((blocks, columns)) = self.blocks(name)?
+            && let Some(matrix) = Matrix::quantized_columns(blocks, columns)?
+        {
+            self.count(matrix.bytes());
+            return Ok(matrix);
         }
-        match self.shards.quantized(name) {
-            Ok(blocks) if can_multiply(&blocks) => {
-                let matrix = Matrix::quantized(blocks)?;
-                self.count(matrix.bytes());
-                Ok(matrix)
-            }
-            Ok(_) | Err(WeightsError::CutBlock { .. }) => Ok(Matrix::dense(self.tensor(name)?)),
-            Err(error) => Err(error.into()),
+        Ok(Matrix::dense(self.tensor(name)?))
+    }
+
+    /// The quantised blocks that cover this rank's part of a tensor, and the columns of the part in them, if the part is
+    /// used as blocks. On a device other than the host, blocks that are cut can't be multiplied.
+    fn blocks(&self, name: &str) -> Result<Option<(QTensor, Range<usize>)>, ModelError> {
+        if !self.is_quantized(name)? {
+            return Ok(None);
+        }
+        let blocks = if self.shards.device().is_cpu() {
+            self.shards.covering(name)
+        } else {
+            self.shards.quantized(name).map(|blocks| {
+                let columns = 0..blocks.shape().dims().last().copied().unwrap_or(0);
+                (blocks, columns)
+            })
+        };
+        match blocks {
+            Err(WeightsError::CutBlock { .. }) => Ok(None),
+            blocks => Ok(Some(blocks?)),
         }
     }
 
@@ -107,16 +124,11 @@ impl Parts<'_> {
 
     /// This rank's parts of the matrices that a tensor stacks, `[matrices, outputs, inputs]`.
     pub(crate) fn matrices(&self, name: &str) -> Result<Vec<Matrix>, ModelError> {
-        if self.is_quantized(name)? {
-            match self.shards.quantized(name) {
-                Ok(blocks) if can_multiply(&blocks) => {
-                    let matrices = unstacked(&blocks)?;
-                    self.count(matrices.iter().map(Matrix::bytes).sum());
-                    return Ok(matrices);
-                }
-                Ok(_) | Err(WeightsError::CutBlock { .. }) => (),
-                Err(error) => return Err(error.into()),
-            }
+        if let Some((blocks, columns)) = self.blocks(name)?
+            && let Some(matrices) = unstacked(&blocks, &columns)?
+        {
+            self.count(matrices.iter().map(Matrix::bytes).sum());
+            return Ok(matrices);
         }
         let all = self.tensor(name)?;
         let count = all.dim(0)?;
@@ -161,31 +173,17 @@ impl Parts<'_> {
     }
 }
 
-/// Whether candle can multiply these blocks.
-fn can_multiply(blocks: &QTensor) -> bool {
-    blocks.shape().dims().last().is_some_and(|width| width.is_multiple_of(unit(blocks.dtype())))
-}
-
-/// The matrices of a stack of quantised ones.
-fn unstacked(all: &QTensor) -> Result<Vec<Matrix>, ModelError> {
+/// The columns `columns` of the matrices of a stack of quantised ones; `None` if they can't be multiplied as blocks.
+fn unstacked(all: &QTensor, columns: &Range<usize>) -> Result<Option<Vec<Matrix>>, ModelError> {
     let &[count, outputs, inputs] = all.shape().dims() else {
         return Err(ModelError::Call(format!("a stack of matrices has the shape {:?}", all.shape())));
     };
     let data = all.data()?;
     let matrix = |bytes: &[u8]| {
         let storage = QStorage::from_data(bytes.to_vec().into(), &all.device(), all.dtype())?;
-        Matrix::quantized(QTensor::new(storage, (outputs, inputs))?)
+        Matrix::quantized_columns(QTensor::new(storage, (outputs, inputs))?, columns.clone())
     };
     Ok(data.chunks_exact((data.len() / count.max(1)).max(1)).map(matrix).collect::<candle_core::Result<_>>()?)
-}
-
-/// Number of columns that a rank's part of a quantised matrix is a multiple of, so that candle can multiply its blocks.
-pub(crate) fn unit(dtype: GgmlDType) -> usize {
-    match dtype {
-        // candle multiplies two blocks at a time, and panics at an odd number of them.
-        GgmlDType::Q4_1 | GgmlDType::Q5_0 | GgmlDType::Q5_1 => 2 * dtype.block_size(),
-        _ => dtype.block_size(),
-    }
 }
 
 impl Stack {

@@ -1,17 +1,19 @@
 //! The plan of a model's splits.
 
 use disco_candle::weights::{Block, Cut, Encoding, Plan, Split, Weights};
-use disco_candle::{HeadPlan, even_ranges};
+use disco_candle::{HeadPlan, Matrix, even_ranges};
 
 use crate::names::{EXPERT, Names, Role};
-use crate::parts::unit;
 use crate::{Config, ExpertSplit, Experts, ModelError, tensors};
+
+/// Columns of a quantised matrix that products take together.
+const PACKED: usize = 32;
 
 /// The plan of splits for `ranks` ranks: which part of each tensor a rank reads.
 ///
 /// Query and kv heads are split as [`HeadPlan`] says, so kv heads may be on several ranks. Hidden units of the
-/// feed-forward networks are split in units of the file's quantisation blocks; those of experts, too, or whole experts
-/// are ([`Config::expert_split`]). The vocabulary is split by rows. Norms are on every rank.
+/// feed-forward networks are split in units of the file's quantisation blocks, or of parts of blocks if there are fewer
+/// blocks than ranks; those of experts, too, or whole experts are ([`Config::expert_split`]). The vocabulary is split by rows. Norms are on every rank.
 ///
 /// # Errors
 /// There are more ranks than query heads, units of hidden units, or experts. The weights lack a tensor of the model,
@@ -59,23 +61,20 @@ fn attention(config: &Config, names: Names, ranks: usize) -> Result<Plan, ModelE
         .with(&all(Role::KeyNorm), key_norm))
 }
 
-/// Hidden units that stay together: a quantisation block of the matrix `down`, whose columns they are.
+/// Hidden units that stay together: a quantisation block of the matrix `down`, whose columns they are. If there are fewer
+/// blocks than ranks, parts of blocks, which can be packed anew.
 ///
 /// # Errors
-/// There are fewer than ranks.
+/// There are fewer hidden units than ranks.
 fn unit_of(down: &str, units: usize, weights: &Weights, ranks: usize) -> Result<usize, ModelError> {
-    let unit = match weights.info(down)?.encoding() {
-        Encoding::Ggml(dtype) if units.is_multiple_of(unit(dtype)) => unit(dtype),
-        Encoding::Ggml(dtype) if units.is_multiple_of(dtype.block_size()) => dtype.block_size(),
-        _ => 1,
+    let sizes = match weights.info(down)?.encoding() {
+        Encoding::Ggml(dtype) => [Matrix::unit(dtype), dtype.block_size(), dtype.block_size().min(PACKED), 1],
+        _ => [1; 4],
     };
-    let blocks = units / unit;
-    if blocks >= ranks {
-        return Ok(unit);
-    }
-    Err(ModelError::Call(format!(
-        "{blocks} blocks of {unit} hidden units ({down}) can't be split over {ranks} ranks; use 1 to {blocks}"
-    )))
+    let fits = |size: &usize| units.is_multiple_of(*size) && units / size >= ranks;
+    sizes.into_iter().find(fits).ok_or_else(|| {
+        ModelError::Call(format!("{units} hidden units ({down}) can't be split over {ranks} ranks; use 1 to {units}"))
+    })
 }
 
 /// Hidden units of the feed-forward network are split over the ranks, in the layers that have it.

@@ -71,16 +71,21 @@ pub(super) struct Block {
 }
 
 impl Packed {
-    /// Packs a matrix on the CPU. Returns `None` if candle has to multiply it: other types, no inputs, scales that are not
-    /// finite in 16 bits.
+    /// Packs the columns `columns` of a matrix on the CPU, which may begin and end inside of its blocks. Returns `None` if
+    /// candle has to multiply it: other types, no inputs, columns that cut the blocks of `x`, scales that are not finite in
+    /// 16 bits.
     ///
     /// # Errors
     /// Errors of candle.
-    pub(crate) fn new(level: Level, weight: &QTensor) -> Result<Option<Self>> {
-        let (outputs, inputs) = weight.shape().dims2()?;
-        let format = Format::of(weight.dtype()).filter(|_| weight.device().is_cpu() && inputs > 0);
+    pub(crate) fn new(level: Level, weight: &QTensor, columns: Range<usize>) -> Result<Option<Self>> {
+        let (outputs, all) = weight.shape().dims2()?;
+        let inputs = columns.len();
+        let is_part =
+            inputs > 0 && columns.end <= all && columns.start.is_multiple_of(BLOCK) && inputs.is_multiple_of(BLOCK);
+        let format = Format::of(weight.dtype()).filter(|_| weight.device().is_cpu() && is_part);
         let Some(format) = format else { return Ok(None) };
-        let runs = outputs.div_ceil(LANES) * (inputs / format.columns);
+        let per_row = inputs / format.columns;
+        let runs = outputs.div_ceil(LANES) * per_row;
         let mut packed = Self {
             level,
             outputs,
@@ -93,19 +98,20 @@ impl Packed {
             mins: vec![[f16::ZERO; LANES]; if format.has_mins { runs } else { 0 }],
         };
         let data = weight.data()?;
-        let blocks = data.chunks_exact(format.bytes);
-        let runs = blocks.flat_map(|block| (0..format.runs).map(|run| (format.run)(block, run)));
-        for (index, run) in runs.enumerate() {
-            packed.store(index, &run);
+        for row in 0..outputs {
+            let first = (row * all + columns.start) / format.columns;
+            for (column, run) in (first..first + per_row).enumerate() {
+                let block = &data[run / format.runs * format.bytes..][..format.bytes];
+                packed.store(row, column, &(format.run)(block, run % format.runs));
+            }
         }
         let finite = |numbers: &[[f16; LANES]]| numbers.as_flattened().iter().all(|number| number.is_finite());
         Ok((finite(&packed.scales) && finite(&packed.mins)).then_some(packed))
     }
 
-    /// Stores the run with a number, counted along the rows.
-    fn store(&mut self, index: usize, run: &Run) {
+    /// Stores the run `column` of a row.
+    fn store(&mut self, row: usize, column: usize, run: &Run) {
         let per_row = self.inputs / self.columns;
-        let (row, column) = (index / per_row, index % per_row);
         let (index, lane) = (row / LANES * per_row + column, row % LANES);
         self.scales[index][lane] = f16::from_f32(run.scale);
         if let Some(mins) = self.mins.get_mut(index) {

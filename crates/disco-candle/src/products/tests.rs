@@ -1,3 +1,5 @@
+use std::ops::Range;
+
 use candle_core::quantized::{GgmlDType, QStorage, QTensor};
 use candle_core::{Device, Result, Tensor};
 use half::{bf16, f16};
@@ -92,7 +94,7 @@ proptest! {
         let (weights, x) = (floats(&matrix).unwrap(), numbers(!seed, rows * inputs));
         let largest = weights.iter().fold(0f32, |largest, weight| largest.max(weight.abs()));
         for level in levels() {
-            let packed = Packed::new(level, &matrix).unwrap().unwrap();
+            let packed = Packed::new(level, &matrix, 0..inputs).unwrap().unwrap();
             let found = packed.product(&x);
             let expected = expected(&weights, &x, inputs);
             prop_assert_eq!(found.len(), expected.len());
@@ -126,10 +128,34 @@ fn each_column_of_a_packed_matrix_has_the_weights_of_the_file() {
         let x = Tensor::eye(inputs, candle_core::DType::F32, &Device::Cpu).unwrap();
         let x: Vec<f32> = x.flatten_all().unwrap().to_vec1().unwrap();
         for level in levels() {
-            let found = Packed::new(level, &matrix).unwrap().unwrap().product(&x);
+            let found = Packed::new(level, &matrix, 0..inputs).unwrap().unwrap().product(&x);
             for (index, found) in found.into_iter().enumerate() {
                 let expected = weights[index % 3 * inputs + index / 3];
                 assert!((found - expected).abs() <= largest * 1e-3, "{dtype:?} {level:?} {index}: {found} {expected}");
+            }
+        }
+    }
+}
+
+/// The blocks of `x` are those of the whole matrix, so that only the order of the sums differs.
+#[test]
+fn columns_that_cut_blocks_give_their_part_of_the_product() {
+    for dtype in TYPES {
+        let (outputs, inputs, rows) = (20, 512, 2);
+        let matrix = quantized(dtype, numbers(5, outputs * inputs), inputs).unwrap();
+        let x = numbers(6, rows * inputs);
+        for level in levels() {
+            let product = |columns: Range<usize>| {
+                let x: Vec<_> = x.chunks(inputs).flat_map(|row| row[columns.clone()].to_vec()).collect();
+                Packed::new(level, &matrix, columns).unwrap().unwrap().product(&x)
+            };
+            let (whole, parts) = (product(0..inputs), [0..32, 32..288, 288..512].map(product));
+            for (index, whole) in whole.into_iter().enumerate() {
+                let sum: f32 = parts.iter().map(|part| part[index]).sum();
+                assert!((sum - whole).abs() < 1e-4, "{dtype:?} {level:?}: {sum}, not {whole}");
+            }
+            for columns in [0..16, 16..48, 480..544, 64..64] {
+                assert!(Packed::new(level, &matrix, columns).unwrap().is_none());
             }
         }
     }
@@ -142,7 +168,7 @@ fn the_extreme_codes_do_not_overflow() {
         block.extend([code; 32]);
         let matrix = from_block(GgmlDType::Q8_0, block);
         for level in levels() {
-            let packed = Packed::new(level, &matrix).unwrap().unwrap();
+            let packed = Packed::new(level, &matrix, 0..32).unwrap().unwrap();
             for sign in [1.0, -1.0] {
                 assert_eq!(packed.product(&[127.0 * sign; 32]), [127.0 * 32.0 * sign * f32::from(code as i8)]);
             }
@@ -157,7 +183,7 @@ fn scales_beyond_16_bits_are_left_to_candle() {
     block.extend(f16::MAX.to_le_bytes());
     let matrix = from_block(GgmlDType::Q6K, block);
     for level in levels() {
-        assert!(Packed::new(level, &matrix).unwrap().is_none());
+        assert!(Packed::new(level, &matrix, 0..256).unwrap().is_none());
     }
 }
 
@@ -168,7 +194,7 @@ fn an_input_that_is_not_finite_gives_products_that_are_not_finite() {
         for number in [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             let mut x = numbers(3, 64);
             x[40] = number;
-            assert!(!Packed::new(level, &matrix).unwrap().unwrap().product(&x)[0].is_finite());
+            assert!(!Packed::new(level, &matrix, 0..64).unwrap().unwrap().product(&x)[0].is_finite());
         }
     }
 }
@@ -179,7 +205,7 @@ fn several_threads_give_the_products_of_one() {
     let matrix = quantized(GgmlDType::Q4_0, numbers(1, outputs * inputs), inputs).unwrap();
     let (weights, x) = (numbers(2, outputs * inputs), numbers(4, rows * inputs));
     for level in levels() {
-        let packed = Packed::new(level, &matrix).unwrap().unwrap();
+        let packed = Packed::new(level, &matrix, 0..inputs).unwrap().unwrap();
         let on = |threads| {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
             pool.install(|| (packed.product(&x), product(level, &weights, &x, inputs)))

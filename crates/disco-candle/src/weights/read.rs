@@ -1,5 +1,7 @@
 //! Reading of parts of tensors as candle's tensors.
 
+use std::ops::Range;
+
 use candle_core::quantized::k_quants::{
     BlockQ2K, BlockQ3K, BlockQ4_0, BlockQ4_1, BlockQ4K, BlockQ5_0, BlockQ5_1, BlockQ5K, BlockQ6K, BlockQ8_0, BlockQ8_1,
     BlockQ8K,
@@ -72,6 +74,33 @@ impl Weights {
             return Err(WeightsError::CutBlock { file, tensor, encoding: info.encoding, block, range });
         }
         reading.quantized(&layout, ggml, device)
+    }
+
+    /// As [`read_quantized`](Self::read_quantized), but reads the whole blocks that cover a range along the last dimension.
+    /// Returns also the columns of the blocks that are the part.
+    ///
+    /// # Errors
+    /// Errors of [`read`](Self::read), [`NotQuantized`](WeightsError::NotQuantized), and
+    /// [`CutBlock`](WeightsError::CutBlock) for several ranges that begin or end inside of a block.
+    pub fn read_covering(
+        &self,
+        name: &str,
+        part: &Part,
+        device: &Device,
+    ) -> Result<(QTensor, Range<usize>), WeightsError> {
+        let reading = self.reading(name)?;
+        match (reading.info.encoding, cut_block(reading.info, part), part.ranges()) {
+            (Encoding::Ggml(ggml), Some((block, range)), Some((_, [_]))) => {
+                let blocks = reading.quantized(&Layout::new(name, reading.info, part)?, ggml, device)?;
+                let start = range.start % block;
+                Ok((blocks, start..start + range.len()))
+            }
+            _ => {
+                let blocks = self.read_quantized(name, part, device)?;
+                let columns = 0..blocks.shape().dims().last().copied().unwrap_or(1);
+                Ok((blocks, columns))
+            }
+        }
     }
 
     /// Bytes that [`read`](Self::read) of a part reads.

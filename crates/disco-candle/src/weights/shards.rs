@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -137,6 +138,17 @@ impl Shards {
         let tensor = self.weights.read_quantized(name, &part, &self.device)?;
         self.report(name, &part)?;
         Ok(tensor)
+    }
+
+    /// Reads the blocks of GGUF that cover this rank's part of a tensor, and the columns of the blocks that are the part.
+    ///
+    /// # Errors
+    /// Errors of [`Plan::part`] and of [`Weights::read_covering`].
+    pub fn covering(&self, name: &str) -> Result<(QTensor, Range<usize>), WeightsError> {
+        let part = self.part(name)?;
+        let blocks = self.weights.read_covering(name, &part, &self.device)?;
+        self.report(name, &part)?;
+        Ok(blocks)
     }
 
     /// Reads this rank's part of a tensor of GGUF whose whole shape is `shape`, quantised as in the file.

@@ -7,7 +7,7 @@ use std::path::Path;
 use candle_core::quantized::GgmlDType;
 use candle_core::quantized::gguf_file::{self, Value};
 use candle_core::{DType, Device, Tensor};
-use disco_candle::weights::{Encoding, Part, Weights};
+use disco_candle::weights::{Encoding, Part, Weights, WeightsError};
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 
@@ -128,6 +128,19 @@ proptest! {
         prop_assert_eq!(read.dtype(), dtype);
         let read = read.dequantize(&Device::Cpu).unwrap();
         prop_assert_eq!(contents(&read), contents(&slice(&whole, &whole_blocks)), "{}", whole_blocks);
+
+        match weights.read_covering("t", &any_part, &Device::Cpu) {
+            Ok((blocks, columns)) if blocks.shape().elem_count() > 0 => {
+                let read = blocks.dequantize(&Device::Cpu).unwrap();
+                let read = read.narrow(shape.len() - 1, columns.start, columns.len()).unwrap();
+                prop_assert_eq!(contents(&read), contents(&slice(&whole, &any_part)), "{}", any_part);
+            }
+            Ok(_) => (),
+            Err(error) => {
+                let is_cut = matches!(error, WeightsError::CutBlock { .. });
+                prop_assert!(is_cut && matches!(any_part, Part::Ranges { .. }), "{}: {}", any_part, error);
+            }
+        }
     }
 }
 

@@ -5,11 +5,13 @@ use std::sync::Arc;
 
 use candle_core::Device;
 use candle_core::quantized::GgmlDType;
-use disco::{Builder, DataPlane as _, Json, Session as _, SessionExt as _, Tensor, WorkerContext, WorkerId, block_on};
+use disco::{
+    Builder, DataPlane as _, Json, Session as _, SessionExt as _, Tensor, Value, WorkerContext, WorkerId, block_on,
+};
 use disco_candle::Comm;
 use disco_candle::weights::{Shards, Weights};
-use disco_models::Precision;
-use disco_models::{Config, Transformer, plan};
+use disco_models::worker::{Figures, Load};
+use disco_models::{Config, Precision, Transformer, plan};
 
 use crate::random::{BLOCKS, LARGE_BLOCKS, Model, NINE_HEADS, Shape, THREE_HEADS};
 use crate::reference::Reference;
@@ -162,10 +164,45 @@ fn quantised_matrices_of_any_number_of_workers_are_as_precise_as_those_of_one_pr
         let exact = logits_of(1, &model.path(), Precision::F32, &prompt, &tokens);
         let usual = difference(&quantised, &exact);
         assert!(usual > 1e-3, "the reference does not quantise its states: {usual}");
-        for workers in 1..=3 {
+        for workers in 1..=4 {
             let found = logits_of(workers, &model.path(), Precision::File, &prompt, &tokens);
             let error = difference(&found, &exact);
             assert!((1e-3..2.0 * usual).contains(&error), "{workers} workers, {blocks:?}: {error}, usually {usual}");
+        }
+    }
+}
+
+/// Bytes of the weights of all workers.
+fn bytes_of(workers: usize, model: &Model) -> usize {
+    let session = Builder::threads(workers).start().unwrap();
+    block_on(async {
+        session.init_ccl("local", &[]).await.unwrap();
+        let load = Json(Load::new(model.path(), Precision::File));
+        let worker = session.call_named("disco.models.load", (load, Value::None)).await.unwrap();
+        let figures = session.call_named("disco.models.figures", (&worker,)).await.unwrap();
+        let figures: Vec<Json<Figures>> = session.get_all_as(&figures).await.unwrap();
+        session.shutdown().await.unwrap();
+        figures.iter().map(|Json(figures)| figures.weights).sum()
+    })
+}
+
+/// Heads, or hidden units if there are fewer blocks of them than workers, cut blocks of 256 columns and leave odd numbers of
+/// blocks of 32.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn quantised_matrices_stay_blocks_on_any_number_of_workers() {
+    if !(is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c")) {
+        println!("skipped: blocks are packed anew for AVX2 only");
+        return;
+    }
+    let large = [GgmlDType::Q3K, GgmlDType::Q4K, GgmlDType::Q6K].map(|blocks| (LARGE_BLOCKS, blocks));
+    for (shape, blocks) in [GgmlDType::Q4_1, GgmlDType::Q8_0].map(|blocks| (BLOCKS, blocks)).into_iter().chain(large) {
+        let model = Model::gguf(shape, 14, blocks);
+        let alone = bytes_of(1, &model);
+        for workers in 2..=4 {
+            let all = bytes_of(workers, &model);
+            // Norms, and keys and values of heads that workers share, are on several workers.
+            assert!(all < alone * 5 / 4, "{blocks:?}: {all} bytes of {workers} workers, {alone} of one");
         }
     }
 }
