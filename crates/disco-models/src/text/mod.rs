@@ -78,6 +78,7 @@ pub struct Text {
     /// The tokens that end a text.
     ends: Vec<u32>,
     spelling: Spelling,
+    literals: Literals,
 }
 
 impl Text {
@@ -96,8 +97,7 @@ impl Text {
     fn from_gguf(content: &Content) -> Why<Self> {
         let tokenizer = vocabulary::tokenizer(content)?;
         let special = |name: &str| vocabulary::special(content, &format!("tokenizer.ggml.{name}_id"));
-        let spelling = Spelling::new(&tokenizer);
-        Ok(Self { tokenizer, template: ChatTemplate::from_gguf(content, special), ends: Vec::new(), spelling })
+        Self::new(tokenizer, ChatTemplate::from_gguf(content, special), Vec::new())
     }
 
     fn from_folder(folder: &Path) -> Result<Self, TextError> {
@@ -110,8 +110,12 @@ impl Text {
         let config = read_json(&folder.join("tokenizer_config.json"))?.unwrap_or_default();
         let end = template::special(&config, "eos_token").and_then(|end| tokenizer.token_to_id(&end));
         let template = ChatTemplate::from_folder(folder, &config)?;
-        let spelling = Spelling::new(&tokenizer);
-        Ok(Self { tokenizer, template, ends: end.into_iter().collect(), spelling })
+        Self::new(tokenizer, template, end.into_iter().collect()).map_err(error)
+    }
+
+    fn new(tokenizer: Tokenizer, template: Option<ChatTemplate>, ends: Vec<u32>) -> Why<Self> {
+        let (spelling, literals) = (Spelling::new(&tokenizer), Literals::new(&tokenizer)?);
+        Ok(Self { tokenizer, template, ends, spelling, literals })
     }
 
     /// The tokens that end a text by `tokenizer_config.json` (`eos_token`). None for a GGUF file, whose ends
@@ -165,14 +169,13 @@ impl Text {
 
     /// The tokens of a chat. The template writes the special tokens itself.
     fn encode_chat(&self, template: &ChatTemplate, chat: &Chat) -> Why<Vec<u32>> {
-        match Literals::new(&self.tokenizer, chat) {
-            None => self.encoded(&template.render(chat)?, false),
-            Some(literals) => {
-                let marked = chat.map(&|text| literals.mark(text));
-                let text = template.render(&marked).map_err(|why| literals.unmark(&why))?;
-                literals.tokens(&self.tokenizer, &text)
-            }
+        let literals = &self.literals;
+        if !literals.are_in(chat) {
+            return self.encoded(&template.render(chat)?, false);
         }
+        let marked = chat.map(&|text| literals.mark(text));
+        let text = template.render(&marked).map_err(|why| literals.unmark(&why))?;
+        literals.tokens(&self.tokenizer, &text).map_err(|error| error.to_string())
     }
 
     /// The tokens of a text, in which special tokens are special. With `adds_specials`, also those that the tokenizer puts

@@ -152,6 +152,19 @@ fn a_special_token_that_a_user_writes_is_text_and_one_of_the_template_is_special
     assert_eq!(text.tokens("a<|end|>", None, true).unwrap(), [literal("a"), vec![257]].concat());
 }
 
+#[test]
+fn a_special_token_is_text_beside_any_other_characters() {
+    let text = bytes("gpt-2", "{% for m in messages %}{{ m.content }}<|end|>{% endfor %}");
+    // Code points that no text has are often used as marks.
+    let strange: String = ('\u{fdd0}'..='\u{fdef}').chain(['\u{fdd0}', '\u{fdd1}']).collect();
+    for prompt in
+        [format!("<|end|>{strange}<|end|>"), "<\u{fdd0}\u{fdd1}|end|>".to_owned(), format!("{strange}<|end|>")]
+    {
+        let literal = prompt.bytes().map(u32::from).chain([257]).collect::<Vec<_>>();
+        assert_eq!(text.tokens(&prompt, None, false).unwrap(), literal, "{prompt:?}");
+    }
+}
+
 /// A template in the style of several families: the tools as JSON, calls and results of tools, documents, a variable.
 const TOOLS: &str = "\
 {%- if tools %}<tools>{% for tool in tools %}{{ tool | tojson }}\n{% endfor %}</tools>{% endif %}
