@@ -57,6 +57,14 @@ pub enum TextError {
     },
 }
 
+/// Bytes of a token in most texts, or fewer.
+const USUAL_BYTES: usize = 8;
+/// Bytes of the pieces of a prompt that are tokenised alone.
+const PIECE_BYTES: usize = 16 << 10;
+/// The most tokens that a piece can have more, because it is cut out of its prompt. Some tokenizers have one token for a long
+/// word, and up to 100 for a shorter part of it.
+const CUT_TOKENS: usize = 256;
+
 /// A result, or the reason why there is none.
 type Why<T> = Result<T, String>;
 
@@ -176,6 +184,33 @@ impl Text {
         let marked = chat.map(&|text| literals.mark(text));
         let text = template.render(&marked).map_err(|why| literals.unmark(&why))?;
         literals.tokens(&self.tokenizer, &text).map_err(|error| error.to_string())
+    }
+
+    /// Whether a prompt has more than `tokens` tokens for certain, without the time that it takes to tokenise all of it. A
+    /// prompt of at most [`USUAL_BYTES`] bytes a token is not examined, and of a longer one only the beginning that tells.
+    ///
+    /// # Errors
+    /// The text can't be tokenised.
+    pub fn exceeds(&self, prompt: &str, tokens: usize) -> Result<bool, TextError> {
+        if prompt.len() <= tokens.saturating_mul(USUAL_BYTES) {
+            return Ok(false);
+        }
+        let (mut rest, mut count) = (prompt, 0);
+        while !rest.is_empty() && count <= tokens {
+            let (piece, others) = rest.split_at(rest.floor_char_boundary(PIECE_BYTES));
+            count += self.encode(piece, false)?.len().saturating_sub(CUT_TOKENS);
+            rest = others;
+        }
+        Ok(count > tokens)
+    }
+
+    /// The same for a chat.
+    ///
+    /// # Errors
+    /// The model has no chat template, or it does not accept the chat; the text can't be tokenised.
+    pub fn chat_exceeds(&self, chat: &Chat, tokens: usize) -> Result<bool, TextError> {
+        let bytes: usize = chat.texts().into_iter().map(str::len).sum();
+        Ok(bytes > tokens.saturating_mul(USUAL_BYTES) && self.exceeds(&self.render(chat)?, tokens)?)
     }
 
     /// The tokens of a text, in which special tokens are special. With `adds_specials`, also those that the tokenizer puts

@@ -165,6 +165,24 @@ fn a_special_token_is_text_beside_any_other_characters() {
     }
 }
 
+#[test]
+fn a_prompt_far_beyond_a_number_of_tokens_is_recognised_by_its_beginning() {
+    let text = bytes("gpt-2", "{% for m in messages %}{{ m.content }}{% endfor %}");
+    let long = "a".repeat(100_000);
+    assert!(text.exceeds(&long, 10_000).unwrap());
+    assert!(text.chat_exceeds(&Chat::with_prompt(&long, None), 10_000).unwrap());
+    // These have as many tokens as bytes, which is to be found by tokenising them.
+    for (prompt, tokens) in [("a", 0), (&long[..800], 100), (&long, 12_500)] {
+        assert!(!text.exceeds(prompt, tokens).unwrap(), "{tokens}");
+        assert!(!text.chat_exceeds(&Chat::with_prompt(prompt, None), tokens).unwrap());
+    }
+    // Half as many tokens as bytes.
+    let twelves = "12".repeat(50_000);
+    assert_eq!(text.encode(&twelves, false).unwrap().len(), 50_000);
+    assert!(text.exceeds(&twelves, 12_000).unwrap());
+    assert!(!text.exceeds(&"12".repeat(500), 100).unwrap());
+}
+
 /// A template in the style of several families: the tools as JSON, calls and results of tools, documents, a variable.
 const TOOLS: &str = "\
 {%- if tools %}<tools>{% for tool in tools %}{{ tool | tojson }}\n{% endfor %}</tools>{% endif %}

@@ -30,6 +30,8 @@ pub(crate) enum ApiError {
         "the prompt has {prompt} tokens and up to {max_tokens} tokens are to be generated, but {bound} at most {limit} tokens in all"
     )]
     TooLong { prompt: usize, max_tokens: usize, bound: &'static str, limit: usize },
+    #[error("the prompt has more than {limit} tokens, but {bound} at most {limit} tokens in all")]
+    PromptTooLong { bound: &'static str, limit: usize },
     #[error("{0}")]
     Invalid(String),
     #[error("the server has no route {0}")]
@@ -84,7 +86,8 @@ impl ApiError {
     pub(crate) fn status(&self) -> u16 {
         match self {
             Self::Json(_) | Self::NoObject | Self::Param { .. } | Self::Unsupported { .. } => 400,
-            Self::Prompt(_) | Self::Text(_) | Self::TooLong { .. } | Self::Invalid(_) | Self::Body(_) => 400,
+            Self::Prompt(_) | Self::Text(_) | Self::TooLong { .. } | Self::PromptTooLong { .. } => 400,
+            Self::Invalid(_) | Self::Body(_) => 400,
             Self::Unauthorized => 401,
             Self::NoModel { .. } | Self::NoRoute(_) => 404,
             Self::Method { .. } => 405,
@@ -126,7 +129,7 @@ impl ApiError {
             Self::Unsupported { .. } => "unsupported_parameter",
             Self::NoModel { .. } => "model_not_found",
             Self::Prompt(_) | Self::Text(_) => "invalid_prompt",
-            Self::TooLong { .. } => "context_length_exceeded",
+            Self::TooLong { .. } | Self::PromptTooLong { .. } => "context_length_exceeded",
             Self::Invalid(_) | Self::Body(_) => "invalid_request",
             Self::NoRoute(_) => "not_found",
             Self::Method { .. } => "method_not_allowed",

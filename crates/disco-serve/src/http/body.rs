@@ -17,7 +17,15 @@ const PERMIT: usize = 1024;
 pub(super) struct Bodies(Semaphore);
 
 /// The room of a body, until it is dropped.
-pub(super) type Room<'a> = SemaphorePermit<'a>;
+#[derive(Default)]
+pub(super) struct Room<'a>(Option<SemaphorePermit<'a>>);
+
+impl Room<'_> {
+    /// Bytes of the body, rounded up.
+    pub(super) fn bytes(&self) -> usize {
+        self.0.as_ref().map_or(0, |permits| permits.num_permits() * PERMIT)
+    }
+}
 
 impl Bodies {
     pub(super) fn new(limits: &Limits) -> Self {
@@ -25,8 +33,8 @@ impl Bodies {
     }
 
     /// More room for a body, which has `bytes` by now.
-    fn extend<'a>(&'a self, room: &mut Option<Room<'a>>, bytes: usize, limits: &Limits) -> Result<(), ApiError> {
-        let had = room.as_ref().map_or(0, Room::num_permits);
+    fn extend<'a>(&'a self, Room(room): &mut Room<'a>, bytes: usize, limits: &Limits) -> Result<(), ApiError> {
+        let had = room.as_ref().map_or(0, SemaphorePermit::num_permits);
         let more = u32::try_from(bytes.div_ceil(PERMIT).saturating_sub(had)).unwrap_or(u32::MAX);
         let more = self.0.try_acquire_many(more).map_err(|_| ApiError::Bodies { limit: limits.bodies_bytes })?;
         match room {
@@ -45,7 +53,7 @@ pub(super) async fn read<'a>(
     request: Request,
     bodies: &'a Bodies,
     limits: &Limits,
-) -> Result<(Bytes, Option<Room<'a>>), ApiError> {
+) -> Result<(Bytes, Room<'a>), ApiError> {
     if !is_json(&request) {
         return Err(ApiError::MediaType);
     }
@@ -56,7 +64,7 @@ pub(super) async fn read<'a>(
     }
     let mut body = request.into_body();
     let read = async {
-        let (mut bytes, mut room) = (Vec::new(), None);
+        let (mut bytes, mut room) = (Vec::new(), Room::default());
         while let Some(frame) = body.frame().await {
             let frame = frame.map_err(|error| ApiError::Body(error.to_string()))?;
             let Ok(data) = frame.into_data() else { continue };

@@ -8,8 +8,9 @@ use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::response::Response;
 
+use super::body::Room;
 use super::generation::{Choice, Generation};
-use super::prompts::{room, tokenised};
+use super::prompts::{most_tokens, tokenised};
 use super::request_id::RequestId;
 use super::respond::json;
 use super::shared::{Active, Shared, now};
@@ -56,8 +57,7 @@ async fn generate(kind: Kind, shared: &Arc<Shared>, id: RequestId, request: Requ
         tells_usage: order.streams && order.tells_usage,
     };
     let streams = order.streams;
-    let generation = submitted(order, shared, active, id, arrived).await?;
-    drop(room);
+    let generation = submitted(order, shared, room, active, id, arrived).await?;
     if streams { Ok(stream::response(generation, format)) } else { whole(generation, &format).await }
 }
 
@@ -65,6 +65,7 @@ async fn generate(kind: Kind, shared: &Arc<Shared>, id: RequestId, request: Requ
 async fn submitted(
     order: Order,
     shared: &Arc<Shared>,
+    room: Room<'_>,
     active: Active,
     id: RequestId,
     arrived: Instant,
@@ -76,13 +77,15 @@ async fn submitted(
     }
     let mut seats = shared.admission.reserve(texts, order.prompt_bound(shared.limits.longest()))?;
     let Order { prompts, choices: count, max_tokens, params, stops, echoes, salt, .. } = order;
-    let prompts = shared.tokenise(move |text| tokenised(prompts, echoes, text)).await?;
-    let rooms = prompts.iter().map(|prompt| room(prompt.tokens.len(), max_tokens, &shared.limits));
-    let rooms = rooms.collect::<Result<Vec<_>, _>>()?;
+    let limits = shared.limits.clone();
+    let prompts = shared.tokenise(room.bytes(), move |text| tokenised(prompts, echoes, text, &limits)).await?;
+    drop(room);
+    let counts = prompts.iter().map(|prompt| most_tokens(prompt.tokens.len(), max_tokens, &shared.limits));
+    let counts = counts.collect::<Result<Vec<_>, _>>()?;
     let prompt_tokens: usize = prompts.iter().map(|prompt| prompt.tokens.len()).sum();
     seats.correct(prompt_tokens.saturating_mul(count as usize))?;
     let mut choices = Vec::with_capacity(texts);
-    for (prompt, max_tokens) in prompts.into_iter().zip(rooms) {
+    for (prompt, max_tokens) in prompts.into_iter().zip(counts) {
         for choice in 0..count {
             let mut params = params.clone();
             params.choice = choice;

@@ -17,12 +17,27 @@ pub(super) struct Tokenised {
 /// The tokens of prompts.
 ///
 /// # Errors
-/// A prompt has no tokens; the template of the model does not accept a chat.
-pub(super) fn tokenised(prompts: Vec<Prompt>, echoes: bool, text: &Text) -> Result<Vec<Tokenised>, ApiError> {
-    prompts.into_iter().map(|prompt| one(prompt, echoes, text)).collect()
+/// A prompt has no tokens, or more than the context; the template of the model does not accept a chat.
+pub(super) fn tokenised(
+    prompts: Vec<Prompt>,
+    echoes: bool,
+    text: &Text,
+    limits: &Limits,
+) -> Result<Vec<Tokenised>, ApiError> {
+    prompts.into_iter().map(|prompt| one(prompt, echoes, text, limits)).collect()
 }
 
-fn one(prompt: Prompt, echoes: bool, text: &Text) -> Result<Tokenised, ApiError> {
+fn one(prompt: Prompt, echoes: bool, text: &Text, limits: &Limits) -> Result<Tokenised, ApiError> {
+    let limit = limits.longest();
+    let is_too_long = match &prompt {
+        Prompt::Chat(chat) => text.chat_exceeds(chat, limit)?,
+        Prompt::Text(prompt) => text.exceeds(prompt, limit)?,
+        // Its number of tokens is known, and the error names it.
+        Prompt::Tokens(_) => false,
+    };
+    if is_too_long {
+        return Err(ApiError::PromptTooLong { bound: bound(limits), limit });
+    }
     let (tokens, echo) = match prompt {
         Prompt::Chat(chat) => (text.chat(&chat)?, None),
         Prompt::Text(prompt) => (text.encode(&prompt, true)?, echoes.then_some(prompt)),
@@ -41,15 +56,19 @@ fn one(prompt: Prompt, echoes: bool, text: &Text) -> Result<Tokenised, ApiError>
 ///
 /// # Errors
 /// They do not fit into the context or the cache.
-pub(super) fn room(prompt: usize, wanted: Option<usize>, limits: &Limits) -> Result<usize, ApiError> {
+pub(super) fn most_tokens(prompt: usize, wanted: Option<usize>, limits: &Limits) -> Result<usize, ApiError> {
     let limit = limits.longest();
     let max_tokens = wanted.unwrap_or_else(|| limit.saturating_sub(prompt).max(1));
     if prompt.saturating_add(max_tokens) <= limit {
         return Ok(max_tokens);
     }
+    Err(ApiError::TooLong { prompt, max_tokens, bound: bound(limits), limit })
+}
+
+/// What limits a prompt and its text.
+fn bound(limits: &Limits) -> &'static str {
     let is_context = limits.context <= limits.cache_tokens;
-    let bound = if is_context { "the context of the model has" } else { "the cache of the server has" };
-    Err(ApiError::TooLong { prompt, max_tokens, bound, limit })
+    if is_context { "the context of the model has" } else { "the cache of the server has" }
 }
 
 #[cfg(test)]
@@ -59,13 +78,13 @@ mod tests {
     #[test]
     fn a_text_fits_into_the_context_and_the_cache() {
         let limits = Limits::new(100, 80);
-        assert_eq!(room(30, Some(50), &limits).unwrap(), 50);
-        assert_eq!(room(30, None, &limits).unwrap(), 50);
-        assert_eq!(room(80, Some(0), &limits).unwrap(), 0);
+        assert_eq!(most_tokens(30, Some(50), &limits).unwrap(), 50);
+        assert_eq!(most_tokens(30, None, &limits).unwrap(), 50);
+        assert_eq!(most_tokens(80, Some(0), &limits).unwrap(), 0);
         for (prompt, wanted) in [(30, Some(51)), (80, None), (usize::MAX, Some(usize::MAX))] {
-            let error = room(prompt, wanted, &limits).unwrap_err().to_string();
+            let error = most_tokens(prompt, wanted, &limits).unwrap_err().to_string();
             assert!(error.contains(&prompt.to_string()) && error.contains("cache") && error.contains("80"), "{error}");
         }
-        assert!(room(101, None, &Limits::new(100, 1000)).unwrap_err().to_string().contains("context"));
+        assert!(most_tokens(101, None, &Limits::new(100, 1000)).unwrap_err().to_string().contains("context"));
     }
 }

@@ -22,7 +22,8 @@ use crate::engine::Requests;
 use crate::health::{Health, State};
 use crate::metrics::Meters;
 
-/// The most bytes of a body that is read on a thread of connections, which takes less than a millisecond.
+/// The most bytes of a small body: one that is parsed on a thread of connections, which takes less than a millisecond, and
+/// whose text is tokenised in less than a second.
 const MAX_SMALL_BODY: usize = 64 << 10;
 
 /// A server's state.
@@ -44,8 +45,10 @@ pub(super) struct Shared {
     bodies: Bodies,
     /// Number of requests for texts that were not answered yet.
     active: watch::Sender<usize>,
-    /// Permits for work that blocks, one for each core.
-    blocking: Arc<Semaphore>,
+    /// Permits for work that blocks on small bodies, one for each core.
+    small: Arc<Semaphore>,
+    /// The same on large ones, which can take seconds: one for two cores, so that small ones need not wait for them.
+    large: Arc<Semaphore>,
     random: RandomState,
     drawn: AtomicU64,
 }
@@ -73,7 +76,8 @@ impl Shared {
             metrics: app.metrics,
             drain,
             active: watch::Sender::new(0),
-            blocking: Arc::new(Semaphore::new(cores)),
+            small: Arc::new(Semaphore::new(cores)),
+            large: Arc::new(Semaphore::new(cores.div_ceil(2))),
             random: RandomState::new(),
             drawn: AtomicU64::new(0),
         })
@@ -121,8 +125,8 @@ impl Shared {
         }
     }
 
-    /// Reads the fields of a request's body. Parsed JSON takes many times the bytes of its text, so at most one large body per
-    /// core is parsed at once, on the threads of the tokenizer. The caller keeps the body's room as long as the parsed value.
+    /// Reads the fields of a request's body. Parsed JSON takes many times the bytes of its text, so large bodies are parsed
+    /// on the threads of the tokenizer, few at once. The caller keeps the body's room as long as the parsed value.
     ///
     /// # Errors
     /// The body can't be read, or is no JSON object; and those of `read`.
@@ -130,25 +134,27 @@ impl Shared {
         &self,
         request: Request,
         read: impl FnOnce(Fields) -> Result<T, ApiError> + Send + 'static,
-    ) -> Result<(T, Option<Room<'_>>), ApiError> {
+    ) -> Result<(T, Room<'_>), ApiError> {
         let (body, room) = body::read(request, &self.bodies, &self.limits).await?;
         let parsed = if body.len() <= MAX_SMALL_BODY {
             read(Fields::parse(&body)?)?
         } else {
-            self.tokenise(move |_| read(Fields::parse(&body)?)).await?
+            self.tokenise(room.bytes(), move |_| read(Fields::parse(&body)?)).await?
         };
         Ok((parsed, room))
     }
 
-    /// Runs work that blocks, such as that of the tokenizer, on another thread.
+    /// Runs work that blocks, such as that of the tokenizer, on another thread. It is about a body of so many bytes.
     ///
     /// # Errors
     /// Those of the work; or the work panicked.
     pub(super) async fn tokenise<T: Send + 'static>(
         &self,
+        bytes: usize,
         work: impl FnOnce(&Text) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
-        let permit = self.blocking.clone().acquire_owned().await.map_err(|_| ApiError::Shutdown)?;
+        let permits = if bytes <= MAX_SMALL_BODY { &self.small } else { &self.large };
+        let permit = permits.clone().acquire_owned().await.map_err(|_| ApiError::Shutdown)?;
         let text = self.text.clone();
         let done = tokio::task::spawn_blocking(move || {
             let _permit = permit;

@@ -28,12 +28,12 @@ pub(super) async fn tokenize(State(shared): State<Arc<Shared>>, request: Request
             None => Prompt::Chat(chat_of(&mut fields)?),
         })
     };
-    let (prompt, _room) = shared.parse(request, read).await?;
+    let (prompt, room) = shared.parse(request, read).await?;
     let tokenised = move |text: &Text| match prompt {
         Prompt::Text { prompt, adds_specials } => Ok(text.encode(&prompt, adds_specials)?),
         Prompt::Chat(chat) => Ok(text.chat(&chat)?),
     };
-    let tokens = shared.tokenise(tokenised).await?;
+    let tokens = shared.tokenise(room.bytes(), tokenised).await?;
     let length = shared.limits.longest();
     let object = json!({"count": tokens.len(), "max_model_len": length, "tokens": tokens});
     Ok(respond::json(StatusCode::OK, &object))
@@ -46,8 +46,8 @@ pub(super) async fn detokenize(State(shared): State<Arc<Shared>>, request: Reque
         check_model(&mut fields, &known.name)?;
         tokens_of(&mut fields, known.known().vocabulary)
     };
-    let (tokens, _room) = shared.parse(request, read).await?;
-    let prompt = shared.tokenise(move |text| Ok(text.decode(&tokens)?)).await?;
+    let (tokens, room) = shared.parse(request, read).await?;
+    let prompt = shared.tokenise(room.bytes(), move |text| Ok(text.decode(&tokens)?)).await?;
     Ok(respond::json(StatusCode::OK, &json!({"prompt": prompt})))
 }
 

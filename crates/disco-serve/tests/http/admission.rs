@@ -2,7 +2,9 @@ use std::time::Duration;
 
 use disco_serve::health::State;
 use serde_json::json;
+use tokio::task::JoinSet;
 
+use crate::client::post;
 use crate::double::text;
 use crate::model::TEXT;
 use crate::server::Server;
@@ -55,6 +57,40 @@ async fn prompts_beyond_the_tokens_that_may_wait_are_refused() {
     let more = server.stream(COMPLETIONS, json!({"prompt": vec![5; 90]})).await;
     double.take().await;
     drop(more);
+}
+
+#[tokio::test]
+async fn a_prompt_far_beyond_the_context_is_refused_before_it_is_tokenised() {
+    let (server, mut double) = Server::start().await;
+    let prompt = "1".repeat(2 << 20);
+    for (path, body) in [
+        (COMPLETIONS, json!({"prompt": prompt})),
+        ("/v1/chat/completions", json!({"messages": [{"role": "user", "content": prompt}]})),
+    ] {
+        let reply = server.post(path, body).await;
+        assert_eq!((reply.status, &reply.error()["code"]), (400, &json!("context_length_exceeded")));
+        let message = reply.error()["message"].as_str().unwrap().to_owned();
+        assert!(message.contains("more than 1000 tokens"), "{message}");
+    }
+    assert!(double.is_idle());
+}
+
+#[tokio::test]
+async fn a_small_text_is_tokenised_beside_large_ones() {
+    let (server, _double) = Server::start().await;
+    let large = json!({"prompt": "1".repeat(100 << 10)});
+    let cores = std::thread::available_parallelism().unwrap().get();
+    let mut large: JoinSet<_> = (0..6 * cores)
+        .map(|_| {
+            let (address, body) = (server.address, large.to_string());
+            async move { post(address, "/tokenize", &body).await.status }
+        })
+        .collect();
+    // By now the others have arrived, too, and wait for one another.
+    assert_eq!(large.join_next().await.unwrap().unwrap(), 200);
+    assert_eq!(server.post("/tokenize", json!({"prompt": "1"})).await.status, 200);
+    while large.try_join_next().is_some() {}
+    assert!(large.len() >= cores, "{} of the large texts were left", large.len());
 }
 
 #[tokio::test]
