@@ -91,7 +91,7 @@ fn run(args: &Args, signals: Signals) -> Result<()> {
     let recorder = metrics::install().context("metrics can't be recorded")?;
     let (requests, inbox) = engine::channel(args.max_num_seqs as usize + 256);
     let (health, drain) = (Arc::new(Health::new()), Drain::new());
-    let options = options(args, &settings, load, context, &memory);
+    let options = options(args, &settings, &model.name, load, context, &memory);
     ends.drain(drain.clone(), health.clone(), Duration::from_secs(args.drain));
     let (of_engine, end) = (health.clone(), drain.clone());
     let engine = thread::Builder::new().name("engine".into()).spawn(move || {
@@ -139,8 +139,9 @@ impl Drop for Ending {
     }
 }
 
-fn options(args: &Args, settings: &Settings, load: Load, context: usize, memory: &Memory) -> Options {
+fn options(args: &Args, settings: &Settings, name: &str, load: Load, context: usize, memory: &Memory) -> Options {
     Options {
+        name: name.to_owned(),
         placement: Placement {
             builder: args.builder(settings),
             backend: settings.backend.clone(),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use metrics::{Counter, Histogram, counter, gauge, histogram};
+use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
 
 use crate::health::Snapshot;
@@ -11,13 +11,47 @@ use crate::health::Snapshot;
 const SECONDS: [f64; 16] =
     [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0];
 
+/// The same of tokens.
+const TOKENS: [f64; 15] =
+    [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0];
+
 /// Records the metrics of this process from now on. The handle writes them for `/metrics`.
 ///
 /// # Errors
 /// The process has a recorder already.
 pub fn install() -> Result<PrometheusHandle, BuildError> {
-    let builder = PrometheusBuilder::new();
-    builder.set_buckets_for_metric(Matcher::Suffix("_seconds".into()), &SECONDS)?.install_recorder()
+    let builder = PrometheusBuilder::new().set_buckets_for_metric(Matcher::Suffix("_seconds".into()), &SECONDS)?;
+    builder.set_buckets_for_metric(Matcher::Full("vllm:iteration_tokens_total".into()), &TOKENS)?.install_recorder()
+}
+
+/// The metrics that the engine records.
+pub(crate) struct StepMeters {
+    pub(crate) tokens: Histogram,
+    pub(crate) seconds: Histogram,
+    pub(crate) preemptions: Counter,
+    pub(crate) prefix_queries: Counter,
+    pub(crate) prefix_hits: Counter,
+    pub(crate) resumed: Counter,
+    pub(crate) repairs: Counter,
+    pub(crate) last_repair: Gauge,
+}
+
+impl StepMeters {
+    /// The meters of an engine that computes this model.
+    pub(crate) fn new(model: &str) -> Self {
+        let counter = |name: &'static str| counter!(name, "model_name" => model.to_owned());
+        let histogram = |name: &'static str| histogram!(name, "model_name" => model.to_owned());
+        Self {
+            tokens: histogram("vllm:iteration_tokens_total"),
+            seconds: histogram("disco_serve_step_seconds"),
+            preemptions: counter("vllm:num_preemptions_total"),
+            prefix_queries: counter("vllm:prefix_cache_queries_total"),
+            prefix_hits: counter("vllm:prefix_cache_hits_total"),
+            resumed: counter("disco_serve_resumed_total"),
+            repairs: counter("disco_serve_repairs_total"),
+            last_repair: gauge!("disco_serve_last_repair_seconds", "model_name" => model.to_owned()),
+        }
+    }
 }
 
 /// The metrics that the HTTP layer records.

@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 
 use disco::Error;
 use disco_models::serving::{self, Chosen, Plan, Reply};
-use metrics::{counter, gauge, histogram};
 use tokio::time::sleep;
 
 use super::request::{Failure, Inbox, Submitted};
@@ -16,6 +15,7 @@ use super::schedule::{Ended, Limits, Outcome, Sampled, Scheduler, SequenceId, St
 use super::sequence::Sequence;
 use super::workers::{Computing, Placement, Workers};
 use crate::health::{Health, Load, State};
+use crate::metrics::StepMeters;
 
 /// How often the loop looks at clients that do not read, and at workers without a step.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -28,6 +28,8 @@ const NOT_FINITE: &str = "a logit of the model is NaN or infinite: its weights a
 /// What an engine needs.
 #[derive(Clone, Debug)]
 pub struct Options {
+    /// The model's name in metrics.
+    pub name: String,
     /// The workers and the model.
     pub placement: Placement,
     /// The room of steps and of the cache.
@@ -57,6 +59,7 @@ pub fn run(options: Options, inbox: Inbox, health: Arc<Health>, ended: impl Futu
             sequences: HashMap::new(),
             flights: VecDeque::new(),
             slow_reader: options.slow_reader,
+            meters: StepMeters::new(&options.name),
             health: &health,
         };
         let served = tokio::select! {
@@ -87,6 +90,7 @@ struct Engine<'a> {
     /// Oldest first.
     flights: VecDeque<Flight>,
     slow_reader: Duration,
+    meters: StepMeters,
     health: &'a Health,
 }
 
@@ -186,7 +190,7 @@ impl Engine<'_> {
     async fn send_steps(&mut self) -> Result<(), Error> {
         while let Some(step) = self.scheduler.plan() {
             let plan = self.plan(&step);
-            histogram!("vllm:iteration_tokens_total").record(step.tokens() as f64);
+            self.meters.tokens.record(step.tokens() as f64);
             if self.flights.is_empty() {
                 self.health.step_began();
             }
@@ -236,11 +240,11 @@ impl Engine<'_> {
             let (chosen, prompt) = of_slot.remove(&outcome.slot).unwrap_or_default();
             self.tell(&outcome, chosen, prompt);
         }
-        histogram!("disco_serve_step_seconds").record(flight.sent.elapsed());
+        self.meters.seconds.record(flight.sent.elapsed());
         let counters = self.scheduler.counters();
-        counter!("vllm:num_preemptions_total").absolute(counters.preemptions);
-        counter!("vllm:prefix_cache_queries_total").absolute(counters.prefix_queries);
-        counter!("vllm:prefix_cache_hits_total").absolute(counters.prefix_hits);
+        self.meters.preemptions.absolute(counters.preemptions);
+        self.meters.prefix_queries.absolute(counters.prefix_queries);
+        self.meters.prefix_hits.absolute(counters.prefix_hits);
         self.health.step_ended(self.load());
         if !self.flights.is_empty() {
             self.health.step_began();
@@ -286,7 +290,7 @@ impl Engine<'_> {
         // No step runs until the workers are ready.
         self.health.step_ended(self.load());
         tracing::warn!(%error, resumed = voided.resumed.len(), abandoned = voided.abandoned.len(), "a step has failed");
-        counter!("disco_serve_resumed_total").increment(voided.resumed.len() as u64);
+        self.meters.resumed.increment(voided.resumed.len() as u64);
         // The lines after the first one are about the state of each worker.
         let reason = error.to_string().lines().next().unwrap_or_default().to_owned();
         for abandoned in voided.abandoned {
@@ -299,8 +303,8 @@ impl Engine<'_> {
         for attempt in 1..=REPAIRS {
             match self.workers.repair(&error).await {
                 Ok(()) => {
-                    counter!("disco_serve_repairs_total").increment(1);
-                    gauge!("disco_serve_last_repair_seconds").set(began.elapsed());
+                    self.meters.repairs.increment(1);
+                    self.meters.last_repair.set(began.elapsed());
                     tracing::info!(seconds = began.elapsed().as_secs_f64(), "the workers are ready again");
                     self.health.step_ended(self.load());
                     self.health.set_state(State::Ready);

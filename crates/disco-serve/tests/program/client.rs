@@ -81,6 +81,13 @@ impl Client {
         self.exchange(&post(path, body))
     }
 
+    /// The value of a metric of the server.
+    pub(crate) fn metric(&self, name: &str) -> Option<f64> {
+        let metrics = self.get("/metrics").body;
+        let line = metrics.lines().find(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with('{')));
+        line.and_then(|line| line.rsplit(' ').next()?.parse().ok())
+    }
+
     /// A greedy text of a prompt.
     pub(crate) fn complete(&self, prompt: &str, tokens: usize, more: Json) -> Answer {
         self.post("/v1/completions", &completion(prompt, tokens, more))

@@ -164,16 +164,10 @@ impl Load {
 
     /// Waits until nothing is left of any request: neither in the cache's tables nor in the metrics.
     pub(crate) fn wait_until_nothing_is_left(&self) {
-        let of = |metrics: &str, name: &str| {
-            let mut lines =
-                metrics.lines().filter(|line| line.starts_with(name) && line[name.len()..].starts_with('{'));
-            lines.next().and_then(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
-        };
         let names = ["vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"];
         self.client.wait_until("no request runs and all blocks are free", || {
-            let metrics = self.client.get("/metrics").body;
             let load = &self.client.get("/health").json()["load"];
-            names.iter().all(|name| of(&metrics, name) == Some(0.0)) && load["free_blocks"] == load["blocks"]
+            names.iter().all(|name| self.client.metric(name) == Some(0.0)) && load["free_blocks"] == load["blocks"]
         });
     }
 }

@@ -90,8 +90,7 @@ fn round(seed: u64, requests: usize) {
     });
     load.wait_until_nothing_is_left();
     let [complete, given_up] = [&load.complete, &load.given_up].map(|counter| counter.load(Ordering::Relaxed));
-    let metrics = server.get("/metrics").body;
-    let repairs = metrics.lines().find_map(|line| line.strip_prefix("disco_serve_repairs_total ")).unwrap_or("0");
+    let repairs = server.metric("disco_serve_repairs_total").unwrap();
     eprintln!("seed {seed}, {options:?}: {complete} complete texts, {given_up} given up, {repairs} repairs");
     assert!(complete > 10 * given_up, "{given_up} texts were given up, {complete} are complete");
     drain(server, &mut random);

@@ -60,6 +60,7 @@ impl Server {
         let (config, text) = (Config::open(&weights).unwrap(), Arc::new(Text::open(&weights).unwrap()));
         let load = Load::new(path, Precision::F32);
         let options = Options {
+            name: "tiny".into(),
             placement: Placement {
                 builder: Builder::processes(2).apart(true),
                 backend: "local".into(),
