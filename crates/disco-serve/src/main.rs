@@ -37,8 +37,6 @@ use signals::Ends;
 
 /// The variable with the token of clients.
 const TOKEN: &str = "DISCO_SERVE_TOKEN";
-/// How often a request goes on after failures that it was part of.
-const RESUMES: u32 = 3;
 
 fn main() -> ExitCode {
     // Worker processes get the arguments and the environment of the controller, so they pass here and stay in `init`.
@@ -155,7 +153,6 @@ fn options(args: &Args, settings: &Settings, name: &str, load: Load, context: us
             max_sequences: args.max_num_seqs,
             max_batched_tokens: args.max_num_batched_tokens as usize,
             context,
-            max_resumes: RESUMES,
         },
         slow_reader: Duration::from_secs(60),
     }

@@ -1,6 +1,7 @@
 //! From requests to tokens: which sequences take part in each step of the model.
 
 pub mod blocks;
+mod pace;
 pub mod prefix;
 mod request;
 mod run;

@@ -10,10 +10,11 @@ use disco::Error;
 use disco_models::serving::{self, Chosen, Plan, Reply};
 use tokio::time::sleep;
 
+use super::pace::Pace;
 use super::request::{Failure, Inbox, Submitted};
-use super::schedule::{Ended, Limits, Outcome, Sampled, Scheduler, SequenceId, Step, Tokens, Work};
+use super::schedule::{Abandoned, Ended, Limits, Outcome, Sampled, Scheduler, SequenceId, Step, Tokens, Work};
 use super::sequence::Sequence;
-use super::workers::{Computing, Placement, Workers};
+use super::workers::{Computing, Placement, Workers, source};
 use crate::health::{Health, Load, State};
 use crate::metrics::StepMeters;
 
@@ -47,17 +48,20 @@ pub fn run(options: Options, inbox: Inbox, health: Arc<Health>, ended: impl Futu
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
     let runtime = runtime.map_err(|error| Error::State(format!("the engine can't be started: {error}")))?;
     let served = runtime.block_on(async {
-        let mut ended = pin!(ended);
+        let (mut ended, step_deadline) = (pin!(ended), options.placement.step_deadline);
         let workers = tokio::select! {
             workers = Workers::start(options.placement) => workers?,
             () = &mut ended => return Ok(()),
         };
         health.set_state(State::Ready);
+        let Limits { max_sequences, max_batched_tokens, .. } = options.limits;
         let mut engine = Engine {
             workers,
+            pace: Pace::new(max_sequences, max_batched_tokens, step_deadline),
             scheduler: Scheduler::new(options.limits),
             sequences: HashMap::new(),
             flights: VecDeque::new(),
+            last_reply: Instant::now(),
             slow_reader: options.slow_reader,
             meters: StepMeters::new(&options.name),
             health: &health,
@@ -85,10 +89,12 @@ pub fn run(options: Options, inbox: Inbox, health: Arc<Health>, ended: impl Futu
 
 struct Engine<'a> {
     workers: Workers,
+    pace: Pace,
     scheduler: Scheduler,
     sequences: HashMap<SequenceId, Sequence>,
     /// Oldest first.
     flights: VecDeque<Flight>,
+    last_reply: Instant,
     slow_reader: Duration,
     meters: StepMeters,
     health: &'a Health,
@@ -188,6 +194,7 @@ impl Engine<'_> {
 
     /// Sends as many steps as may be under way.
     async fn send_steps(&mut self) -> Result<(), Error> {
+        self.scheduler.limit_steps(self.pace.tokens());
         while let Some(step) = self.scheduler.plan() {
             let plan = self.plan(&step);
             self.meters.tokens.record(step.tokens() as f64);
@@ -241,6 +248,9 @@ impl Engine<'_> {
             self.tell(&outcome, chosen, prompt);
         }
         self.meters.seconds.record(flight.sent.elapsed());
+        // The workers compute one step after another.
+        let began = flight.sent.max(std::mem::replace(&mut self.last_reply, Instant::now()));
+        self.pace.took(flight.step.tokens(), began.elapsed());
         let counters = self.scheduler.counters();
         self.meters.preemptions.absolute(counters.preemptions);
         self.meters.prefix_queries.absolute(counters.prefix_queries);
@@ -286,22 +296,29 @@ impl Engine<'_> {
     async fn repair(&mut self, mut error: Error) -> Result<(), Error> {
         self.health.set_state(State::Repairing);
         self.flights.clear();
-        let voided = self.scheduler.void();
+        self.pace.restart();
+        let voided = self.scheduler.void(source(&error));
         // No step runs until the workers are ready.
         self.health.step_ended(self.load());
-        tracing::warn!(%error, resumed = voided.resumed.len(), abandoned = voided.abandoned.len(), "a step has failed");
+        tracing::warn!(%error, resumed = voided.resumed.len(), "a step has failed");
         self.meters.resumed.increment(voided.resumed.len() as u64);
-        // The lines after the first one are about the state of each worker.
-        let reason = error.to_string().lines().next().unwrap_or_default().to_owned();
-        for abandoned in voided.abandoned {
-            if let Some(sequence) = self.sequences.remove(&abandoned.id) {
-                tracing::warn!(request = sequence.id(), cause = %abandoned.cause, "a request is given up");
-                sequence.fail(Failure::Failed(format!("{}: {reason}", abandoned.cause)));
-            }
+        if let Some(Abandoned { id, position }) = voided.abandoned
+            && let Some(sequence) = self.sequences.remove(&id)
+        {
+            tracing::warn!(
+                request = sequence.id(),
+                position,
+                "a request is given up: the workers fail whenever they compute it"
+            );
+            // The lines after the first one are about the state of each worker.
+            let reason = error.to_string().lines().next().unwrap_or_default().to_owned();
+            sequence.fail(Failure::Failed(format!(
+                "the workers failed at position {position} of this request, while no other request was running: {reason}"
+            )));
         }
         let (began, mut pause) = (Instant::now(), FIRST_PAUSE);
         for attempt in 1..=REPAIRS {
-            match self.workers.repair(&error).await {
+            match self.workers.repair(&error, attempt).await {
                 Ok(()) => {
                     self.meters.repairs.increment(1);
                     self.meters.last_repair.set(began.elapsed());

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use disco::error::ErrorKind;
+use disco::error::{ErrorKind, LossCause, ProcessEnd};
 use disco::{
     Builder, DRef, DataPlane as _, Deadlines, Error, Json, LaneSession, ReplacementPolicy, Session as _,
     SessionExt as _, Value, WorkerId,
@@ -16,6 +16,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
+
+use super::schedule::Source;
 
 /// How long a model can be loaded.
 const LOADING: Duration = Duration::from_secs(3600);
@@ -106,13 +108,14 @@ impl Workers {
         }
     }
 
-    /// Replaces lost workers, ends those that hang, and makes all of them ready for steps, without sequences.
-    pub(super) async fn repair(&mut self, after: &Error) -> Result<(), Error> {
+    /// Replaces lost workers, ends those that hang, and makes all of them ready for steps, without sequences. Each attempt has
+    /// more time than the one before, so that a machine that has become slow has enough in the end.
+    pub(super) async fn repair(&mut self, after: &Error, attempt: u32) -> Result<(), Error> {
         if matches!(after.kind(), ErrorKind::Deadline { .. } | ErrorKind::Stalled { .. }) {
             self.end_stuck().await;
         }
         self.session.replace_lost().await?;
-        let limit = self.repair_limit;
+        let limit = self.repair_limit * attempt;
         match timeout(limit, self.load()).await {
             Ok(loaded) => loaded,
             Err(_) => {
@@ -152,6 +155,22 @@ impl Workers {
         if let Err(error) = self.session.shutdown().await {
             tracing::warn!(%error, "the workers did not end as they should");
         }
+    }
+}
+
+/// Where the failure of a step comes from. Workers don't send these signals to themselves: an operator does, a supervisor, or
+/// the system for lack of memory.
+pub(super) fn source(error: &Error) -> Source {
+    const SENT: [Signal; 4] = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGKILL, Signal::SIGTERM];
+    let is_sent = |number: i32| SENT.iter().any(|signal| *signal as i32 == number);
+    match error {
+        Error::Lost(loss) => match loss.cause {
+            LossCause::ProcessEnded { end: ProcessEnd::Signaled { signal, .. }, .. } if is_sent(signal) => {
+                Source::Outside
+            }
+            _ => Source::Steps,
+        },
+        _ => Source::Steps,
     }
 }
 

@@ -12,6 +12,7 @@ mod poison;
 #[path = "../../../../testing/suite/soak/random.rs"]
 mod random;
 mod server;
+mod slow;
 mod soak;
 
 use std::io::{BufRead as _, BufReader};

@@ -2,7 +2,7 @@
 //! a step is one of this file, which calls the product's.
 
 use std::net::TcpListener;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -17,6 +17,8 @@ use disco_models::{Config, Precision};
 use disco_serve::engine::{self, Options, Placement, STEP, schedule};
 use disco_serve::health::Health;
 use disco_serve::http::{App, Drain, Limits, Model, serve};
+use disco_serve::metrics;
+use metrics_exporter_prometheus::PrometheusHandle;
 use serde_json::{Value as Json, json};
 
 use crate::client::{Client, completion};
@@ -46,27 +48,36 @@ fn poisoned_step(ctx: &mut WorkerContext, state: Object, bytes: Arc<[u8]>) -> Re
     }
 }
 
+fn recorder() -> PrometheusHandle {
+    static RECORDER: OnceLock<PrometheusHandle> = OnceLock::new();
+    RECORDER.get_or_init(|| metrics::install().unwrap()).clone()
+}
+
 /// A server in this process, whose workers are processes.
-struct Server {
-    client: Client,
+pub(crate) struct Server {
+    pub(crate) client: Client,
     drain: Drain,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Server {
     fn start() -> Self {
+        Self::start_with("tests.poisoned_step", |_| ())
+    }
+
+    /// A server whose steps are computed by this worker function, after `change` of its options.
+    pub(crate) fn start_with(step: &'static str, change: impl FnOnce(&mut Options)) -> Self {
         let path = model("llama-3");
         let weights = Weights::open(&path).unwrap();
         let (config, text) = (Config::open(&weights).unwrap(), Arc::new(Text::open(&weights).unwrap()));
         let load = Load::new(path, Precision::F32);
-        let options = Options {
-            name: "tiny".into(),
+        let mut options = Options {
             placement: Placement {
                 builder: Builder::processes(2).apart(true),
                 backend: "local".into(),
                 devices: Vec::new(),
                 step: "tests.poisoned_step",
-                step_deadline: Duration::from_secs(60),
+                step,
                 serve: Serve::new(load, BLOCKS as usize, SEQUENCES as usize),
             },
             limits: schedule::Limits {
@@ -75,10 +86,10 @@ impl Server {
                 max_batched_tokens: 32,
                 context: CONTEXT,
                 max_resumes: 3,
-            },
             slow_reader: Duration::from_secs(60),
         };
         let (requests, inbox) = engine::channel(64);
+        change(&mut options);
         let (health, drain) = (Arc::new(Health::new()), Drain::new());
         let app = App {
             requests,
@@ -87,7 +98,7 @@ impl Server {
             token: None,
             health: health.clone(),
             metrics: None,
-        };
+            metrics: Some(recorder()),
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
         let client = Client { address: listener.local_addr().unwrap() };
@@ -105,14 +116,14 @@ impl Server {
 
     /// Asks for a text, again while workers are replaced.
     fn ask(&self, prompt: &Json, more: &Json) -> crate::client::Answer {
-        let mut body = completion("", 40, more.clone());
+    pub(crate) fn ask(&self, prompt: &Json, more: &Json) -> crate::client::Answer {
         body["prompt"] = prompt.clone();
         let mut answers = std::iter::repeat_with(|| self.client.post("/v1/completions", &body));
         answers.find(|answer| answer.status != 503).unwrap()
     }
 
     fn end(self) {
-        self.drain.end();
+    pub(crate) fn end(self) {
         for thread in self.threads {
             thread.join().unwrap();
         }

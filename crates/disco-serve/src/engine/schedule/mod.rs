@@ -24,4 +24,4 @@ pub use reply::{Ended, Outcome, Sampled, UnexpectedReply};
 pub use scheduler::{Counters, Limits, Load, STEPS_AHEAD, Scheduler, Unfit};
 pub use sequence::{SequenceId, Work};
 pub use step::{Row, Step, Tokens};
-pub use void::{Abandoned, Cause, Voided};
+pub use void::{Abandoned, Source, Voided};

@@ -21,7 +21,7 @@ impl Scheduler {
         if self.flights.len() >= STEPS_AHEAD {
             return None;
         }
-        let mut draft = Draft { rows: Vec::new(), budget: self.limits.max_batched_tokens };
+        let mut draft = Draft { rows: Vec::new(), budget: self.step_tokens };
         match self.first_suspect() {
             Some(suspect) => self.plan_alone(suspect, &mut draft),
             None => self.plan_all(&mut draft),

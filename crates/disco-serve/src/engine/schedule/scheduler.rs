@@ -20,8 +20,6 @@ pub struct Limits {
     pub max_batched_tokens: usize,
     /// Tokens of a prompt and its text.
     pub context: usize,
-    /// Failures that a sequence is continued after.
-    pub max_resumes: u32,
 }
 
 /// Why a sequence can never run.
@@ -70,7 +68,8 @@ pub struct Scheduler {
     /// Oldest first.
     pub(super) flights: VecDeque<Flight>,
     pub(super) next_step: u64,
-    pub(super) next_failure: u64,
+    /// The most tokens of the next step.
+    pub(super) step_tokens: usize,
     pub(super) counters: Counters,
     next_id: u64,
 }
@@ -115,7 +114,7 @@ impl Scheduler {
             free_slots: (0..limits.max_sequences).rev().collect(),
             flights: VecDeque::new(),
             next_step: 0,
-            next_failure: 0,
+            step_tokens: limits.max_batched_tokens,
             counters: Counters::default(),
             next_id: 0,
             limits,
@@ -161,6 +160,11 @@ impl Scheduler {
     /// Ends a pause.
     pub fn resume(&mut self, id: SequenceId) {
         self.set_paused(id, false);
+    }
+
+    /// Limits the tokens of later steps, within `max_batched_tokens` and at least to one.
+    pub fn limit_steps(&mut self, tokens: usize) {
+        self.step_tokens = tokens.clamp(1, self.limits.max_batched_tokens);
     }
 
     /// What there is to do.

@@ -58,8 +58,6 @@ pub(super) struct Sequence {
     pub(super) chain: Chain,
     pub(super) incarnation: u32,
     pub(super) is_paused: bool,
-    /// Numbers of the failures that it took part in, without failures that another sequence has caused.
-    pub(super) failures: Vec<u64>,
     /// Where the rows of the last failure ended, until a later row has succeeded there.
     pub(super) failed_at: Option<usize>,
     /// It has failed again before it got past `failed_at`.
@@ -90,7 +88,6 @@ impl Sequence {
             work,
             incarnation: 0,
             is_paused: false,
-            failures: Vec::new(),
             failed_at: None,
             is_suspect: false,
             resident: None,

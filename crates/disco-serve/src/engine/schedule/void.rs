@@ -10,34 +10,26 @@ use super::sequence::SequenceId;
 pub struct Voided {
     /// These took part, and are continued.
     pub resumed: Vec<SequenceId>,
-    /// These have ended. The scheduler has forgotten them.
-    pub abandoned: Vec<Abandoned>,
+    /// This one has ended. The scheduler has forgotten it.
+    pub abandoned: Option<Abandoned>,
 }
 
-/// A sequence that is not continued.
+/// A sequence that is not continued: it was alone in the failed steps, after it had taken part in two failures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Abandoned {
     /// The sequence.
     pub id: SequenceId,
-    /// Why it is not.
-    pub cause: Cause,
+    /// Where its last row ended.
+    pub position: usize,
 }
 
-/// Why a sequence is not continued after a failure.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Cause {
-    /// It was alone in the failed steps, after it had taken part in two failures.
-    #[error("the workers failed at position {position} of this request, while no other request was running")]
-    Alone {
-        /// Where its last row ended.
-        position: usize,
-    },
-    /// It has been continued too often, after failures that no other sequence turned out to cause.
-    #[error("the workers failed {failures} times while this request was running")]
-    TooManyResumes {
-        /// Failures that it took part in.
-        failures: u32,
-    },
+/// Where a failure comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// A sequence of the failed steps can have caused it.
+    Steps,
+    /// Something else, such as a signal to a worker.
+    Outside,
 }
 
 impl Scheduler {
@@ -46,9 +38,9 @@ impl Scheduler {
     ///
     /// A sequence that takes part in a second failure before it has got past the position of the first one is a suspect.
     /// From then on suspects run one at a time, and nothing else does, until each has got past the position at which it
-    /// failed. If steps fail that nothing but a suspect takes part in, then the suspect is abandoned, and the failures that
-    /// it took part in no longer count for others.
-    pub fn void(&mut self) -> Voided {
+    /// failed. If steps fail that nothing but a suspect takes part in, then the suspect is abandoned. A failure from outside
+    /// makes no suspects.
+    pub fn void(&mut self, source: Source) -> Voided {
         let mut failed_at = BTreeMap::new();
         for row in self.flights.drain(..).flat_map(|flight| flight.rows) {
             let position = failed_at.entry(row.id).or_insert(row.end);
@@ -61,47 +53,20 @@ impl Scheduler {
         self.blocks.forget();
 
         let is_alone = failed_at.len() == 1;
-        let failure = self.next_failure;
-        self.next_failure += 1;
         let mut voided = Voided::default();
         for (id, position) in failed_at {
-            match self.fail(id, failure, position, is_alone) {
-                None => {}
-                Some(Ok(())) => voided.resumed.push(id),
-                Some(Err(cause)) => {
-                    if matches!(cause, Cause::Alone { .. }) {
-                        self.forgive_failures_with(id);
-                    }
+            let Some(sequence) = self.sequences.get_mut(&id) else { continue };
+            if source == Source::Steps {
+                if sequence.is_suspect && is_alone {
                     self.cancel(id);
-                    voided.abandoned.push(Abandoned { id, cause });
+                    voided.abandoned = Some(Abandoned { id, position });
+                    continue;
                 }
+                sequence.is_suspect |= sequence.failed_at.is_some();
+                sequence.failed_at = sequence.failed_at.max(Some(position));
             }
+            voided.resumed.push(id);
         }
         voided
-    }
-
-    /// Notes that a sequence took part in a failure, if it has not ended, and says why it can't go on.
-    fn fail(&mut self, id: SequenceId, failure: u64, position: usize, is_alone: bool) -> Option<Result<(), Cause>> {
-        let sequence = self.sequences.get_mut(&id)?;
-        if sequence.is_suspect && is_alone {
-            return Some(Err(Cause::Alone { position }));
-        }
-        sequence.failures.push(failure);
-        let failures = sequence.failures.len() as u32;
-        if failures > self.limits.max_resumes {
-            return Some(Err(Cause::TooManyResumes { failures }));
-        }
-        sequence.is_suspect |= sequence.failed_at.is_some();
-        sequence.failed_at = sequence.failed_at.max(Some(position));
-        Some(Ok(()))
-    }
-
-    /// Forgets, for all sequences, the failures that this one took part in.
-    fn forgive_failures_with(&mut self, id: SequenceId) {
-        let Some(sequence) = self.sequences.get_mut(&id) else { return };
-        let explained = std::mem::take(&mut sequence.failures);
-        for sequence in self.sequences.values_mut() {
-            sequence.failures.retain(|failure| !explained.contains(failure));
-        }
     }
 }

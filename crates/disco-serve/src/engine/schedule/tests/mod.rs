@@ -11,7 +11,7 @@ use super::sequence::Work;
 use super::step::{Row, Step};
 
 fn limits() -> Limits {
-    Limits { blocks: 64, max_sequences: 8, max_batched_tokens: 64, context: 1024, max_resumes: 3 }
+    Limits { blocks: 64, max_sequences: 8, max_batched_tokens: 64, context: 1024 }
 }
 
 fn scheduler(blocks: u32, max_batched_tokens: usize) -> Scheduler {

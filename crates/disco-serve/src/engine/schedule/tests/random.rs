@@ -8,7 +8,7 @@ use super::super::reply::{Ended, Sampled};
 use super::super::scheduler::{Limits, Scheduler};
 use super::super::sequence::{SequenceId, Work};
 use super::super::step::Step;
-use super::super::void::Cause;
+use super::super::void::{Abandoned, Source};
 use super::workers::{Workers, undisturbed};
 use crate::engine::blocks::BLOCK_TOKENS;
 use crate::engine::request::End;
@@ -22,7 +22,7 @@ struct World {
     texts: BTreeMap<SequenceId, Vec<u32>>,
     paused: BTreeSet<SequenceId>,
     completed: usize,
-    abandoned: Vec<(SequenceId, Cause)>,
+    abandoned: Vec<SequenceId>,
 }
 
 impl World {
@@ -53,7 +53,7 @@ impl World {
                 world.scheduler.resume(id);
                 world.paused.remove(&id);
             }),
-            34..36 => self.void(),
+            34..36 => self.void(if number.is_multiple_of(2) { Source::Outside } else { Source::Steps }),
             36 => self.fail_a_row(number),
             37..70 => self.plan(),
             _ => self.reply(),
@@ -105,7 +105,7 @@ impl World {
 
     fn reply(&mut self) {
         if matches!(self.flights.front(), Some((_, None))) {
-            return self.void();
+            return self.void(Source::Steps);
         }
         let Some((step, Some(sampled))) = self.flights.pop_front() else { return };
         for outcome in self.scheduler.reply(step.number, &sampled).unwrap() {
@@ -137,19 +137,17 @@ impl World {
         }
     }
 
-    fn void(&mut self) {
-        let voided = self.scheduler.void();
+    fn void(&mut self, source: Source) {
+        let voided = self.scheduler.void(source);
         let rows: BTreeSet<SequenceId> =
             self.flights.iter().flat_map(|(step, _)| &step.rows).map(|row| row.id).collect();
         let alive: BTreeSet<SequenceId> = rows.iter().copied().filter(|id| self.texts.contains_key(id)).collect();
-        let abandoned = voided.abandoned.iter().map(|abandoned| abandoned.id);
+        let abandoned = voided.abandoned.map(|abandoned| abandoned.id);
         assert_eq!(voided.resumed.iter().copied().chain(abandoned).collect::<BTreeSet<_>>(), alive);
-        for abandoned in voided.abandoned {
-            if matches!(abandoned.cause, Cause::Alone { .. }) {
-                assert_eq!(rows, BTreeSet::from([abandoned.id]));
-            }
-            self.texts.remove(&abandoned.id);
-            self.abandoned.push((abandoned.id, abandoned.cause));
+        if let Some(Abandoned { id, .. }) = voided.abandoned {
+            assert_eq!((source, rows), (Source::Steps, BTreeSet::from([id])));
+            self.texts.remove(&id);
+            self.abandoned.push(id);
         }
         self.flights.clear();
         self.workers.void();
@@ -250,7 +248,7 @@ impl Bits {
 }
 
 fn limits(blocks: u32, max_sequences: u32, max_batched_tokens: usize) -> Limits {
-    Limits { blocks, max_sequences, max_batched_tokens, context: 100, max_resumes: u32::MAX }
+    Limits { blocks, max_sequences, max_batched_tokens, context: 100 }
 }
 
 proptest! {
@@ -294,13 +292,13 @@ fn ten_thousand_operations_leave_texts_and_blocks_intact() {
 #[test]
 fn a_killer_is_abandoned_and_the_texts_of_the_others_are_complete() {
     for position in [0, 20, 40, 60] {
-        let mut world = World::new(Limits { max_resumes: 3, ..limits(20, 8, 16) });
+        let mut world = World::new(limits(20, 8, 16));
         for number in 0..6 {
             let work = Work { max_tokens: 30, ends: Vec::new(), ..super::work(number, 40, 30) };
             world.submit(work, (number == 3).then_some(position));
         }
         world.finish();
         assert_eq!(world.completed, 5);
-        assert!(matches!(world.abandoned[..], [(SequenceId(3), Cause::Alone { .. })]), "{:?}", world.abandoned);
+        assert_eq!(world.abandoned, [SequenceId(3)]);
     }
 }

@@ -3,7 +3,7 @@
 use super::super::reply::{Ended, Sampled, UnexpectedReply};
 use super::super::scheduler::{Limits, Scheduler};
 use super::super::sequence::Work;
-use super::super::void::{Abandoned, Cause, Voided};
+use super::super::void::{Abandoned, Source, Voided};
 use super::{limits, only, reply, run, scheduler, shape, work};
 use crate::engine::request::End;
 
@@ -58,8 +58,8 @@ fn after_a_failure_all_sequences_start_again_with_their_texts_in_the_order_of_ag
     let [a, b] = [0, 1].map(|first| scheduler.submit(work(first, 20, 10)).unwrap());
     run(&mut scheduler);
     let lost = scheduler.plan().unwrap();
-    let voided = scheduler.void();
-    assert_eq!(voided, Voided { resumed: vec![a, b], abandoned: vec![] });
+    let voided = scheduler.void(Source::Steps);
+    assert_eq!(voided, Voided { resumed: vec![a, b], abandoned: None });
     assert_eq!(scheduler.load().blocks_used, 0);
     let step = scheduler.plan().unwrap();
     assert_eq!(shape(&step), [(0, 0, 21), (1, 0, 21)]);
@@ -74,7 +74,7 @@ fn suspects_run_alone_until_they_pass_the_position_at_which_they_failed() {
     let [a, b] = [0, 1].map(|first| scheduler.submit(work(first, 20, 10)).unwrap());
     for _ in 0..2 {
         scheduler.plan().unwrap();
-        assert_eq!(scheduler.void().resumed, [a, b]);
+        assert_eq!(scheduler.void(Source::Steps).resumed, [a, b]);
     }
     scheduler.submit(work(2, 20, 10)).unwrap();
     let first = scheduler.plan().unwrap();
@@ -85,47 +85,52 @@ fn suspects_run_alone_until_they_pass_the_position_at_which_they_failed() {
     reply(&mut scheduler, &second);
     let alone = scheduler.plan().unwrap();
     assert_eq!(shape(&alone), [(1, 0, 20)]);
-    let abandoned = Abandoned { id: b, cause: Cause::Alone { position: 20 } };
-    assert_eq!(scheduler.void(), Voided { resumed: vec![], abandoned: vec![abandoned] });
+    let abandoned = Some(Abandoned { id: b, position: 20 });
+    assert_eq!(scheduler.void(Source::Steps), Voided { resumed: vec![], abandoned });
     assert_eq!(shape(&scheduler.plan().unwrap()), [(0, 0, 22), (2, 0, 20)]);
 }
 
 #[test]
-fn a_sequence_that_passes_its_position_between_failures_is_no_suspect_but_has_few_resumes() {
+fn a_sequence_that_passes_its_position_between_failures_is_no_suspect() {
     let mut scheduler = scheduler(64, 64);
-    let [a, b] = [0, 1].map(|first| scheduler.submit(work(first, 20, 20)).unwrap());
-    for failures in 1..5 {
+    let [a, b] = [0, 1].map(|first| scheduler.submit(work(first, 20, 200)).unwrap());
+    for _ in 0..20 {
         run(&mut scheduler);
         assert_eq!(scheduler.plan().unwrap().rows.len(), 2);
-        let voided = scheduler.void();
-        if failures <= 3 {
-            assert_eq!(voided.resumed, [a, b]);
-            run(&mut scheduler);
-        } else {
-            let cause = Cause::TooManyResumes { failures: 4 };
-            assert_eq!(voided.abandoned, [a, b].map(|id| Abandoned { id, cause }));
-        }
+        assert_eq!(scheduler.void(Source::Steps), Voided { resumed: vec![a, b], abandoned: None });
+        run(&mut scheduler);
     }
 }
 
 #[test]
-fn failures_of_a_sequence_that_fails_alone_do_not_count_for_others() {
+fn failures_from_outside_make_no_suspects_and_end_none() {
     let mut scheduler = scheduler(64, 64);
-    let a = scheduler.submit(work(0, 20, 200)).unwrap();
-    for killer in 1..4 {
-        let killer = scheduler.submit(work(killer, 20, 10)).unwrap();
-        for _ in 0..2 {
-            scheduler.plan().unwrap();
-            assert_eq!(scheduler.void().resumed, [a, killer]);
-        }
-        // The older suspect runs first, and gets past the position.
-        while scheduler.sequences[&a].is_suspect {
-            run(&mut scheduler);
-        }
-        assert_eq!(only(&scheduler.plan().unwrap()).id, killer);
-        let abandoned = Abandoned { id: killer, cause: Cause::Alone { position: 20 } };
-        assert_eq!(scheduler.void(), Voided { resumed: vec![], abandoned: vec![abandoned] });
+    let [a, b] = [0, 1].map(|first| scheduler.submit(work(first, 20, 10)).unwrap());
+    for _ in 0..10 {
+        assert_eq!(scheduler.plan().unwrap().rows.len(), 2);
+        assert_eq!(scheduler.void(Source::Outside), Voided { resumed: vec![a, b], abandoned: None });
     }
+    for _ in 0..2 {
+        assert_eq!(scheduler.plan().unwrap().rows.len(), 2);
+        assert_eq!(scheduler.void(Source::Steps).resumed, [a, b]);
+    }
+    // A suspect is still one, and goes on.
+    assert_eq!(only(&scheduler.plan().unwrap()).id, a);
+    assert_eq!(scheduler.void(Source::Outside), Voided { resumed: vec![a], abandoned: None });
+    assert_eq!(only(&scheduler.plan().unwrap()).id, a);
+}
+
+#[test]
+fn steps_have_no_more_tokens_than_they_are_limited_to() {
+    let mut scheduler = scheduler(64, 64);
+    scheduler.submit(work(0, 100, 10)).unwrap();
+    scheduler.limit_steps(8);
+    assert_eq!(shape(&scheduler.plan().unwrap()), [(0, 0, 8)]);
+    scheduler.limit_steps(1000);
+    assert_eq!(shape(&scheduler.plan().unwrap()), [(0, 8, 64)]);
+    scheduler.void(Source::Outside);
+    scheduler.limit_steps(0);
+    assert_eq!(shape(&scheduler.plan().unwrap()), [(0, 0, 1)]);
 }
 
 #[test]
