@@ -64,6 +64,12 @@ pub(crate) struct Args {
     /// File with the token that clients must have [default: the variable `DISCO_SERVE_TOKEN`]
     #[arg(long, value_name = "FILE")]
     pub(crate) token_file: Option<PathBuf>,
+    /// The most connections. For another one, the client that has sent nothing for the longest time loses its own
+    #[arg(long, default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) max_connections: u32,
+    /// The most texts that wait for their first token; requests for more are refused
+    #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) max_waiting_requests: u32,
     /// The most tokens of a prompt and its text [default: the context of the model]
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) max_model_len: Option<u32>,

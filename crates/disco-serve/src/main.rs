@@ -87,7 +87,7 @@ fn run(args: &Args, signals: Signals) -> Result<()> {
     let Prepared { model, load, context, memory } = Prepared::new(args, &settings)?;
 
     let recorder = metrics::install().context("metrics can't be recorded")?;
-    let (requests, inbox) = engine::channel(args.max_num_seqs as usize + 256);
+    let (requests, inbox) = engine::channel(args.max_num_seqs as usize + args.max_waiting_requests as usize);
     let (health, drain) = (Arc::new(Health::new()), Drain::new());
     let options = options(args, &settings, &model.name, load, context, &memory);
     ends.drain(drain.clone(), health.clone(), Duration::from_secs(args.drain));
@@ -109,6 +109,8 @@ fn run(args: &Args, signals: Signals) -> Result<()> {
     let limits = Limits {
         step_time: Duration::from_secs(args.step_deadline),
         request_time: Duration::from_secs(args.request_timeout),
+        connections: args.max_connections as usize,
+        waiting_requests: args.max_waiting_requests as usize,
         ..Limits::new(context, memory.tokens())
     };
     let app = App { requests, model, limits, token, health: health.clone(), metrics: Some(recorder) };

@@ -52,6 +52,8 @@ pub(crate) enum ApiError {
     Body(String),
     #[error("the request needs the header `Authorization: Bearer TOKEN` with the server's token")]
     Unauthorized,
+    #[error("{limit} connections or more have requests, and the server takes no others")]
+    Connections { limit: usize },
     #[error("{0}")]
     Full(#[from] Full),
     #[error("{0}")]
@@ -97,7 +99,7 @@ impl ApiError {
             Self::Full(_) | Self::Bodies { .. } | Self::Refused(Refused::Full) => 429,
             Self::Failed(_) | Self::Panicked => 500,
             Self::Timeout(_) => 504,
-            Self::Refused(Refused::Shutdown) | Self::NotReady(_) | Self::Shutdown => 503,
+            Self::Refused(Refused::Shutdown) | Self::NotReady(_) | Self::Shutdown | Self::Connections { .. } => 503,
         }
     }
 
@@ -137,6 +139,7 @@ impl ApiError {
             Self::MediaType => "unsupported_media_type",
             Self::BodyTimeout(_) | Self::Timeout(_) => "request_timeout",
             Self::Unauthorized => "invalid_api_key",
+            Self::Connections { .. } => "too_many_connections",
             Self::Full(Full::Requests { .. }) | Self::Refused(Refused::Full) => "too_many_requests",
             Self::Bodies { .. } => "too_many_bytes",
             Self::Full(Full::Tokens { .. }) => "too_many_tokens",

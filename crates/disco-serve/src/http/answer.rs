@@ -2,38 +2,61 @@
 
 use std::sync::Arc;
 
-use axum::Router;
+use axum::body::{Body, HttpBody as _};
+use axum::extract::{Request, State};
+use axum::http::HeaderValue;
+use axum::http::header::CONNECTION;
+use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
-use hyper::Request;
-use hyper::body::Incoming;
-use tower_service::Service as _;
 use tracing::Instrument as _;
 
+use super::places::{Answer, Place};
 use super::request_id::{RequestId, X_REQUEST_ID};
 use super::respond::catching;
 use super::shared::Shared;
 use crate::api::ApiError;
 
-/// The routes that need no token: those of a machine that watches the server.
-const OPEN: [&str; 2] = ["/health", "/ready"];
+/// The routes that need no token, and that are answered however many connections there are: those of a machine that watches
+/// the server.
+const OPEN: [&str; 3] = ["/health", "/ready", "/metrics"];
 
 /// Answers a request. The answer names it, and so do the logs.
-pub(super) async fn answer(mut request: Request<Incoming>, mut router: Router, shared: Arc<Shared>) -> Response {
+pub(super) async fn answer(State(shared): State<Arc<Shared>>, mut request: Request, next: Next) -> Response {
     let id = RequestId::of(request.headers(), || shared.random());
     let span = tracing::info_span!("request", %id, method = %request.method(), path = request.uri().path());
     request.extensions_mut().insert(id.clone());
-    let is_open = OPEN.contains(&request.uri().path());
-    let is_permitted = is_open || shared.token.as_ref().is_none_or(|token| token.is_in(request.headers()));
+    let place = request.extensions().get::<Arc<Place>>().cloned();
+    if let Some(place) = &place
+        && request.body().is_end_stream()
+    {
+        place.answers();
+    }
+    let refused = refused(&request, &shared, place.as_deref());
     let work = async {
-        if !is_permitted {
-            return Err(ApiError::Unauthorized);
-        }
-        match router.call(request).await {
-            Ok(response) => Ok(response),
+        match refused {
+            Some(error) => Err(error),
+            None => Ok(next.run(request).await),
         }
     };
     let result = catching(work).instrument(span.clone()).await;
     let mut response = result.unwrap_or_else(|error| span.in_scope(|| error.into_response()));
     response.headers_mut().extend(id.header().map(|id| (X_REQUEST_ID, id)));
-    response
+    let Some(place) = place else { return response };
+    if place.is_reserve {
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    response.map(|body| Body::new(Answer::new(body, place)))
+}
+
+/// Why a request is not passed on.
+fn refused(request: &Request, shared: &Shared, place: Option<&Place>) -> Option<ApiError> {
+    let headers = request.headers();
+    if OPEN.contains(&request.uri().path()) {
+        return None;
+    }
+    if shared.token.as_ref().is_some_and(|token| !token.is_in(headers)) {
+        return Some(ApiError::Unauthorized);
+    }
+    let is_reserve = place.is_some_and(|place| place.is_reserve);
+    is_reserve.then_some(ApiError::Connections { limit: shared.limits.connections })
 }

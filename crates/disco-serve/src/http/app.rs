@@ -55,7 +55,7 @@ pub struct Limits {
     pub bodies_bytes: usize,
     /// The most bytes of a head. hyper demands at least 8192.
     pub head_bytes: usize,
-    /// The most connections. Others wait until one ends.
+    /// The most connections. For another one, the client for which the server has waited longest loses its own.
     pub connections: usize,
     /// Time for the head of a request, which includes the idle time before it.
     pub head_time: Duration,

@@ -1,5 +1,7 @@
 //! Bodies of requests.
 
+use std::sync::Arc;
+
 use axum::body::Bytes;
 use axum::extract::Request;
 use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
@@ -8,6 +10,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::timeout;
 
 use super::Limits;
+use super::places::Place;
 use crate::api::ApiError;
 
 /// Bytes of a permit.
@@ -62,6 +65,7 @@ pub(super) async fn read<'a>(
     if length.is_some_and(|length| length > limits.body_bytes as u64) {
         return Err(too_large());
     }
+    let place = request.extensions().get::<Arc<Place>>().cloned();
     let mut body = request.into_body();
     let read = async {
         let (mut bytes, mut room) = (Vec::new(), Room::default());
@@ -74,6 +78,7 @@ pub(super) async fn read<'a>(
             bodies.extend(&mut room, bytes.len() + data.len(), limits)?;
             bytes.extend_from_slice(&data);
         }
+        place.iter().for_each(|place| place.answers());
         Ok((bytes.into(), room))
     };
     timeout(limits.body_time, read).await.unwrap_or(Err(ApiError::BodyTimeout(limits.body_time)))

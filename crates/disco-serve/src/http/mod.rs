@@ -1,7 +1,7 @@
 //! OpenAI's interface over HTTP/1.1.
 //!
 //! ```text
-//! connection ─▶ answer (request id, token, panics) ─▶ route ─▶ body ─▶ Order
+//! connection (places) ─▶ answer (request id, token, panics) ─▶ route ─▶ body ─▶ Order
 //!     ─▶ seats reserved ─▶ prompts tokenised ─▶ engine ─▶ Generation ─▶ one reply, or chunks of a stream
 //! ```
 
@@ -13,6 +13,7 @@ mod connection;
 mod drain;
 mod generate;
 mod generation;
+mod places;
 mod probes;
 mod prompts;
 mod request_id;

@@ -4,9 +4,11 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::Request;
+use axum::middleware::from_fn_with_state;
 use axum::response::IntoResponse;
 use axum::routing::{get, post};
 
+use super::answer::answer;
 use super::shared::Shared;
 use super::{generate, probes, tokenize};
 use crate::api::ApiError;
@@ -26,6 +28,7 @@ pub(super) fn routes(shared: Arc<Shared>) -> Router {
         .route("/metrics", get(probes::metrics))
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
+        .layer(from_fn_with_state(shared.clone(), answer))
         .with_state(shared)
 }
 

@@ -1,15 +1,14 @@
 //! Accepts connections until the server ends.
 
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::connection::connection;
+use super::places::{Place, Places};
 use super::routes::routes;
 use super::shared::Shared;
 use super::{App, Drain};
@@ -28,24 +27,23 @@ const UPKEEP: Duration = Duration::from_secs(5);
 pub async fn serve(listener: TcpListener, app: App, drain: Drain) {
     let shared = Shared::new(app, drain);
     let router = routes(shared.clone());
-    let permits = Arc::new(Semaphore::new(shared.limits.connections));
+    let places = Places::new(shared.limits.connections);
     let mut connections = JoinSet::new();
     let mut upkeep = interval(UPKEEP);
     upkeep.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let ended = shared.ended();
-    tokio::pin!(ended);
-    loop {
-        tokio::select! {
-            () = &mut ended => break,
-            (permit, stream) = accepted(&listener, &permits) => {
-                let connection = connection(stream, router.clone(), shared.clone());
-                connections.spawn(async move {
-                    connection.await;
-                    drop(permit);
-                });
+    {
+        let (ended, accepting) = (shared.ended(), accepted(&listener, &places));
+        tokio::pin!(ended, accepting);
+        loop {
+            tokio::select! {
+                () = &mut ended => break,
+                (place, stream) = &mut accepting => {
+                    accepting.set(accepted(&listener, &places));
+                    connections.spawn(connection(stream, place, router.clone(), shared.clone()));
+                }
+                Some(_) = connections.join_next() => {}
+                _ = upkeep.tick() => shared.metrics.iter().for_each(|metrics| metrics.run_upkeep()),
             }
-            Some(_) = connections.join_next() => {}
-            _ = upkeep.tick() => shared.metrics.iter().for_each(|metrics| metrics.run_upkeep()),
         }
     }
     drop(listener);
@@ -57,19 +55,17 @@ pub async fn serve(listener: TcpListener, app: App, drain: Drain) {
     connections.shutdown().await;
 }
 
-/// The next connection, once there may be another one.
-async fn accepted(listener: &TcpListener, permits: &Arc<Semaphore>) -> (Option<OwnedSemaphorePermit>, TcpStream) {
-    // The semaphore is never closed.
-    let permit = permits.clone().acquire_owned().await.ok();
+/// The next connection, with its place.
+async fn accepted(listener: &TcpListener, places: &Arc<Places>) -> (Place, TcpStream) {
     loop {
         match listener.accept().await {
-            Ok((stream, _)) => return (permit, stream),
-            Err(error) => paused(&error).await,
+            Ok((stream, _)) => return (places.take().await, stream),
+            Err(error) => {
+                tracing::warn!(%error, "a connection can't be accepted");
+                // It gives its file descriptor back.
+                places.close_one();
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
         }
     }
-}
-
-async fn paused(error: &io::Error) {
-    tracing::warn!(%error, "a connection can't be accepted");
-    tokio::time::sleep(ACCEPT_PAUSE).await;
 }

@@ -1,6 +1,7 @@
 use std::time::Duration;
 
 use disco_serve::engine::{EVENTS_AHEAD, End};
+use disco_serve::http::App;
 use serde_json::json;
 
 use crate::client::{Stream, exchange, get, posted};
@@ -189,19 +190,66 @@ async fn a_request_without_a_name_gets_one() {
     assert!(reply.header("x-request-id").unwrap().starts_with("req-"), "{reply:?}");
 }
 
+/// A limit of connections, none of which ends because nothing is sent.
+fn with_connections(app: &mut App, connections: usize) {
+    app.limits.connections = connections;
+    app.limits.head_time = Duration::from_secs(3600);
+    app.limits.body_time = Duration::from_secs(3600);
+}
+
 #[tokio::test]
-async fn a_connection_beyond_the_limit_waits_until_another_ends() {
-    let (server, _double) = Server::start_with(|app| app.limits.connections = 1).await;
-    let mut first = Stream::connect(server.address).await;
-    first.write(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n").await;
+async fn a_new_connection_takes_the_place_of_the_one_that_was_idle_longest() {
+    let (server, _double) = Server::start_with(|app| with_connections(app, 2)).await;
+    let ask = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n";
+    let (mut first, mut second) = (Stream::connect(server.address).await, Stream::connect(server.address).await);
+    for stream in [&mut second, &mut first] {
+        stream.write(ask).await;
+        assert_eq!(stream.response().await.status, 200);
+    }
+    assert_eq!(get(server.address, "/v1/models").await.status, 200);
+    assert!(second.is_closed().await);
+    first.write(ask).await;
     assert_eq!(first.response().await.status, 200);
-    let mut second = Stream::connect(server.address).await;
-    second.write(b"GET /ready HTTP/1.1\r\nhost: x\r\n\r\n").await;
-    // The first connection is still served, and the second one only after it.
-    first.write(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n").await;
-    assert_eq!(first.response().await.status, 200);
-    drop(first);
-    assert_eq!(second.response().await.status, 200);
+}
+
+#[tokio::test]
+async fn clients_that_send_nothing_keep_none_out() {
+    let (server, _double) = Server::start_with(|app| with_connections(app, 4)).await;
+    let mut idle = Vec::new();
+    let half =
+        "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n{";
+    for sent in ["", "GET /health HT", half].iter().cycle().take(60) {
+        let mut stream = Stream::connect(server.address).await;
+        stream.write(sent.as_bytes()).await;
+        idle.push(stream);
+        if idle.len().is_multiple_of(10) {
+            assert_eq!(get(server.address, "/v1/models").await.status, 200);
+        }
+    }
+    for mut stream in idle.drain(..50) {
+        assert!(stream.is_closed().await);
+    }
+}
+
+#[tokio::test]
+async fn while_requests_are_answered_on_all_connections_only_probes_are_answered_on_others() {
+    let (server, mut double) = Server::start_with(|app| with_connections(app, 1)).await;
+    let mut stream = server.stream(COMPLETIONS, json!({"prompt": "x", "stream": true})).await;
+    let taken = double.take().await;
+    taken.say("a").await;
+    stream.head().await;
+    for probe in ["/health", "/ready", "/metrics"] {
+        let reply = get(server.address, probe).await;
+        assert_eq!((reply.status, reply.header("connection")), (200, Some("close")), "{probe}");
+    }
+    let reply = get(server.address, "/v1/models").await;
+    assert_eq!((reply.status, reply.header("retry-after")), (503, Some("5")));
+    assert_eq!(reply.error()["code"], "too_many_connections");
+    taken.end(End::Length).await;
+    while stream.event().await.is_some() {}
+    // Its client has read the last byte, so the server waits for it.
+    assert_eq!(get(server.address, "/v1/models").await.status, 200);
+    assert!(stream.is_closed().await);
 }
 
 #[tokio::test]

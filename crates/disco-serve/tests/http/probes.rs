@@ -96,10 +96,10 @@ async fn metrics_have_the_names_of_vllm() {
 #[tokio::test]
 async fn a_server_with_a_token_answers_only_clients_that_have_it() {
     let (server, _double) = Server::start_with(|app| app.token = Some(BearerToken::new("secret").unwrap())).await;
-    for open in ["/health", "/ready"] {
+    for open in ["/health", "/ready", "/metrics"] {
         assert_eq!(get(server.address, open).await.status, 200);
     }
-    for closed in ["/v1/models", "/metrics", "/nothing"] {
+    for closed in ["/v1/models", "/tokenizer_info", "/nothing"] {
         let reply = get(server.address, closed).await;
         assert_eq!((reply.status, reply.header("www-authenticate")), (401, Some("Bearer")));
         assert_eq!(reply.error()["type"], "authentication_error");
