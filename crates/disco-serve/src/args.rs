@@ -9,6 +9,7 @@ use anyhow::{Result, ensure};
 use clap::{Parser, ValueEnum};
 use disco::{Builder, SessionKind, Settings};
 use disco_models::Precision;
+use disco_serve::http::Origin;
 
 use crate::log;
 
@@ -64,6 +65,12 @@ pub(crate) struct Args {
     /// File with the token that clients must have [default: the variable `DISCO_SERVE_TOKEN`]
     #[arg(long, value_name = "FILE")]
     pub(crate) token_file: Option<PathBuf>,
+    /// Names by which clients may address a server without a token, beside those of the loopback; separated by commas
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub(crate) allowed_hosts: Vec<String>,
+    /// Origins of web pages that may use the server, such as `https://chat.example`, separated by commas; `*` for all
+    #[arg(long, value_name = "ORIGIN", value_delimiter = ',')]
+    pub(crate) allowed_origins: Vec<Origin>,
     /// The most connections. For another one, the client that has sent nothing for the longest time loses its own
     #[arg(long, default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) max_connections: u32,

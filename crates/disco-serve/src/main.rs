@@ -28,7 +28,7 @@ use disco_models::serving::Serve;
 use disco_models::worker::Load;
 use disco_serve::engine::{self, Options, Placement, schedule};
 use disco_serve::health::{Health, Snapshot};
-use disco_serve::http::{App, BearerToken, Drain, Limits, serve};
+use disco_serve::http::{App, BearerToken, Drain, Hosts, Limits, serve};
 use disco_serve::metrics;
 use memory::Memory;
 use prepared::Prepared;
@@ -113,7 +113,9 @@ fn run(args: &Args, signals: Signals) -> Result<()> {
         waiting_requests: args.max_waiting_requests as usize,
         ..Limits::new(context, memory.tokens())
     };
-    let app = App { requests, model, limits, token, health: health.clone(), metrics: Some(recorder) };
+    let hosts = token.is_none().then(|| Hosts::new(&args.allowed_hosts));
+    let origins = args.allowed_origins.clone();
+    let app = App { requests, model, limits, token, hosts, origins, health: health.clone(), metrics: Some(recorder) };
     let _noting = disco::programs::note(move || notes(address, &health.snapshot()));
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     args.log_format.tell(&format!("http://{address}/v1"));

@@ -52,6 +52,8 @@ pub(crate) enum ApiError {
     Body(String),
     #[error("the request needs the header `Authorization: Bearer TOKEN` with the server's token")]
     Unauthorized,
+    #[error("the server is not known as {0:?}, the request's `Host`: its option `--allowed-hosts` permits names")]
+    Host(String),
     #[error("{limit} connections or more have requests, and the server takes no others")]
     Connections { limit: usize },
     #[error("{0}")]
@@ -91,6 +93,7 @@ impl ApiError {
             Self::Prompt(_) | Self::Text(_) | Self::TooLong { .. } | Self::PromptTooLong { .. } => 400,
             Self::Invalid(_) | Self::Body(_) => 400,
             Self::Unauthorized => 401,
+            Self::Host(_) => 403,
             Self::NoModel { .. } | Self::NoRoute(_) => 404,
             Self::Method { .. } => 405,
             Self::BodyTimeout(_) => 408,
@@ -116,6 +119,7 @@ impl ApiError {
     fn kind(&self) -> &'static str {
         match self.status() {
             401 => "authentication_error",
+            403 => "permission_error",
             429 => "rate_limit_error",
             500 | 504 => "server_error",
             503 => "service_unavailable_error",
@@ -139,6 +143,7 @@ impl ApiError {
             Self::MediaType => "unsupported_media_type",
             Self::BodyTimeout(_) | Self::Timeout(_) => "request_timeout",
             Self::Unauthorized => "invalid_api_key",
+            Self::Host(_) => "host_not_allowed",
             Self::Connections { .. } => "too_many_connections",
             Self::Full(Full::Requests { .. }) | Self::Refused(Refused::Full) => "too_many_requests",
             Self::Bodies { .. } => "too_many_bytes",

@@ -1,4 +1,4 @@
-//! Steps common to all routes: the request's name, the token, and panics.
+//! Steps common to all routes: the request's name, who may ask, and panics.
 
 use std::sync::Arc;
 
@@ -51,6 +51,9 @@ pub(super) async fn answer(State(shared): State<Arc<Shared>>, mut request: Reque
 /// Why a request is not passed on.
 fn refused(request: &Request, shared: &Shared, place: Option<&Place>) -> Option<ApiError> {
     let headers = request.headers();
+    if let Some(host) = shared.hosts.as_ref().and_then(|hosts| hosts.refused(headers)) {
+        return Some(ApiError::Host(host));
+    }
     if OPEN.contains(&request.uri().path()) {
         return None;
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use disco_models::text::Text;
 use metrics_exporter_prometheus::PrometheusHandle;
 
-use super::BearerToken;
+use super::{BearerToken, Hosts, Origin};
 use crate::engine::Requests;
 use crate::health::Health;
 
@@ -20,6 +20,10 @@ pub struct App {
     pub limits: Limits,
     /// The token of authorised clients; without one, all clients are authorised.
     pub token: Option<BearerToken>,
+    /// The names by which clients may address the server; `None` permits all.
+    pub hosts: Option<Hosts>,
+    /// Web pages of other origins that may use the server.
+    pub origins: Vec<Origin>,
     /// The state of the engine, which the engine writes.
     pub health: Arc<Health>,
     /// Writes `/metrics`; `None` answers that there are none.

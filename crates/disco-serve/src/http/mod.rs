@@ -1,7 +1,7 @@
 //! OpenAI's interface over HTTP/1.1.
 //!
 //! ```text
-//! connection (places) ─▶ answer (request id, token, panics) ─▶ route ─▶ body ─▶ Order
+//! connection (places) ─▶ origins ─▶ answer (request id, host, token, panics) ─▶ route ─▶ body ─▶ Order
 //!     ─▶ seats reserved ─▶ prompts tokenised ─▶ engine ─▶ Generation ─▶ one reply, or chunks of a stream
 //! ```
 
@@ -13,6 +13,8 @@ mod connection;
 mod drain;
 mod generate;
 mod generation;
+mod hosts;
+mod origins;
 mod places;
 mod probes;
 mod prompts;
@@ -28,4 +30,6 @@ mod tokenize;
 pub use app::{App, Limits, Model};
 pub use auth::{BearerToken, EmptyToken};
 pub use drain::Drain;
+pub use hosts::Hosts;
+pub use origins::{NoOrigin, Origin};
 pub use server::serve;

@@ -10,12 +10,12 @@ use axum::routing::{get, post};
 
 use super::answer::answer;
 use super::shared::Shared;
-use super::{generate, probes, tokenize};
+use super::{generate, origins, probes, tokenize};
 use crate::api::ApiError;
 
 /// All routes of a server.
 pub(super) fn routes(shared: Arc<Shared>) -> Router {
-    Router::new()
+    let routes = Router::new()
         .route("/v1/chat/completions", post(generate::chat))
         .route("/v1/completions", post(generate::completion))
         .route("/v1/models", get(probes::models))
@@ -28,8 +28,13 @@ pub(super) fn routes(shared: Arc<Shared>) -> Router {
         .route("/metrics", get(probes::metrics))
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
-        .layer(from_fn_with_state(shared.clone(), answer))
-        .with_state(shared)
+        .layer(from_fn_with_state(shared.clone(), answer));
+    // Browsers get errors, too, so this is around the checks of requests.
+    let routes = match &shared.origins[..] {
+        [] => routes,
+        origins => routes.layer(origins::layer(origins)),
+    };
+    routes.with_state(shared)
 }
 
 async fn no_route(request: Request) -> impl IntoResponse {

@@ -15,7 +15,7 @@ use tokio::sync::{Semaphore, watch};
 
 use super::body::{self, Bodies, Room};
 use super::drain::{Drain, Phase};
-use super::{App, BearerToken, Limits};
+use super::{App, BearerToken, Hosts, Limits, Origin};
 use crate::admission::Admission;
 use crate::api::{ApiError, Fields, Known};
 use crate::engine::Requests;
@@ -37,6 +37,8 @@ pub(super) struct Shared {
     vocabulary: usize,
     pub(super) limits: Limits,
     pub(super) token: Option<BearerToken>,
+    pub(super) hosts: Option<Hosts>,
+    pub(super) origins: Vec<Origin>,
     pub(super) health: Arc<Health>,
     pub(super) metrics: Option<PrometheusHandle>,
     pub(super) meters: Meters,
@@ -72,6 +74,8 @@ impl Shared {
             bodies: Bodies::new(&limits),
             limits,
             token: app.token,
+            hosts: app.hosts,
+            origins: app.origins,
             health: app.health,
             metrics: app.metrics,
             drain,

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
 mod admission;
+mod browsers;
 mod chat;
 mod client;
 mod completions;

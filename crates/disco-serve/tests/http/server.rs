@@ -48,7 +48,16 @@ impl Server {
         health.set_state(State::Ready);
         let model = Model { name: "tiny".into(), text: TEXT.clone(), ends: vec![END], vocabulary: VOCABULARY };
         let metrics = Some(recorder());
-        let mut app = App { requests, model, limits: limits(), token: None, health: health.clone(), metrics };
+        let mut app = App {
+            requests,
+            model,
+            limits: limits(),
+            token: None,
+            hosts: None,
+            origins: Vec::new(),
+            health: health.clone(),
+            metrics,
+        };
         change(&mut app);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();

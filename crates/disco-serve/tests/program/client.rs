@@ -74,7 +74,7 @@ impl Client {
     }
 
     pub(crate) fn get(&self, path: &str) -> Answer {
-        self.exchange(&format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"))
+        self.exchange(&format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"))
     }
 
     pub(crate) fn post(&self, path: &str, body: &Json) -> Answer {
@@ -119,7 +119,7 @@ pub(crate) fn post(path: &str, body: &Json) -> String {
     let body = body.to_string();
     let length = body.len();
     format!(
-        "POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
+        "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
     )
 }
 

@@ -72,12 +72,13 @@ impl Server {
         let (config, text) = (Config::open(&weights).unwrap(), Arc::new(Text::open(&weights).unwrap()));
         let load = Load::new(path, Precision::F32);
         let mut options = Options {
+            name: "tiny".into(),
             placement: Placement {
                 builder: Builder::processes(2).apart(true),
                 backend: "local".into(),
                 devices: Vec::new(),
-                step: "tests.poisoned_step",
                 step,
+                step_deadline: Duration::from_secs(60),
                 serve: Serve::new(load, BLOCKS as usize, SEQUENCES as usize),
             },
             limits: schedule::Limits {
@@ -85,20 +86,22 @@ impl Server {
                 max_sequences: SEQUENCES,
                 max_batched_tokens: 32,
                 context: CONTEXT,
-                max_resumes: 3,
+            },
             slow_reader: Duration::from_secs(60),
         };
-        let (requests, inbox) = engine::channel(64);
         change(&mut options);
+        let (requests, inbox) = engine::channel(64);
         let (health, drain) = (Arc::new(Health::new()), Drain::new());
         let app = App {
             requests,
             model: Model { name: "tiny".into(), text, ends: config.eos.to_vec(), vocabulary: config.vocabulary },
             limits: Limits::new(CONTEXT, BLOCKS as usize * disco_models::BLOCK),
             token: None,
+            hosts: None,
+            origins: Vec::new(),
             health: health.clone(),
-            metrics: None,
             metrics: Some(recorder()),
+        };
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
         let client = Client { address: listener.local_addr().unwrap() };
@@ -115,15 +118,15 @@ impl Server {
     }
 
     /// Asks for a text, again while workers are replaced.
-    fn ask(&self, prompt: &Json, more: &Json) -> crate::client::Answer {
     pub(crate) fn ask(&self, prompt: &Json, more: &Json) -> crate::client::Answer {
+        let mut body = completion("", 40, more.clone());
         body["prompt"] = prompt.clone();
         let mut answers = std::iter::repeat_with(|| self.client.post("/v1/completions", &body));
         answers.find(|answer| answer.status != 503).unwrap()
     }
 
-    fn end(self) {
     pub(crate) fn end(self) {
+        self.drain.end();
         for thread in self.threads {
             thread.join().unwrap();
         }
