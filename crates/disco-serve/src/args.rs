@@ -65,6 +65,9 @@ pub(crate) struct Args {
     /// File with the token that clients must have [default: the variable `DISCO_SERVE_TOKEN`]
     #[arg(long, value_name = "FILE")]
     pub(crate) token_file: Option<PathBuf>,
+    /// The token itself, which other users of this machine can read in the list of processes
+    #[arg(long, value_name = "TOKEN", conflicts_with = "token_file")]
+    pub(crate) api_key: Option<String>,
     /// Names by which clients may address a server without a token, beside those of the loopback; separated by commas
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub(crate) allowed_hosts: Vec<String>,

@@ -166,7 +166,7 @@ fn options(args: &Args, settings: &Settings, name: &str, load: Load, context: us
 fn token(args: &Args) -> Result<Option<BearerToken>> {
     let text = match &args.token_file {
         Some(file) => Some(fs::read_to_string(file).with_context(|| format!("{} can't be read", file.display()))?),
-        None => env::var(TOKEN).ok(),
+        None => args.api_key.clone().or_else(|| env::var(TOKEN).ok()),
     };
     Ok(text.as_deref().map(BearerToken::new).transpose()?)
 }

@@ -50,7 +50,7 @@ pub(crate) enum ApiError {
     Timeout(Duration),
     #[error("the body can't be read: {0}")]
     Body(String),
-    #[error("the request needs the header `Authorization: Bearer TOKEN` with the server's token")]
+    #[error("the request needs the header `Authorization: Bearer TOKEN` or `x-api-key: TOKEN` with the server's token")]
     Unauthorized,
     #[error("the server is not known as {0:?}, the request's `Host`: its option `--allowed-hosts` permits names")]
     Host(String),

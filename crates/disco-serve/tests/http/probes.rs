@@ -105,7 +105,9 @@ async fn a_server_with_a_token_answers_only_clients_that_have_it() {
         assert_eq!(reply.error()["type"], "authentication_error");
     }
     for (token, status) in [("secret", 200), ("secrets", 401)] {
-        let request = format!("GET /v1/models HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\n\r\n");
-        assert_eq!(exchange(server.address, request.as_bytes()).await.status, status);
+        for header in ["authorization: Bearer ", "x-api-key: "] {
+            let request = format!("GET /v1/models HTTP/1.1\r\nhost: x\r\n{header}{token}\r\n\r\n");
+            assert_eq!(exchange(server.address, request.as_bytes()).await.status, status);
+        }
     }
 }
