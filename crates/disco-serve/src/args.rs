@@ -1,7 +1,8 @@
 //! The command line.
 
 use std::env;
-use std::net::IpAddr;
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _};
 use std::path::PathBuf;
 use std::thread;
 
@@ -13,6 +14,8 @@ use disco_serve::http::Origin;
 
 use crate::log;
 
+/// The name of this machine for itself, which needs no look-up.
+const LOCALHOST: &str = "localhost";
 /// The most seconds of an option.
 const YEAR: u64 = 366 * 24 * 60 * 60;
 
@@ -56,9 +59,10 @@ pub(crate) struct Args {
     /// A key of `config.json` that is not understood and does not change the results; can be given more than once
     #[arg(long, value_name = "KEY")]
     pub(crate) ignore_key: Vec<String>,
-    /// Address to listen at. All but loopback addresses need a token
-    #[arg(long, default_value = "127.0.0.1")]
-    pub(crate) host: IpAddr,
+    /// Address or name to listen at; `localhost` is 127.0.0.1, or ::1 on a machine without it. All but loopback addresses need
+    /// a token
+    #[arg(long, default_value = LOCALHOST, value_name = "ADDRESS|NAME")]
+    pub(crate) host: String,
     /// Port to listen at; 0 takes a free one
     #[arg(long, default_value_t = 8000)]
     pub(crate) port: u16,
@@ -163,6 +167,18 @@ impl Args {
         }
     }
 
+    /// The addresses of `--host`, of which the first one that this machine has is used.
+    ///
+    /// # Errors
+    /// The name has no address.
+    pub(crate) fn addresses(&self) -> io::Result<Vec<SocketAddr>> {
+        if self.host.eq_ignore_ascii_case(LOCALHOST) {
+            let local = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
+            return Ok(local.map(|address| SocketAddr::new(address, self.port)).into());
+        }
+        Ok((self.host.trim_start_matches('[').trim_end_matches(']'), self.port).to_socket_addrs()?.collect())
+    }
+
     /// Threads of each worker.
     pub(crate) fn threads(&self) -> usize {
         let cores = thread::available_parallelism().map_or(1, usize::from);
@@ -211,6 +227,22 @@ mod tests {
         for wrong in ["", "x", "1T", "-1", "99999999999G"] {
             bytes(wrong).unwrap_err();
         }
+    }
+
+    #[test]
+    fn a_host_is_an_address_or_a_name() {
+        let addresses = |options: &[&str]| {
+            let args = Args::try_parse_from(["disco-serve", "--port", "80"].iter().chain(options)).unwrap();
+            args.addresses().map(|addresses| addresses.iter().map(SocketAddr::to_string).collect::<Vec<_>>())
+        };
+        let local = ["127.0.0.1:80", "[::1]:80"];
+        assert_eq!(addresses(&[]).unwrap(), local);
+        assert_eq!(addresses(&["--host", "Localhost"]).unwrap(), local);
+        assert_eq!(addresses(&["--host", "0.0.0.0"]).unwrap(), ["0.0.0.0:80"]);
+        for address in ["::1", "[::1]"] {
+            assert_eq!(addresses(&["--host", address]).unwrap(), ["[::1]:80"]);
+        }
+        addresses(&["--host", "no name"]).unwrap_err();
     }
 
     #[test]

@@ -74,13 +74,14 @@ fn execute_again_with_limits(args: &Args) -> std::io::Result<()> {
 fn run(args: &Args, signals: Signals) -> Result<()> {
     let ends = Ends::answer(signals, args.log_format)?;
     let token = token(args)?;
+    let addresses = args.addresses().with_context(|| format!("--host {}", args.host))?;
     ensure!(
-        token.is_some() || args.host.is_loopback(),
+        token.is_some() || addresses.iter().all(|address| address.ip().is_loopback()),
         "{} can be reached from other machines, so clients need a token: set {TOKEN} or --token-file",
         args.host
     );
-    let address = SocketAddr::new(args.host, args.port);
-    let listener = std::net::TcpListener::bind(address).with_context(|| format!("{address} can't be listened at"))?;
+    let listener = std::net::TcpListener::bind(&addresses[..])
+        .with_context(|| format!("{}, port {}, can't be listened at", args.host, args.port))?;
     listener.set_nonblocking(true)?;
     let address = listener.local_addr()?;
     let settings = args.settings()?;
