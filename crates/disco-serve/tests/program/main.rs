@@ -6,6 +6,7 @@
 mod client;
 mod clients;
 mod ends;
+mod kills;
 mod load;
 mod mix;
 mod poison;
