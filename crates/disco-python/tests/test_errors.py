@@ -384,3 +384,18 @@ def test_a_function_by_value_of_another_python_is_refused():
     assert _functions.load((kind, pickled, versions, sources))(None) == 1
     with pytest.raises(TypeError, match="by a program with Python 3.9, and this worker 3[.0-9]+: they must be the same"):
         _functions.load((kind, pickled, versions | {"Python": "3.9"}, sources))
+
+
+@pytest.mark.parametrize("recovers", [True, False])
+def test_new_communicators_end_a_call_that_waits_for_a_rank(kind, recovers):
+    with started(kind) as s:
+        stuck = s.call(lambda ctx: ctx.all_reduce(1) if ctx.worker == 0 else None)
+        with pytest.raises(disco.Timeout):
+            stuck.get(timeout=0.3)
+        if recovers:
+            s.recover()
+        s.init_ccl("local")
+        assert s.call(lambda ctx: ctx.all_reduce(1)).get_all(timeout=60) == [3] * 3
+        with pytest.raises(disco.WorkerError):
+            stuck.get()
+        assert s.call(lambda ctx: ctx.all_reduce(1)).get_all(timeout=60) == [3] * 3

@@ -5,7 +5,7 @@ use std::future::Future;
 use super::table::PlaneFunction;
 use crate::backend;
 use crate::dtype::DType;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::id::{Rank, WorkerId};
 use crate::op::Reduction;
 use crate::scope::Scope;
@@ -49,7 +49,8 @@ pub enum Placement {
 /// ```
 pub trait DataPlane: Session {
     /// Makes new communicators of `backend` on all workers, in place of existing ones, and syncs. After a failure this
-    /// makes the session usable again; it calls [`Session::recover`].
+    /// makes the session usable again; it calls [`Session::recover`]. Earlier calls that still wait in a collective for a rank
+    /// which does not come fail, and not this method.
     ///
     /// `ordinals` gives each worker's device. If it is empty, the i-th worker of each machine takes device i; with host
     /// backends, all workers take the host.
@@ -66,11 +67,28 @@ pub trait DataPlane: Session {
             let backend = backend::find(backend)?;
             backend::check_reach(backend, &world)?;
             backend.probe()?;
-            let at = backend.rendezvous(&world)?;
-            self.recover().await?;
-            let ordinals: Vec<i64> = ordinals.iter().map(|ordinal| (*ordinal).into()).collect();
-            plane(self, PlaneFunction::InitCcl, (backend.name(), at.as_bytes(), Shape::from(ordinals))).await?;
-            self.sync_all().await
+            let ordinals: Shape = ordinals.iter().map(|ordinal| (*ordinal).into()).collect::<Vec<i64>>().into();
+            let mut is_first = true;
+            loop {
+                let at = backend.rendezvous(&world)?;
+                self.recover().await?;
+                let args = (backend.name(), at.as_bytes(), ordinals.clone());
+                let (call, done) = match plane(self, PlaneFunction::InitCcl, args).await {
+                    Ok(call) => (call.command(), self.sync_all().await),
+                    Err(error) => (u64::MAX, Err(error)),
+                };
+                match done {
+                    // A call from before still waited in a collective, until a rank has left its communicator.
+                    Err(Error::Worker(failure) | Error::Earlier { failure, .. })
+                        if is_first
+                            && failure.command < call
+                            && matches!(failure.kind, ErrorKind::Lost { .. } | ErrorKind::Broken) =>
+                    {
+                        is_first = false;
+                    }
+                    done => return done,
+                }
+            }
         }
     }
 

@@ -56,7 +56,7 @@ impl DRef {
     }
 
     /// Number of the command that sets the register.
-    pub(super) fn command(&self) -> u64 {
+    pub(crate) fn command(&self) -> u64 {
         self.0.command
     }
 

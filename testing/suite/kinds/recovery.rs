@@ -4,7 +4,7 @@ use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use disco::{DataPlane as _, Session as _, SessionExt as _, WorkerId, block_on};
-use disco_conformance::waiting::wait_until_inside;
+use disco_conformance::waiting::{wait_until_in_collective, wait_until_inside};
 use futures_lite::future;
 
 use crate::with_session::with_session;
@@ -14,6 +14,7 @@ crate::tests!(
     a_worker_that_missed_a_recovery_can_not_use_the_store_of_the_new_epoch,
     a_store_obtained_before_a_recovery_does_not_work_after_it,
     workers_reconnect_although_one_enters_the_failed_checked_collective_late,
+    new_communicators_end_a_call_that_waits_for_a_rank,
 );
 
 fn a_worker_that_missed_a_recovery_can_not_use_the_store_of_the_new_epoch(kind: Kind) {
@@ -83,5 +84,21 @@ fn workers_reconnect_although_one_enters_the_failed_checked_collective_late(kind
         drop(file);
         init.await.unwrap();
         session.sync_all().await.unwrap();
+    });
+}
+
+fn new_communicators_end_a_call_that_waits_for_a_rank(kind: Kind) {
+    with_session(builder(kind), async |session| {
+        session.init_ccl("local", &[]).await.unwrap();
+        let total = session.function("tests.total").await.unwrap();
+        let stuck = session.call_on([0, 1, 2], &total, ()).await.unwrap();
+        wait_until_in_collective(session, 0..3);
+        session.init_ccl("local", &[]).await.unwrap();
+        for worker in 0..3 {
+            let error = session.get(&stuck, WorkerId::new(worker)).await.unwrap_err().to_string();
+            assert!(error.starts_with(&format!("worker {worker}: tests.total (command ")), "{error}");
+        }
+        let totals = session.call_named("tests.total", ()).await.unwrap();
+        assert_eq!(session.get_all_as::<i64>(&totals).await.unwrap(), [10; 4]);
     });
 }

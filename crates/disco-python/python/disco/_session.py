@@ -191,14 +191,16 @@ class Session(Base):
         self._core.sync(worker).wait(timeout)
 
     def init_ccl(self, backend: str = "auto", devices: Sequence[int] = ()) -> None:
-        """Makes communicators of a backend on all workers. After a failure this makes the session usable again.
+        """Makes communicators of a backend on all workers. After a failure this makes the session usable again. Earlier calls that
+        still wait in a collective for a rank fail then.
 
         ``devices`` has a device for each worker; without, worker i of a machine takes device i.
         """
         self._core.init_ccl(chosen(backend, self.size), list(devices)).wait()
 
     def recover(self) -> None:
-        """Lets the workers forget a failure; their communicators end. They keep their objects and state."""
+        """Lets the workers forget a failure; their communicators end. They keep their objects and state. Without a failure, this does
+        nothing, also if a call waits for a rank: ``init_ccl`` ends that."""
         self._core.recover().wait()
 
     def replace_lost(self) -> Replaced:
