@@ -175,7 +175,7 @@ impl<'a> Metadata<'a> {
     fn check(&self, ignored: &[String]) -> Result<(), ModelError> {
         let is_neutral = |name: &str, number: f64| NEUTRAL.iter().any(|off| off.0 == name && off.1.contains(&number));
         let is_off = |name: &str, value: &Value| match value {
-            Value::Bool(is_on) => !is_on || name == "attention.causal",
+            Value::Bool(is_on) => *is_on == (name == "attention.causal"),
             Value::Array(values) => values.is_empty(),
             Value::U32(number) => is_neutral(name, (*number).into()),
             Value::F32(number) => is_neutral(name, (*number).into()),

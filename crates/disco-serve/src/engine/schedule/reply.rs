@@ -117,6 +117,9 @@ impl Scheduler {
     /// Notes that a row has succeeded.
     fn register(&mut self, row: &FlightRow) {
         let Some(sequence) = self.sequences.get_mut(&row.id) else { return };
+        if row.end >= sequence.outside.1 {
+            sequence.outside = (0, 0);
+        }
         if sequence.failed_at.is_some_and(|position| row.end >= position) {
             sequence.failed_at = None;
             sequence.is_suspect = false;

@@ -62,6 +62,8 @@ pub(super) struct Sequence {
     pub(super) failed_at: Option<usize>,
     /// It has failed again before it got past `failed_at`.
     pub(super) is_suspect: bool,
+    /// Failures from outside, and where their rows ended, until a later row has succeeded there.
+    pub(super) outside: (u32, usize),
     /// `None`: it waits.
     pub(super) resident: Option<Resident>,
 }
@@ -90,6 +92,7 @@ impl Sequence {
             is_paused: false,
             failed_at: None,
             is_suspect: false,
+            outside: (0, 0),
             resident: None,
         }
     }

@@ -3,7 +3,11 @@
 use std::collections::BTreeMap;
 
 use super::scheduler::Scheduler;
-use super::sequence::SequenceId;
+use super::sequence::{Sequence, SequenceId};
+
+/// So many failures from outside without progress of a sequence count as one of its steps: the system may end workers for
+/// the memory that the sequence needs.
+pub(super) const OUTSIDE_FAILURES: u32 = 8;
 
 /// What a failure meant for the sequences that took part in the failed steps. All others wait, and go on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -28,7 +32,7 @@ pub struct Abandoned {
 pub enum Source {
     /// A sequence of the failed steps can have caused it.
     Steps,
-    /// Something else, such as a signal to a worker.
+    /// Most likely something else, such as a signal to a worker.
     Outside,
 }
 
@@ -39,7 +43,7 @@ impl Scheduler {
     /// A sequence that takes part in a second failure before it has got past the position of the first one is a suspect.
     /// From then on suspects run one at a time, and nothing else does, until each has got past the position at which it
     /// failed. If steps fail that nothing but a suspect takes part in, then the suspect is abandoned. A failure from outside
-    /// makes no suspects.
+    /// makes no suspects, unless it comes again and again.
     pub fn void(&mut self, source: Source) -> Voided {
         let mut failed_at = BTreeMap::new();
         for row in self.flights.drain(..).flat_map(|flight| flight.rows) {
@@ -56,7 +60,7 @@ impl Scheduler {
         let mut voided = Voided::default();
         for (id, position) in failed_at {
             let Some(sequence) = self.sequences.get_mut(&id) else { continue };
-            if source == Source::Steps {
+            if source == Source::Steps || sequence.fails_from_outside(position) {
                 if sequence.is_suspect && is_alone {
                     self.cancel(id);
                     voided.abandoned = Some(Abandoned { id, position });
@@ -68,5 +72,13 @@ impl Scheduler {
             voided.resumed.push(id);
         }
         voided
+    }
+}
+
+impl Sequence {
+    /// Counts a failure from outside of a row that ended at `position`. Returns whether it counts as one of the steps.
+    fn fails_from_outside(&mut self, position: usize) -> bool {
+        self.outside = (self.outside.0 + 1, position.max(self.outside.1));
+        self.outside.0.is_multiple_of(OUTSIDE_FAILURES)
     }
 }

@@ -3,7 +3,7 @@
 use super::super::reply::{Ended, Sampled, UnexpectedReply};
 use super::super::scheduler::{Limits, Scheduler};
 use super::super::sequence::Work;
-use super::super::void::{Abandoned, Source, Voided};
+use super::super::void::{Abandoned, OUTSIDE_FAILURES, Source, Voided};
 use super::{limits, only, reply, run, scheduler, shape, work};
 use crate::engine::request::End;
 
@@ -106,7 +106,7 @@ fn a_sequence_that_passes_its_position_between_failures_is_no_suspect() {
 fn failures_from_outside_make_no_suspects_and_end_none() {
     let mut scheduler = scheduler(64, 64);
     let [a, b] = [0, 1].map(|first| scheduler.submit(work(first, 20, 10)).unwrap());
-    for _ in 0..10 {
+    for _ in 1..OUTSIDE_FAILURES {
         assert_eq!(scheduler.plan().unwrap().rows.len(), 2);
         assert_eq!(scheduler.void(Source::Outside), Voided { resumed: vec![a, b], abandoned: None });
     }
@@ -118,6 +118,20 @@ fn failures_from_outside_make_no_suspects_and_end_none() {
     assert_eq!(only(&scheduler.plan().unwrap()).id, a);
     assert_eq!(scheduler.void(Source::Outside), Voided { resumed: vec![a], abandoned: None });
     assert_eq!(only(&scheduler.plan().unwrap()).id, a);
+}
+
+#[test]
+fn a_sequence_for_which_the_system_ends_workers_again_and_again_is_abandoned() {
+    let mut scheduler = scheduler(64, 64);
+    let [a, b] = [0, 1].map(|first| scheduler.submit(work(first, 20, 10)).unwrap());
+    for failures in 1.. {
+        scheduler.plan().unwrap();
+        if let Some(abandoned) = scheduler.void(Source::Outside).abandoned {
+            assert_eq!((abandoned.id, failures), (a, 3 * OUTSIDE_FAILURES));
+            break;
+        }
+    }
+    assert_eq!(only(&scheduler.plan().unwrap()).id, b);
 }
 
 #[test]
