@@ -1,6 +1,7 @@
 //! From text to tokens and back.
 
 mod chat;
+mod decoder;
 mod literal;
 mod piece;
 mod pre;
@@ -14,6 +15,7 @@ use std::path::{Path, PathBuf};
 
 use candle_core::quantized::gguf_file::{Content, Value};
 pub use chat::Chat;
+pub use decoder::Decoder;
 use disco_candle::weights::{Weights, foreign};
 use literal::Literals;
 use piece::Spelling;
@@ -238,9 +240,13 @@ impl Text {
 
     /// The bytes of one token, which can be a part of a character; `None` if the vocabulary has no such token.
     pub fn piece(&self, token: u32) -> Option<Vec<u8>> {
-        let piece = self.tokenizer.id_to_token(token)?;
-        let is_added = self.tokenizer.get_added_vocabulary().simple_id_to_token(token).is_some();
-        Some(if is_added { piece.into_bytes() } else { self.spelling.bytes(&piece) })
+        self.tokenizer.id_to_token(token).map(|piece| self.spelling.bytes(&piece))
+    }
+
+    /// Whether [`decode`](Self::decode) leaves a token out: a special one, or one that the vocabulary does not have.
+    fn is_left_out(&self, token: u32) -> bool {
+        let piece = self.tokenizer.id_to_token(token);
+        piece.is_none_or(|piece| self.tokenizer.get_added_vocabulary().is_special_token(&piece))
     }
 }
 
@@ -273,60 +279,5 @@ fn metadata_text<'a>(content: &'a Content, key: &str) -> Option<&'a str> {
     match content.metadata.get(key) {
         Some(Value::String(text)) => Some(text),
         _ => None,
-    }
-}
-
-/// The most tokens of which one character consists: one for each of its bytes.
-const CHARACTER_TOKENS: usize = 4;
-
-/// The text of a growing sequence of tokens. A character of several bytes may have several tokens: it comes with its
-/// last one.
-#[derive(Debug, Default)]
-pub struct Decoder {
-    tokens: Vec<u32>,
-    /// Tokens before this one do not influence the text of later ones.
-    context: usize,
-    /// Tokens before this one have been returned as text.
-    done: usize,
-}
-
-impl Decoder {
-    /// Adds a token. Returns the text that is complete with it.
-    ///
-    /// # Errors
-    /// The tokens can't be decoded.
-    pub fn push(&mut self, token: u32, text: &Text) -> Result<String, TextError> {
-        self.tokens.push(token);
-        let new = self.rest(text)?;
-        // The tokenizer writes this character for an incomplete one. After more tokens than a character has, the bytes are
-        // invalid.
-        let is_incomplete = new.ends_with('\u{fffd}') && self.tokens.len() - self.done < CHARACTER_TOKENS;
-        if is_incomplete || new.is_empty() {
-            return Ok(String::new());
-        }
-        (self.context, self.done) = (self.done, self.tokens.len());
-        Ok(new)
-    }
-
-    /// The text of the last tokens, even if a character is incomplete.
-    ///
-    /// # Errors
-    /// The tokens can't be decoded.
-    pub fn finish(&mut self, text: &Text) -> Result<String, TextError> {
-        let new = self.rest(text)?;
-        self.done = self.tokens.len();
-        self.context = self.done;
-        Ok(new)
-    }
-
-    /// The text of the tokens that have not been returned as text.
-    fn rest(&self, text: &Text) -> Result<String, TextError> {
-        let old = text.decode(&self.tokens[self.context..self.done])?;
-        let all = text.decode(&self.tokens[self.context..])?;
-        match all.strip_prefix(&old) {
-            Some(new) => Ok(new.to_owned()),
-            // The new tokens change the text of those before, which has been returned.
-            None => text.decode(&self.tokens[self.done..]),
-        }
     }
 }

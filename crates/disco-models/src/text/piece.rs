@@ -18,19 +18,13 @@ impl Spelling {
         if tokenizer.get_decoder().is_some_and(is_byte_level) { Self::Bytes(characters()) } else { Self::Pieces }
     }
 
-    /// The bytes of a token that is not an added one.
+    /// The bytes of a token.
     pub(super) fn bytes(&self, token: &str) -> Vec<u8> {
         match self {
+            // As tokenizers decode it: a token with a character that stands for no byte spells itself.
             Self::Bytes(bytes) => {
-                let mut buffer = [0; 4];
-                let mut spelled = Vec::with_capacity(token.len());
-                for character in token.chars() {
-                    match bytes.get(&character) {
-                        Some(byte) => spelled.push(*byte),
-                        None => spelled.extend_from_slice(character.encode_utf8(&mut buffer).as_bytes()),
-                    }
-                }
-                spelled
+                let spelled: Option<Vec<u8>> = token.chars().map(|character| bytes.get(&character).copied()).collect();
+                spelled.unwrap_or_else(|| token.as_bytes().to_vec())
             }
             Self::Pieces => {
                 let byte = token.strip_prefix("<0x").and_then(|rest| rest.strip_suffix('>'));
@@ -69,7 +63,7 @@ mod tests {
         let spelling = Spelling::Bytes(characters());
         assert_eq!(spelling.bytes("ĠtheĊ"), b" the\n");
         assert_eq!(spelling.bytes("âĤ¬"), "€".as_bytes());
-        assert_eq!(spelling.bytes("한"), "한".as_bytes());
+        assert_eq!(spelling.bytes("é한"), "é한".as_bytes());
     }
 
     #[test]

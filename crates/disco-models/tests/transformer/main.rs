@@ -6,6 +6,7 @@
 mod configuration;
 mod converted;
 mod copies;
+mod decoding;
 #[path = "../../examples/compare/dequantise.rs"]
 mod dequantise;
 mod draw;
