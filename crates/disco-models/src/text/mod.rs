@@ -3,6 +3,7 @@
 mod chat;
 mod decoder;
 mod literal;
+mod messages;
 mod piece;
 mod pre;
 mod template;
@@ -20,7 +21,7 @@ use disco_candle::weights::{Weights, foreign};
 use literal::Literals;
 use piece::Spelling;
 use serde_json::Value as Json;
-use template::ChatTemplate;
+use template::{ChatTemplate, Specials};
 use tokenizers::Tokenizer;
 
 /// Reasons why texts can't be turned into tokens or back.
@@ -49,6 +50,14 @@ pub enum TextError {
     /// The template of the model does not accept a chat, or there is no template.
     #[error("the chat can't be turned into a text: {0}")]
     Chat(String),
+    /// The template of the model has nothing of a message.
+    #[error("message {message} of the chat has the role {role:?}, which the chat template of the model leaves out")]
+    Role {
+        /// The number of the message, from 0 on.
+        message: usize,
+        /// Its role.
+        role: String,
+    },
     /// Tokens are no text.
     #[error("tokens {tokens:?} can't be decoded: {why}")]
     Decode {
@@ -85,6 +94,7 @@ impl<T, E: Display> Because<T> for Result<T, E> {
 pub struct Text {
     tokenizer: Tokenizer,
     template: Option<ChatTemplate>,
+    specials: Specials,
     /// The tokens that end a text.
     ends: Vec<u32>,
     spelling: Spelling,
@@ -106,8 +116,7 @@ impl Text {
 
     fn from_gguf(content: &Content) -> Why<Self> {
         let tokenizer = vocabulary::tokenizer(content)?;
-        let special = |name: &str| vocabulary::special(content, &format!("tokenizer.ggml.{name}_id"));
-        Self::new(tokenizer, ChatTemplate::from_gguf(content, special), Vec::new())
+        Self::new(tokenizer, ChatTemplate::from_gguf(content), template::specials_of_gguf(content))
     }
 
     fn from_folder(folder: &Path) -> Result<Self, TextError> {
@@ -118,14 +127,20 @@ impl Text {
         // A prompt is not cut or filled up, whatever the training of the model did, as in transformers.
         tokenizer.with_truncation(None).map_err(|why| error(why.to_string()))?.with_padding(None);
         let config = read_json(&folder.join("tokenizer_config.json"))?.unwrap_or_default();
-        let end = template::special(&config, "eos_token").and_then(|end| tokenizer.token_to_id(&end));
         let template = ChatTemplate::from_folder(folder, &config)?;
-        Self::new(tokenizer, template, end.into_iter().collect()).map_err(error)
+        let mut text = Self::new(tokenizer, template, template::specials_of_config(&config)).map_err(error)?;
+        text.ends.extend(text.special("eos_token").and_then(|end| text.tokenizer.token_to_id(end)));
+        Ok(text)
     }
 
-    fn new(tokenizer: Tokenizer, template: Option<ChatTemplate>, ends: Vec<u32>) -> Why<Self> {
+    fn new(tokenizer: Tokenizer, template: Option<ChatTemplate>, specials: Specials) -> Why<Self> {
         let (spelling, literals) = (Spelling::new(&tokenizer), Literals::new(&tokenizer)?);
-        Ok(Self { tokenizer, template, ends, spelling, literals })
+        Ok(Self { tokenizer, template, specials, ends: Vec::new(), spelling, literals })
+    }
+
+    /// The text of a special token by its name, such as `bos_token`.
+    pub fn special(&self, name: &str) -> Option<&str> {
+        self.specials.iter().find(|(known, _)| *known == name).map(|(_, text)| text.as_str())
     }
 
     /// The tokens that end a text by `tokenizer_config.json` (`eos_token`). None for a GGUF file, whose ends
@@ -148,7 +163,11 @@ impl Text {
         let tokens = match self.template.as_ref().filter(|_| !raw) {
             Some(template) => {
                 let tokens = self.encode_chat(template, &Chat::with_prompt(prompt, system));
-                tokens.map_err(|why| format!("{why}; `--raw` continues the prompt without it"))
+                let why = |error| match error {
+                    TextError::Chat(why) => why,
+                    error => error.to_string(),
+                };
+                tokens.map_err(|error| format!("{}; `--raw` continues the prompt without it", why(error)))
             }
             None => self.encoded(prompt, true),
         };
@@ -159,33 +178,46 @@ impl Text {
     /// The tokens of a chat. Special tokens in its messages, tools, documents and variables are text.
     ///
     /// # Errors
-    /// The model has no chat template, or it does not accept the chat; the text has no tokens.
+    /// The model has no chat template, or it does not accept the chat or leaves out a message; the text has no tokens.
     pub fn chat(&self, chat: &Chat) -> Result<Vec<u32>, TextError> {
-        let tokens = self.template().and_then(|template| self.encode_chat(template, chat)).map_err(TextError::Chat)?;
+        let tokens = self.encode_chat(self.template()?, chat)?;
         if tokens.is_empty() { Err(TextError::Chat("it has no tokens".into())) } else { Ok(tokens) }
     }
 
     /// The text of a chat, as the template of the model renders it.
     ///
     /// # Errors
-    /// The model has no chat template, or it does not accept the chat.
+    /// The model has no chat template, or it does not accept the chat or leaves out a message.
     pub fn render(&self, chat: &Chat) -> Result<String, TextError> {
-        self.template().and_then(|template| template.render(chat)).map_err(TextError::Chat)
+        let template = self.template()?;
+        let text = template.render(chat, &self.specials).map_err(TextError::Chat)?;
+        self.check_roles(template, chat).map(|()| text)
     }
 
-    fn template(&self) -> Why<&ChatTemplate> {
-        self.template.as_ref().ok_or_else(|| "the model has no chat template".into())
+    fn template(&self) -> Result<&ChatTemplate, TextError> {
+        self.template.as_ref().ok_or_else(|| TextError::Chat("the model has no chat template".into()))
+    }
+
+    /// # Errors
+    /// The template leaves out a message.
+    fn check_roles(&self, template: &ChatTemplate, chat: &Chat) -> Result<(), TextError> {
+        let Some(message) = template.left_out(chat, &self.specials) else { return Ok(()) };
+        let role = chat.messages[message]["role"].as_str().unwrap_or_default().to_owned();
+        Err(TextError::Role { message, role })
     }
 
     /// The tokens of a chat. The template writes the special tokens itself.
-    fn encode_chat(&self, template: &ChatTemplate, chat: &Chat) -> Why<Vec<u32>> {
+    fn encode_chat(&self, template: &ChatTemplate, chat: &Chat) -> Result<Vec<u32>, TextError> {
         let literals = &self.literals;
-        if !literals.are_in(chat) {
-            return self.encoded(&template.render(chat)?, false);
-        }
-        let marked = chat.map(&|text| literals.mark(text));
-        let text = template.render(&marked).map_err(|why| literals.unmark(&why))?;
-        literals.tokens(&self.tokenizer, &text).map_err(|error| error.to_string())
+        let tokens = if literals.are_in(chat) {
+            let marked = chat.map(&|text| literals.mark(text));
+            let text = template.render(&marked, &self.specials).map_err(|why| literals.unmark(&why));
+            text.and_then(|text| literals.tokens(&self.tokenizer, &text).map_err(|error| error.to_string()))
+        } else {
+            template.render(chat, &self.specials).and_then(|text| self.encoded(&text, false))
+        };
+        let tokens = tokens.map_err(TextError::Chat)?;
+        self.check_roles(template, chat).map(|()| tokens)
     }
 
     /// Whether a prompt has more than `tokens` tokens for certain, without the time that it takes to tokenise all of it. A

@@ -13,7 +13,7 @@ use serde::Serialize as _;
 use serde_json::Value as Json;
 use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 
-use super::{Because as _, Chat, TextError, Why, metadata_text, read, read_json};
+use super::{Because as _, Chat, TextError, Why, messages, metadata_text, read, read_json, vocabulary};
 
 /// The most spaces before a line of JSON.
 const MAX_INDENT: usize = 64;
@@ -27,33 +27,45 @@ const SPECIALS: [&str; 7] =
 /// The template for chats with tools, in lists of named templates.
 const TOOL_USE: &str = "tool_use";
 
-/// The templates of a model, and the texts of the special tokens that they can name.
-pub(super) struct ChatTemplate {
-    texts: Texts,
-    /// The name and the text of each special token.
-    specials: Vec<(&'static str, String)>,
+/// The role of instructions of a program, which some templates have apart from the system's.
+const DEVELOPER: &str = "developer";
+const SYSTEM: &str = "system";
+
+/// The name and the text of each special token of a model.
+pub(super) type Specials = Vec<(&'static str, String)>;
+
+/// The special tokens of a GGUF file.
+pub(super) fn specials_of_gguf(content: &Content) -> Specials {
+    // In GGUF files, some have other names.
+    let names = SPECIALS.into_iter().map(|name| match name {
+        "unk_token" => (name, "unknown_token"),
+        "sep_token" => (name, "seperator_token"),
+        "pad_token" => (name, "padding_token"),
+        _ => (name, name),
+    });
+    let text = |name| vocabulary::special(content, &format!("tokenizer.ggml.{name}_id"));
+    names.filter_map(|(name, of_gguf)| Some((name, text(of_gguf)?))).collect()
 }
 
-/// The texts of templates.
-struct Texts {
+/// The special tokens of a `tokenizer_config.json`: each is a text, or an object with one.
+pub(super) fn specials_of_config(config: &Json) -> Specials {
+    let text = |name: &str| config[name].as_str().or(config[name]["content"].as_str()).map(str::to_owned);
+    SPECIALS.into_iter().filter_map(|name| Some((name, text(name)?))).collect()
+}
+
+/// The templates of a model.
+pub(super) struct ChatTemplate {
     default: String,
     /// That for chats with tools, if it is another one.
     tool_use: Option<String>,
 }
 
 impl ChatTemplate {
-    /// The template in the metadata of a GGUF file. `special` returns the text of a special token by its name.
-    pub(super) fn from_gguf(content: &Content, special: impl Fn(&str) -> Option<String>) -> Option<Self> {
+    /// The template in the metadata of a GGUF file.
+    pub(super) fn from_gguf(content: &Content) -> Option<Self> {
         let default = metadata_text(content, "tokenizer.chat_template")?.to_owned();
         let tool_use = metadata_text(content, "tokenizer.chat_template.tool_use").map(str::to_owned);
-        // In GGUF files, other names.
-        let special = |name| match name {
-            "unk_token" => special("unknown_token"),
-            "sep_token" => special("seperator_token"),
-            "pad_token" => special("padding_token"),
-            _ => special(name),
-        };
-        Some(Self::new(Texts { default, tool_use }, special))
+        Some(Self { default, tool_use })
     }
 
     /// The template of a folder whose `tokenizer_config.json` is `config`: `chat_template.jinja`, else the key `chat_template` of `tokenizer_config.json`, else that
@@ -63,63 +75,72 @@ impl ChatTemplate {
     /// # Errors
     /// A file is not what its name says; `chat_template` is neither a text nor a list of templates with a default.
     pub(super) fn from_folder(folder: &Path, config: &Json) -> Result<Option<Self>, TextError> {
-        let texts = match read(&folder.join("chat_template.jinja"))? {
+        Ok(match read(&folder.join("chat_template.jinja"))? {
             Some(default) => {
                 let tool_use = read(&folder.join("additional_chat_templates").join("tool_use.jinja"))?;
-                Some(Texts { default, tool_use })
+                Some(Self { default, tool_use })
             }
             None if !config["chat_template"].is_null() => {
-                Some(Texts::read(&folder.join("tokenizer_config.json"), config)?)
+                Some(Self::read(&folder.join("tokenizer_config.json"), config)?)
             }
             None => {
                 let file = folder.join("chat_template.json");
                 let json = read_json(&file)?.unwrap_or_default();
-                if json["chat_template"].is_null() { None } else { Some(Texts::read(&file, &json)?) }
+                if json["chat_template"].is_null() { None } else { Some(Self::read(&file, &json)?) }
             }
-        };
-        Ok(texts.map(|texts| Self::new(texts, |name| special(config, name))))
+        })
     }
 
-    fn new(texts: Texts, special: impl Fn(&'static str) -> Option<String>) -> Self {
-        let specials = SPECIALS.into_iter().filter_map(|name| Some((name, special(name)?)));
-        Self { texts, specials: specials.collect() }
-    }
-
-    /// The text of a chat.
+    /// The text of a chat. Messages of the role `developer` are the system's for a template that does not name this role.
+    /// The arguments of calls are JSON texts for a template that does not accept them as objects.
     ///
     /// # Errors
     /// The template can't be used, does not accept the chat, or has nothing of its tools, documents or variables.
-    pub(super) fn render(&self, chat: &Chat) -> Why<String> {
+    pub(super) fn render(&self, chat: &Chat, specials: &Specials) -> Why<String> {
+        let template = self.tool_use.as_ref().filter(|_| chat.tools.is_some()).unwrap_or(&self.default);
+        // What a template does not name would be left out of the chat without a word.
+        let given = [("tools", &chat.tools), ("documents", &chat.documents)].into_iter();
+        let given = given.filter(|(_, values)| values.as_ref().is_some_and(|values| !values.is_empty()));
+        let names = given.map(|(name, _)| name).chain(chat.variables.keys().map(String::as_str));
+        let names = names.chain(messages::have_calls(&chat.messages).then_some("tool_calls"));
+        if let Some(name) = names.into_iter().find(|name| !template.contains(name)) {
+            return Err(format!("the chat template of the model has no {name}"));
+        }
         // Templates write these two, whether the model has them or not.
         let mut values: BTreeMap<&str, Value> = [("bos_token", "".into()), ("eos_token", "".into())].into();
-        values.extend(self.specials.iter().map(|(name, text)| (*name, text.into())));
+        values.extend(specials.iter().map(|(name, text)| (*name, text.into())));
         values.extend(chat.variables.iter().map(|(name, value)| (name.as_str(), Value::from(Serde(value)))));
         values.extend([
-            ("messages", Value::from(Serde(&chat.messages))),
             // As transformers: a chat without tools and documents has `None` for them.
             ("tools", Value::from(Serde(&chat.tools))),
             ("documents", Value::from(Serde(&chat.documents))),
             ("add_generation_prompt", chat.add_generation_prompt.into()),
         ]);
-        let template = self.texts.tool_use.as_ref().filter(|_| chat.tools.is_some()).unwrap_or(&self.texts.default);
-        // What a template does not name would be left out of the chat without a word.
-        let given = [("tools", &chat.tools), ("documents", &chat.documents)].into_iter();
-        let given = given.filter(|(_, values)| values.as_ref().is_some_and(|values| !values.is_empty()));
-        let names = given.map(|(name, _)| name).chain(chat.variables.keys().map(String::as_str));
-        if let Some(name) = names.into_iter().find(|name| !template.contains(name)) {
-            return Err(format!("the chat template of the model has no {name}"));
+        let mut render = |messages: &[Json]| {
+            values.insert("messages", Value::from(Serde(messages)));
+            let text =
+                environment().and_then(|environment| environment.render_str(&without_generation(template), &values));
+            text.because("the chat template of the model can't be used")
+        };
+        let mut messages = chat.messages.clone();
+        if !template.contains(DEVELOPER) {
+            messages::rename(&mut messages, DEVELOPER, SYSTEM);
         }
-        let text = environment().and_then(|environment| environment.render_str(&without_generation(template), values));
-        text.because("the chat template of the model can't be used")
+        render(&messages).or_else(|why| match messages::with_argument_texts(&messages) {
+            Some(messages) => render(&messages).map_err(|_| why),
+            None => Err(why),
+        })
     }
-}
 
-/// The text of a special token of `tokenizer_config.json`: a text, or an object with one.
-pub(super) fn special(config: &Json, name: &str) -> Option<String> {
-    config[name].as_str().or(config[name]["content"].as_str()).map(str::to_owned)
-}
+    /// The first message of a chat whose text the template leaves out. Users and assistants are not looked at: all templates
+    /// have them, and leave out parts of what assistants have said.
+    pub(super) fn left_out(&self, chat: &Chat, specials: &Specials) -> Option<usize> {
+        let marked = messages::marked(&chat.messages)?;
+        // A template that only accepts some texts is not asked.
+        let text = self.render(&Chat { messages: marked.messages, ..chat.clone() }, specials).ok()?;
+        marked.marks.into_iter().find(|(_, mark)| !text.contains(mark)).map(|(index, _)| index)
+    }
 
-impl Texts {
     /// The templates of the key `chat_template` of a file: a text, or a list of named templates.
     fn read(file: &Path, json: &Json) -> Result<Self, TextError> {
         Self::from_json(&json["chat_template"]).map_err(|why| TextError::file(file, why))
@@ -214,6 +235,15 @@ fn to_json(value: Value, options: Kwargs) -> Result<String, minijinja::Error> {
 
 fn serialize(value: &Value, bytes: &mut Vec<u8>, formatter: impl Formatter) -> serde_json::Result<()> {
     value.serialize(&mut Serializer::with_formatter(bytes, formatter))
+}
+
+/// JSON on one line, as Python writes it.
+pub(super) fn line(value: &Json) -> String {
+    let mut bytes = Vec::new();
+    match serialize(&Value::from(Serde(value)), &mut bytes, PythonFormatter) {
+        Ok(()) => String::from_utf8_lossy(&bytes).into_owned(),
+        Err(_) => value.to_string(),
+    }
 }
 
 /// One line with a space after each comma and colon.

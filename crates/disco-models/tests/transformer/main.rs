@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::disallowed_methods, reason = "tests")]
 #![cfg(target_os = "linux")]
 
+mod chats;
 mod configuration;
 mod converted;
 mod copies;

@@ -17,7 +17,7 @@ pub(crate) fn character(byte: u8) -> char {
 
 /// A tokenizer with one token for each byte, the token 256 for `12`, and the special token 257, `<|end|>`, in a GGUF file
 /// without tensors; and a chat template.
-fn bytes(pre: &str, template: &str) -> Text {
+pub(crate) fn bytes(pre: &str, template: &str) -> Text {
     let tokens = (0..=255).map(|byte| character(byte).into()).chain(["12".into(), "<|end|>".into()]);
     let kinds = (0..=257).map(|token| Value::I32(if token == 257 { 3 } else { 1 }));
     gguf(&[
@@ -114,7 +114,9 @@ fn the_chat_template_gets_the_messages_and_raw_prompts_do_not_pass_it() {
     let template = "{% for m in messages %}\n    {% if m.role == 'user' %}\n<{{ m.content }}>{% endif %}\n{% endfor %}";
     let text = bytes("gpt-2", template);
     let plain = |tokens: Vec<u32>| tokens.into_iter().map(|token| token as u8 as char).collect::<String>();
-    assert_eq!(plain(text.tokens("hi", Some("be kind"), false).unwrap()), "<hi>");
+    assert_eq!(plain(text.tokens("hi", None, false).unwrap()), "<hi>");
+    let error = format!("{:#}", text.tokens("hi", Some("be kind"), false).unwrap_err());
+    assert!(error.contains("the role \"system\", which the chat template of the model leaves out; `--raw`"), "{error}");
     assert_eq!(plain(text.tokens("hi", None, true).unwrap()), "hi");
     let refusing = bytes("gpt-2", "{{ raise_exception('no messages, please') }}");
     let error = format!("{:#}", refusing.tokens("hi", None, false).unwrap_err());

@@ -1,0 +1,53 @@
+//! The messages of a chat, changed for a template.
+
+use serde_json::Value as Json;
+
+/// Messages with a mark at the end of some texts.
+pub(super) struct Marked {
+    pub(super) messages: Vec<Json>,
+    /// The numbers of these messages, and their marks.
+    pub(super) marks: Vec<(usize, String)>,
+}
+
+/// Messages with marks in all texts that neither users nor assistants say; `None` if there is none. A template can change a
+/// text, but it shows the mark of each one that it does not leave out.
+pub(super) fn marked(messages: &[Json]) -> Option<Marked> {
+    let mut marked = Marked { messages: messages.to_vec(), marks: Vec::new() };
+    for (index, message) in marked.messages.iter_mut().enumerate() {
+        if message["role"] == "user" || message["role"] == "assistant" {
+            continue;
+        }
+        if let Some(Json::String(text)) = message.get_mut("content").filter(|text| **text != "") {
+            // Code points that Unicode never assigns.
+            let mark = format!("\u{fdd0}{index}\u{fdd1}");
+            text.push_str(&mark);
+            marked.marks.push((index, mark));
+        }
+    }
+    (!marked.marks.is_empty()).then_some(marked)
+}
+
+/// Whether an assistant has called a tool.
+pub(super) fn have_calls(messages: &[Json]) -> bool {
+    messages.iter().any(|message| message["tool_calls"].as_array().is_some_and(|calls| !calls.is_empty()))
+}
+
+/// Gives the messages of one role another one.
+pub(super) fn rename(messages: &mut [Json], from: &str, to: &str) {
+    for role in messages.iter_mut().filter_map(|message| message.get_mut("role")).filter(|role| **role == from) {
+        *role = to.into();
+    }
+}
+
+/// The messages with the arguments of calls as JSON texts; `None` if no call has an object.
+pub(super) fn with_argument_texts(messages: &[Json]) -> Option<Vec<Json>> {
+    let mut messages = messages.to_vec();
+    let calls = messages.iter_mut().filter_map(|message| message.get_mut("tool_calls")?.as_array_mut()).flatten();
+    let arguments = calls.filter_map(|call| call.get_mut("function")?.get_mut("arguments"));
+    let mut has_objects = false;
+    for arguments in arguments.filter(|arguments| arguments.is_object()) {
+        *arguments = super::template::line(arguments).into();
+        has_objects = true;
+    }
+    has_objects.then_some(messages)
+}

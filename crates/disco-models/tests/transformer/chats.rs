@@ -1,0 +1,81 @@
+//! What a chat template makes of the roles and the calls of a chat.
+
+use disco_models::text::{Chat, TextError};
+use serde_json::{Value as Json, json};
+
+use crate::text::bytes;
+
+/// A template that has all roles, and one that knows three.
+const ANY: &str = "{% for m in messages %}<{{ m.role }}>{{ m.content | trim }}{% endfor %}";
+const KNOWN: &str = "{% for m in messages %}{% if m.role in ['system', 'user', 'assistant'] %}<{{ m.role }}>{{ m.content }}{% endif %}{% endfor %}";
+
+fn said(role: &str, content: &str) -> Json {
+    json!({"role": role, "content": content})
+}
+
+#[test]
+fn instructions_of_a_developer_are_the_systems_unless_the_template_has_this_role() {
+    let chat = Chat::new(vec![said("developer", "Be kind."), said("user", "hi")]);
+    let rendered = |template| bytes("gpt-2", template).render(&chat).unwrap();
+    assert_eq!(rendered(KNOWN), "<system>Be kind.<user>hi");
+    assert_eq!(rendered(ANY), "<system>Be kind.<user>hi");
+    let named = format!("{ANY}{{# developer #}}");
+    assert_eq!(rendered(&named), "<developer>Be kind.<user>hi");
+}
+
+#[test]
+fn a_message_that_the_template_leaves_out_is_named_with_its_role() {
+    // Takes a system's message at the beginning only.
+    let first = "{% if messages[0].role == 'system' %}<{{ messages[0].content }}>{% set messages = messages[1:] %}{% endif %}\
+                 {% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% elif m.role == 'assistant' %}.{% endif %}{% endfor %}";
+    let cases = [
+        (KNOWN, vec![said("user", "hi"), said("banana", "x")], Some((1, "banana"))),
+        (KNOWN, vec![said("tool", "x"), said("user", "hi")], Some((0, "tool"))),
+        (KNOWN, vec![said("banana", ""), said("user", "hi")], None),
+        (ANY, vec![said("user", "hi"), said("banana", "x"), said("tool", "<|end|>")], None),
+        (first, vec![said("system", "x"), said("user", "hi")], None),
+        // What assistants have said need not be repeated.
+        (first, vec![said("developer", "x"), said("user", "hi"), said("assistant", "yes")], None),
+        (first, vec![said("system", "x"), said("system", "x"), said("user", "x")], Some((1, "system"))),
+        (first, vec![said("user", "hi"), said("developer", "hi")], Some((1, "developer"))),
+    ];
+    for (template, messages, expected) in cases {
+        let (text, chat) = (bytes("gpt-2", template), Chat::new(messages));
+        let found = [text.chat(&chat).map(drop), text.render(&chat).map(drop)].map(|result| match result {
+            Ok(()) => None,
+            Err(TextError::Role { message, role }) => Some((message, role)),
+            Err(error) => panic!("{error}"),
+        });
+        let expected = expected.map(|(message, role)| (message, role.to_owned()));
+        assert_eq!(found, [expected.clone(), expected], "{chat:?}");
+    }
+}
+
+#[test]
+fn arguments_of_calls_are_objects_or_texts_as_the_template_takes_them() {
+    let call = json!({"function": {"name": "get", "arguments": {"city": "Oslo", "days": 2}}});
+    let chat = Chat::new(vec![said("user", "hi"), json!({"role": "assistant", "content": "", "tool_calls": [call]})]);
+    let rendered = |walk: &str| {
+        let template =
+            format!("{{% for m in messages %}}{{% for c in m.tool_calls or [] %}}{walk}{{% endfor %}}{{% endfor %}}");
+        bytes("gpt-2", &template).render(&chat)
+    };
+    let items = "{% for k, v in c.function.arguments.items() %}{{ k }}={{ v }};{% endfor %}";
+    assert_eq!(rendered(items).unwrap(), "city=Oslo;days=2;");
+    let text = r#"{"city": "Oslo", "days": 2}"#;
+    assert_eq!(rendered("{{ c.function.arguments | tojson }}").unwrap(), text);
+    // DeepSeek's.
+    assert_eq!(rendered("{{ 'json:' + c.function.arguments }}").unwrap(), format!("json:{text}"));
+    let error = rendered("{{ c.function.arguments + 1 }}").unwrap_err().to_string();
+    assert!(error.contains("map"), "{error}");
+}
+
+#[test]
+fn calls_that_a_template_leaves_out_are_refused() {
+    let mut call = json!({"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "get"}}]});
+    let text = bytes("gpt-2", ANY);
+    let error = text.chat(&Chat::new(vec![call.clone()])).unwrap_err().to_string();
+    assert!(error.ends_with("the chat template of the model has no tool_calls"), "{error}");
+    call["tool_calls"] = json!([]);
+    text.chat(&Chat::new(vec![call])).unwrap();
+}
