@@ -209,8 +209,12 @@ impl Choice {
         self.awaits_prompt = has_logprobs;
     }
 
-    /// The text that is decided with a token. That of a token that ends the text is not a part of it.
+    /// The text that is decided with a token. A token that ends the text has none.
     fn token(&mut self, token: Token, text: &Text) -> Result<Piece, ApiError> {
-        if self.ends.contains(&token.id) { Ok(Piece::default()) } else { Ok(self.text.push(token, text)?) }
+        if self.ends.contains(&token.id) {
+            self.text.end(token);
+            return Ok(Piece::default());
+        }
+        Ok(self.text.push(token, text)?)
     }
 }

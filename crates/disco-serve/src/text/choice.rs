@@ -34,6 +34,8 @@ pub(crate) struct ChoiceText {
     decoder: Decoder,
     stops: Stops,
     has_logprobs: bool,
+    /// The token that ends the text, and has none itself.
+    end: Option<Token>,
     /// Length of the decoded text, in bytes.
     decoded: usize,
     /// The same in characters, with those before the generated text.
@@ -51,6 +53,7 @@ impl ChoiceText {
             decoder: Decoder::default(),
             stops: Stops::new(stops),
             has_logprobs,
+            end: None,
             decoded: 0,
             characters: 0,
             shown: 0,
@@ -75,6 +78,11 @@ impl ChoiceText {
         Ok(self.decide(&new))
     }
 
+    /// Adds the token that ends the text, of which only the logprobs are told.
+    pub(crate) fn end(&mut self, token: Token) {
+        self.end = Some(token).filter(|_| self.has_logprobs);
+    }
+
     /// The text that was held back, after the last token.
     ///
     /// # Errors
@@ -85,6 +93,8 @@ impl ChoiceText {
         if !piece.is_stopped {
             piece.text.push_str(&self.stops.flush());
             piece.entries.extend(self.pending.drain(..));
+            let entry = |token| Entry { token, offset: self.characters, start: self.decoded };
+            piece.entries.extend(self.end.take().map(entry));
         }
         Ok(piece)
     }

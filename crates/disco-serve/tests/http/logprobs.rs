@@ -2,7 +2,7 @@ use disco_serve::engine::{End, Event};
 use serde_json::{Value, json};
 
 use crate::double::likely;
-use crate::model::{byte, token};
+use crate::model::{END, byte, token};
 use crate::server::Server;
 
 /// `a€`, of which the second character has three tokens, and then the rest.
@@ -83,6 +83,36 @@ async fn an_echo_with_logprobs_tells_those_of_the_prompt() {
     assert_eq!((&chunks[0]["choices"][0]["text"], &chunks[0]["choices"][0]["logprobs"]), (&json!("pq"), &expected));
     assert_eq!(chunks[1]["choices"][0]["logprobs"]["text_offset"], json!([2]));
     assert_eq!(server.requests(engine).await[0].params.prompt_logprobs, Some(1));
+}
+
+#[tokio::test]
+async fn the_token_that_ends_has_logprobs_and_no_text() {
+    let [p, a] = [byte(b'p'), byte(b'a')];
+    let events = move || {
+        let tokens = [likely(a, -0.5, &[]), likely(byte(0xe2), -0.25, &[]), likely(END, -0.125, &[(END, -0.125)])];
+        let prompt = Event::Prompt(vec![token(p)]);
+        [prompt].into_iter().chain(tokens.map(Event::Token)).chain([Event::End(End::Token)]).collect()
+    };
+    let (server, _engine) = Server::answering(move |_| events()).await;
+    let mut body = json!({"prompt": [p], "logprobs": 1, "echo": true});
+    let reply = server.post("/v1/completions", body.clone()).await.json();
+    let choice = &reply["choices"][0];
+    assert_eq!(choice["text"], "pa\u{fffd}");
+    let logprobs = &choice["logprobs"];
+    assert_eq!(logprobs["tokens"], json!(["p", "a", "bytes:\\xe2", "<|end|>"]));
+    assert_eq!(logprobs["token_logprobs"], json!([null, -0.5, -0.25, -0.125]));
+    assert_eq!(logprobs["top_logprobs"][3], json!({"<|end|>": -0.125}));
+    assert_eq!(logprobs["text_offset"], json!([0, 1, 2, 3]));
+    assert_eq!(reply["usage"]["total_tokens"], 4);
+    body["stream"] = json!(true);
+    let chunks = server.stream("/v1/completions", body).await.objects().await;
+    let streamed = chunks.iter().filter_map(|chunk| chunk["choices"][0]["logprobs"]["tokens"].as_array());
+    assert_eq!(&streamed.flatten().cloned().collect::<Value>(), &logprobs["tokens"]);
+
+    let body = json!({"messages": [{"role": "user", "content": "x"}], "logprobs": true});
+    let reply = server.post("/v1/chat/completions", body).await.json();
+    let content = reply["choices"][0]["logprobs"]["content"].as_array().unwrap();
+    assert_eq!((content.len(), &content[2]["token"], &content[2]["logprob"]), (3, &json!("<|end|>"), &json!(-0.125)));
 }
 
 #[tokio::test]

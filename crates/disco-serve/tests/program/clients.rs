@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use disco_conformance::Fetched;
+use serde_json::json;
 use tempfile::TempDir;
 
 use crate::server::{Server, model};
@@ -61,7 +62,17 @@ fn the_client_openai_gets_texts_errors_and_streams_that_outlive_a_worker() {
 fn the_client_lm_eval_measures_what_numpy_and_transformers_compute() {
     let folder = tempfile::tempdir().unwrap();
     let Some(mut command) = script("lm_eval_client.py", &folder) else { return };
-    let server = Server::start(&model("llama-old"), &["--served-model-name", "model"]);
+    // Many texts end after one token.
+    let ends: Vec<u32> = (0..512).step_by(2).collect();
+    let with_ends = folder.path().join("ends");
+    fs::create_dir(&with_ends).unwrap();
+    for file in ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"] {
+        fs::copy(model("llama-old").join(file), with_ends.join(file)).unwrap();
+    }
+    fs::write(with_ends.join("generation_config.json"), json!({"eos_token_id": ends}).to_string()).unwrap();
+    let named = ["--served-model-name", "model"];
+    let (server, with_ends) = (Server::start(&model("llama-old"), &named), Server::start(&with_ends, &named));
     command.arg(server.address.to_string()).arg(model("llama-old"));
+    command.arg(with_ends.address.to_string()).arg(json!(ends).to_string());
     succeed(command);
 }
