@@ -6,6 +6,7 @@ use super::{Text, TextError};
 /// tokens have comes with its last byte.
 #[derive(Debug, Default)]
 pub struct Decoder {
+    keeps_specials: bool,
     /// The last tokens. The first `done` of them were returned as text, and influence the text of later ones.
     tokens: Vec<u32>,
     done: usize,
@@ -14,12 +15,17 @@ pub struct Decoder {
 }
 
 impl Decoder {
+    /// A decoder that writes special tokens, too.
+    pub fn with_specials() -> Self {
+        Self { keeps_specials: true, ..Self::default() }
+    }
+
     /// Adds a token. Returns the text that is complete with it.
     ///
     /// # Errors
     /// The tokens can't be decoded.
     pub fn push(&mut self, token: u32, text: &Text) -> Result<String, TextError> {
-        if text.is_left_out(token) {
+        if !self.keeps_specials && text.is_left_out(token) {
             return Ok(String::new());
         }
         self.tokens.push(token);
@@ -39,11 +45,12 @@ impl Decoder {
 
     /// The text of the tokens that have not been returned as text.
     fn rest(&mut self, text: &Text) -> Result<String, TextError> {
-        let (old, all) = (text.decode(&self.tokens[..self.done])?, text.decode(&self.tokens)?);
+        let decoded = |tokens: &[u32]| text.decoded(tokens, !self.keeps_specials);
+        let (old, all) = (decoded(&self.tokens[..self.done])?, decoded(&self.tokens)?);
         let new = match all.strip_prefix(&old) {
             Some(new) => new.to_owned(),
             // The new tokens change the text of those before, which has been returned.
-            None => text.decode(&self.tokens[self.done..])?,
+            None => decoded(&self.tokens[self.done..])?,
         };
         // Tokens without text can influence that of later ones: a space at the beginning is left out once.
         if !new.is_empty() {

@@ -12,6 +12,7 @@ mod vocabulary;
 use std::fmt::Display;
 use std::fs;
 use std::io::ErrorKind;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use candle_core::quantized::gguf_file::{Content, Value};
@@ -266,8 +267,32 @@ impl Text {
     /// # Errors
     /// The decoder of the tokenizer does not accept the tokens.
     pub fn decode(&self, tokens: &[u32]) -> Result<String, TextError> {
+        self.decoded(tokens, true)
+    }
+
+    /// The same with special tokens.
+    ///
+    /// # Errors
+    /// Errors of [`decode`](Self::decode).
+    pub fn decode_with_specials(&self, tokens: &[u32]) -> Result<String, TextError> {
+        self.decoded(tokens, false)
+    }
+
+    fn decoded(&self, tokens: &[u32], skips_specials: bool) -> Result<String, TextError> {
         let error = |why: tokenizers::Error| TextError::Decode { tokens: tokens.to_vec(), why: why.to_string() };
-        self.tokenizer.decode(tokens, true).map_err(error)
+        self.tokenizer.decode(tokens, skips_specials).map_err(error)
+    }
+
+    /// The places of tokens without those at both ends that the tokenizer puts around each text.
+    pub fn inner(&self, tokens: &[u32]) -> Range<usize> {
+        let Ok(example) = self.tokenizer.encode("a", true) else { return 0..tokens.len() };
+        let is_put = |mask: &&u32| **mask == 1;
+        let (ids, mask) = (example.get_ids(), example.get_special_tokens_mask());
+        let (first, rest) = ids.split_at(mask.iter().take_while(is_put).count());
+        let last = &rest[rest.len() - mask[first.len()..].iter().rev().take_while(is_put).count()..];
+        let start = if tokens.starts_with(first) { first.len() } else { 0 };
+        let is_last = tokens[start..].ends_with(last);
+        start..tokens.len() - if is_last { last.len() } else { 0 }
     }
 
     /// The bytes of one token, which can be a part of a character; `None` if the vocabulary has no such token.

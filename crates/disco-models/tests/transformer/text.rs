@@ -100,6 +100,8 @@ fn a_token_has_the_bytes_that_it_spells() {
     assert_eq!(text.piece(258), None);
     assert_eq!(text.encode("12<|end|>", false).unwrap(), [256, 257]);
     assert_eq!(text.decode(&[256, 257, 0xe2]).unwrap(), "12\u{fffd}");
+    assert_eq!(text.decode_with_specials(&[256, 257, 0xe2]).unwrap(), "12<|end|>\u{fffd}");
+    assert_eq!((text.special("bos_token"), text.special("eos_token")), (Some("<|end|>"), None));
 }
 
 #[test]
@@ -322,8 +324,13 @@ fn the_pre_tokenizer_cuts_the_text_and_one_that_is_not_known_is_refused() {
     let tokens = |pre| bytes(pre, "").tokens("a12", None, true).unwrap();
     assert_eq!(tokens("gpt-2"), [u32::from(b'a'), 256]);
     assert_eq!(tokens("smollm"), [b'a', b'1', b'2'].map(u32::from));
-    // Transformer 3 begins its texts, unless the file says that it does not.
+    // Llama 3 begins its texts, unless the file says that it does not.
     assert_eq!(tokens("llama-bpe"), [257, u32::from(b'a'), 256]);
+    let text = bytes("llama-bpe", "");
+    for (tokens, inner) in [(&[257, 256][..], 1..2), (&[257, 257, 256], 1..3), (&[256, 257], 0..2), (&[], 0..0)] {
+        assert_eq!(text.inner(tokens), inner);
+        assert_eq!(bytes("gpt-2", "").inner(tokens), 0..tokens.len());
+    }
     let error = gguf(&[
         ("tokenizer.ggml.model", Value::String("gpt2".into())),
         ("tokenizer.ggml.pre", Value::String("whitespace".into())),

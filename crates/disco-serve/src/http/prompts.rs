@@ -42,7 +42,8 @@ fn one(prompt: Prompt, echoes: bool, text: &Text, limits: &Limits) -> Result<Tok
         Prompt::Chat(chat) => (text.chat(&chat)?, None),
         Prompt::Text(prompt) => (text.encode(&prompt, true)?, echoes.then_some(prompt)),
         Prompt::Tokens(tokens) => {
-            let echo = if echoes { Some(text.decode(&tokens)?) } else { None };
+            let echo = || text.decode_with_specials(&tokens[text.inner(&tokens)]);
+            let echo = if echoes { Some(echo()?) } else { None };
             (tokens, echo)
         }
     };

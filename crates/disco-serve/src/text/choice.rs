@@ -109,15 +109,16 @@ impl ChoiceText {
     }
 }
 
-/// The tokens of a prompt with the places of their texts.
+/// The tokens of a prompt with the places of their texts. Tokens that the tokenizer puts around a text have none.
 ///
 /// # Errors
 /// The tokens can't be decoded.
 pub(crate) fn prompt_entries(tokens: Vec<Token>, text: &Text) -> Result<Vec<Entry>, TextError> {
-    let (mut decoder, mut offset, mut start) = (Decoder::default(), 0, 0);
+    let inner = text.inner(&tokens.iter().map(|token| token.id).collect::<Vec<_>>());
+    let (mut decoder, mut offset, mut start) = (Decoder::with_specials(), 0, 0);
     let mut entries = Vec::with_capacity(tokens.len());
-    for token in tokens {
-        let new = decoder.push(token.id, text)?;
+    for (place, token) in tokens.into_iter().enumerate() {
+        let new = if inner.contains(&place) { decoder.push(token.id, text)? } else { String::new() };
         entries.push(Entry { token, offset, start });
         offset += new.chars().count();
         start += new.len();

@@ -1,8 +1,10 @@
+use std::sync::Arc;
+
 use disco_serve::engine::{End, Event};
 use serde_json::{Value, json};
 
 use crate::double::text;
-use crate::model::TEXT;
+use crate::model::{TEXT, beginning, byte};
 use crate::server::Server;
 
 const COMPLETIONS: &str = "/v1/completions";
@@ -39,6 +41,24 @@ async fn prompts_are_texts_or_tokens() {
     assert_eq!(*requests[0].prompt, [5, 6, 7]);
     let choices: Vec<_> = requests[5..].iter().map(|request| request.params.choice).collect();
     assert_eq!(choices, [0, 1, 0, 1]);
+}
+
+#[tokio::test]
+async fn special_tokens_that_are_put_around_a_prompt_are_no_part_of_its_echo() {
+    let (server, engine) = Server::start_with(|app| app.model.text = Arc::new(beginning())).await;
+    let engine = tokio::spawn(engine.answer_all(|_| text("x")));
+    let echo = |body: Value| {
+        let server = &server;
+        async move { server.post(COMPLETIONS, body).await.json()["choices"][0]["text"].clone() }
+    };
+    assert_eq!(echo(json!({"prompt": "a", "echo": true})).await, "ax");
+    // The same prompt as tokens.
+    let a = byte(b'a');
+    assert_eq!(echo(json!({"prompt": [1, a], "echo": true})).await, "ax");
+    assert_eq!(echo(json!({"prompt": [1, 1, a], "echo": true})).await, "<|begin|>ax");
+    let prompts = server.requests(engine).await;
+    let prompts: Vec<_> = prompts.iter().map(|request| request.prompt.to_vec()).collect();
+    assert_eq!(prompts, [vec![1, a], vec![1, a], vec![1, 1, a]]);
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@ use disco_serve::engine::{End, Event};
 use serde_json::{Value, json};
 
 use crate::double::likely;
-use crate::model::{END, byte, token};
+use crate::model::{END, TEXT, byte, token};
 use crate::server::Server;
 
 /// `a€`, of which the second character has three tokens, and then the rest.
@@ -113,6 +113,30 @@ async fn the_token_that_ends_has_logprobs_and_no_text() {
     let reply = server.post("/v1/chat/completions", body).await.json();
     let content = reply["choices"][0]["logprobs"]["content"].as_array().unwrap();
     assert_eq!((content.len(), &content[2]["token"], &content[2]["logprob"]), (3, &json!("<|end|>"), &json!(-0.125)));
+}
+
+#[tokio::test]
+async fn the_places_of_an_echo_are_those_of_its_tokens_also_of_special_ones() {
+    let prompt = "<|begin|>user\nHé€<|end|>\n";
+    let tokens = TEXT.encode(prompt, true).unwrap();
+    let told: Vec<_> = tokens.iter().map(|token| likely(*token, -1.0, &[])).collect();
+    let (server, _engine) =
+        Server::answering(move |_| vec![Event::Prompt(told.clone()), Event::End(End::Length)]).await;
+    for written in [json!(prompt), json!(tokens)] {
+        let body = json!({"prompt": written, "max_tokens": 0, "echo": true, "logprobs": 0});
+        let choice = server.post("/v1/completions", body).await.json()["choices"][0].clone();
+        assert_eq!(choice["text"], prompt);
+        let offsets = choice["logprobs"]["text_offset"].as_array().unwrap();
+        let mut bounds: Vec<_> = offsets.iter().map(|offset| offset.as_u64().unwrap() as usize).collect();
+        bounds.push(prompt.chars().count());
+        let characters: Vec<char> = prompt.chars().collect();
+        let cut: Vec<String> = bounds.windows(2).map(|cut| characters[cut[0]..cut[1]].iter().collect()).collect();
+        assert_eq!(cut.concat(), prompt);
+        for (part, name) in cut.iter().zip(choice["logprobs"]["tokens"].as_array().unwrap()) {
+            // Of the tokens of one character, the last one has it.
+            assert!(name == part || name.as_str().unwrap().starts_with("bytes:"), "{part:?}, {name}");
+        }
+    }
 }
 
 #[tokio::test]

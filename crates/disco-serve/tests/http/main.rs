@@ -8,6 +8,7 @@ mod chat;
 mod client;
 mod completions;
 mod connections;
+mod decoding;
 mod double;
 mod drain;
 mod failures;

@@ -6,6 +6,7 @@ use std::sync::{Arc, LazyLock};
 use disco_candle::weights::Weights;
 use disco_models::text::Text;
 use disco_serve::engine::Token;
+use serde_json::{Value, json};
 
 /// Marks roles; has a variable; refuses a role.
 const TEMPLATE: &str = "{% for m in messages %}{% if m.role == 'rude' %}{{ raise_exception('be kind') }}{% endif %}\
@@ -17,15 +18,33 @@ pub(crate) const END: u32 = 2;
 pub(crate) const VOCABULARY: usize = 512;
 
 /// Tokenizer and chat template.
-pub(crate) static TEXT: LazyLock<Arc<Text>> = LazyLock::new(|| {
+pub(crate) static TEXT: LazyLock<Arc<Text>> = LazyLock::new(|| Arc::new(changed(TEMPLATE, |_| ())));
+
+/// The tokenizer with a chat template, after a change of its `tokenizer.json`.
+fn changed(template: &str, change: impl FnOnce(&mut Value)) -> Text {
     let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../disco-models/tests/models/llama-3");
     let folder = tempfile::tempdir().unwrap();
-    for file in ["model.safetensors", "tokenizer.json", "tokenizer_config.json"] {
+    for file in ["model.safetensors", "tokenizer_config.json"] {
         std::fs::copy(model.join(file), folder.path().join(file)).unwrap();
     }
-    std::fs::write(folder.path().join("chat_template.jinja"), TEMPLATE).unwrap();
-    Arc::new(Text::open(&Weights::open(folder.path()).unwrap()).unwrap())
-});
+    let mut tokenizer = serde_json::from_slice(&std::fs::read(model.join("tokenizer.json")).unwrap()).unwrap();
+    change(&mut tokenizer);
+    std::fs::write(folder.path().join("tokenizer.json"), tokenizer.to_string()).unwrap();
+    std::fs::write(folder.path().join("chat_template.jinja"), template).unwrap();
+    Text::open(&Weights::open(folder.path()).unwrap()).unwrap()
+}
+
+/// A tokenizer that begins each text with the special token 1.
+pub(crate) fn beginning() -> Text {
+    changed(TEMPLATE, |tokenizer| {
+        let special = json!({"SpecialToken": {"id": "<|begin|>", "type_id": 0}});
+        let sequence = |id: &str| json!({"Sequence": {"id": id, "type_id": 0}});
+        tokenizer["post_processor"] = json!({
+            "type": "TemplateProcessing", "single": [special, sequence("A")], "pair": [special, sequence("A"), sequence("B")],
+            "special_tokens": {"<|begin|>": {"id": "<|begin|>", "ids": [1], "tokens": ["<|begin|>"]}},
+        });
+    })
+}
 
 /// The token of a byte.
 pub(crate) fn byte(byte: u8) -> u32 {
