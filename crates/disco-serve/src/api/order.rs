@@ -31,7 +31,9 @@ pub(crate) struct Order {
     pub(crate) choices: u32,
     /// Without it, the rest of the context is taken.
     pub(crate) max_tokens: Option<usize>,
+    /// Without the seed.
     pub(crate) params: Params,
+    pub(crate) seed: Option<u64>,
     pub(crate) stops: Vec<String>,
     /// Whether the prompt is the beginning of the text.
     pub(crate) echoes: bool,
@@ -64,7 +66,7 @@ pub(crate) struct Known<'a> {
 impl Order {
     /// # Errors
     /// A field has a value that it can't have, or asks for something that is not supported.
-    pub(crate) fn parse(kind: Kind, mut fields: Fields, model: Known<'_>, random_seed: u64) -> Result<Self, ApiError> {
+    pub(crate) fn parse(kind: Kind, mut fields: Fields, model: Known<'_>) -> Result<Self, ApiError> {
         let fields = &mut fields;
         check_model(fields, model.name)?;
         match kind {
@@ -75,7 +77,9 @@ impl Order {
             Kind::Chat => vec![Prompt::Chat(chat_of(fields)?)],
             Kind::Completion => prompts(fields, model.vocabulary)?,
         };
-        let mut params = params(fields, model.vocabulary, model.ends, random_seed)?;
+        let mut params = params(fields, model.vocabulary, model.ends)?;
+        // The bits of a negative seed are a seed as well.
+        let seed = fields.integer("seed", i64::MIN..=i64::MAX)?.map(i64::cast_unsigned);
         let echoes = kind == Kind::Completion && fields.bool("echo")?.unwrap_or(false);
         params.logprobs = match kind {
             Kind::Chat => chat_logprobs(fields)?,
@@ -99,7 +103,7 @@ impl Order {
         };
         let salt = fields.text("cache_salt")?.map_or(0, |salt| salt_of(&salt));
         let stops = stops(fields)?;
-        Ok(Self { prompts, choices, max_tokens, params, stops, echoes, streams, tells_usage, salt })
+        Ok(Self { prompts, choices, max_tokens, params, seed, stops, echoes, streams, tells_usage, salt })
     }
 
     /// Number of texts for all prompts.

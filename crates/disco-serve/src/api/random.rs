@@ -87,7 +87,7 @@ proptest! {
         let kind = if is_chat { Kind::Chat } else { Kind::Completion };
         let model = Known { name: "tiny", vocabulary: 512, ends: &[2] };
         let fields = Fields::parse(body.to_string().as_bytes()).unwrap();
-        match Order::parse(kind, fields, model, 7) {
+        match Order::parse(kind, fields, model) {
             Ok(order) => {
                 prop_assert!((1..=16).contains(&order.choices) && !order.prompts.is_empty());
                 let params = &order.params;

@@ -18,16 +18,11 @@ pub(super) const MAX_LOGPROBS: i64 = 20;
 
 /// The fields that chats and completions have in common, without logprobs.
 ///
-/// `ends` are the tokens that end a text of the model. A seed that the client does not give is `random_seed`.
+/// `ends` are the tokens that end a text of the model.
 ///
 /// # Errors
 /// A field has a value that it can't have.
-pub(super) fn params(
-    fields: &mut Fields,
-    vocabulary: usize,
-    ends: &[u32],
-    random_seed: u64,
-) -> Result<Params, ApiError> {
+pub(super) fn params(fields: &mut Fields, vocabulary: usize, ends: &[u32]) -> Result<Params, ApiError> {
     let ignores_ends = fields.bool("ignore_eos")?.unwrap_or(false);
     let mut all_ends = if ignores_ends { Vec::new() } else { ends.to_vec() };
     for value in fields.list("stop_token_ids", MAX_TOKENS_LISTED)?.unwrap_or_default() {
@@ -38,8 +33,7 @@ pub(super) fn params(
     let mut sampler = Sampler::new(
         fields.number("temperature", 0.0..=2.0)?.unwrap_or(1.0),
         fields.number("top_p", 0.0..=1.0)?.unwrap_or(1.0),
-        // The bits of a negative seed are a seed as well.
-        fields.integer("seed", i64::MIN..=i64::MAX)?.map_or(random_seed, i64::cast_unsigned),
+        0,
     );
     let top_k = fields.integer("top_k", -1..=i64::from(u32::MAX))?.unwrap_or(0).max(0);
     sampler.top_k = u32::try_from(top_k).unwrap_or(u32::MAX);

@@ -45,7 +45,7 @@ async fn generate(kind: Kind, shared: &Arc<Shared>, id: RequestId, request: Requ
     let arrived = Instant::now();
     let active = shared.begin()?;
     let checks = shared.clone();
-    let order = move |fields| Order::parse(kind, fields, checks.known(), checks.random());
+    let order = move |fields| Order::parse(kind, fields, checks.known());
     let (order, room) = shared.parse(request, order).await?;
     let format = Format {
         kind,
@@ -76,7 +76,7 @@ async fn submitted(
         return Err(ApiError::param("prompt", why));
     }
     let mut seats = shared.admission.reserve(texts, order.prompt_bound(shared.limits.longest()))?;
-    let Order { prompts, choices: count, max_tokens, params, stops, echoes, salt, .. } = order;
+    let Order { prompts, choices: count, max_tokens, params, seed, stops, echoes, salt, .. } = order;
     let limits = shared.limits.clone();
     let prompts = shared.tokenise(room.bytes(), move |text| tokenised(prompts, echoes, text, &limits)).await?;
     drop(room);
@@ -86,9 +86,11 @@ async fn submitted(
     seats.correct(prompt_tokens.saturating_mul(count as usize))?;
     let mut choices = Vec::with_capacity(texts);
     for (prompt, max_tokens) in prompts.into_iter().zip(counts) {
+        // Without one of the client, each prompt has its own, so that equal prompts have different texts.
+        let seed = seed.unwrap_or_else(|| shared.random());
         for choice in 0..count {
             let mut params = params.clone();
-            params.choice = choice;
+            (params.sampler.seed, params.choice) = (seed, choice);
             let tokens = prompt.tokens.clone();
             let seat = seats.split(tokens.len());
             let request = engine::Request { id: id.0.clone(), prompt: tokens, params, max_tokens, salt };

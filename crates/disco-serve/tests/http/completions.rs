@@ -44,6 +44,17 @@ async fn prompts_are_texts_or_tokens() {
 }
 
 #[tokio::test]
+async fn each_prompt_has_a_seed_of_its_own_unless_the_client_gives_one() {
+    let (server, engine) = Server::answering(|_| text("x")).await;
+    server.post(COMPLETIONS, json!({"prompt": ["a", "a"], "n": 2})).await;
+    server.post(COMPLETIONS, json!({"prompt": ["a", "a"], "seed": 3})).await;
+    let requests = server.requests(engine).await;
+    let seeds: Vec<_> = requests.iter().map(|request| request.params.sampler.seed).collect();
+    assert!(seeds[0] == seeds[1] && seeds[1] != seeds[2] && seeds[2] == seeds[3], "{seeds:?}");
+    assert_eq!(seeds[4..], [3, 3]);
+}
+
+#[tokio::test]
 async fn special_tokens_that_are_put_around_a_prompt_are_no_part_of_its_echo() {
     let (server, engine) = Server::start_with(|app| app.model.text = Arc::new(beginning())).await;
     let engine = tokio::spawn(engine.answer_all(|_| text("x")));
