@@ -7,6 +7,7 @@ use axum::Extension;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::response::Response;
+use disco_models::serving::Params;
 
 use super::body::Room;
 use super::generation::{Choice, Generation};
@@ -17,6 +18,7 @@ use super::shared::{Active, Shared, now};
 use super::stream;
 use crate::api::{ApiError, Finish, Format, Kind, Order, Reply};
 use crate::engine;
+use crate::text::ChoiceText;
 
 /// Answers a chat.
 pub(super) async fn chat(
@@ -95,10 +97,11 @@ async fn submitted(
             let seat = seats.split(tokens.len());
             let request = engine::Request { id: id.0.clone(), prompt: tokens, params, max_tokens, salt };
             let has_prompt_logprobs = request.params.prompt_logprobs.is_some();
-            let has_logprobs = request.params.logprobs.is_some();
-            let ends = request.params.ends.clone();
+            let Params { ends, min_tokens, logprobs, .. } = &request.params;
+            let text = ChoiceText::new(stops.clone(), *min_tokens as usize, logprobs.is_some());
+            let ends = ends.clone();
             let running = shared.requests.submit(request)?;
-            let mut choice = Choice::new(running, seat, stops.clone(), ends, has_logprobs);
+            let mut choice = Choice::new(running, seat, text, ends);
             if let Some(echo) = prompt.echo.clone() {
                 choice.echo(echo, has_prompt_logprobs);
             }

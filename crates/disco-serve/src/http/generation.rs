@@ -189,8 +189,7 @@ impl Drop for Generation {
 }
 
 impl Choice {
-    pub(super) fn new(running: Running, seat: Seats, stops: Vec<String>, ends: Vec<u32>, has_logprobs: bool) -> Self {
-        let text = ChoiceText::new(stops, has_logprobs);
+    pub(super) fn new(running: Running, seat: Seats, text: ChoiceText, ends: Vec<u32>) -> Self {
         Self {
             running: Some(running),
             seat: Some(seat),

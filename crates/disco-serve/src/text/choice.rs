@@ -33,7 +33,11 @@ pub(crate) struct Piece {
 pub(crate) struct ChoiceText {
     decoder: Decoder,
     stops: Stops,
+    /// Stop strings that end in the text of so many tokens do not count.
+    min_tokens: usize,
     has_logprobs: bool,
+    /// Number of tokens.
+    tokens: usize,
     /// The token that ends the text, and has none itself.
     end: Option<Token>,
     /// Length of the decoded text, in bytes.
@@ -47,12 +51,14 @@ pub(crate) struct ChoiceText {
 }
 
 impl ChoiceText {
-    /// A text that ends before one of these stop strings.
-    pub(crate) fn new(stops: Vec<String>, has_logprobs: bool) -> Self {
+    /// A text that ends before one of these stop strings, but has `min_tokens` tokens.
+    pub(crate) fn new(stops: Vec<String>, min_tokens: usize, has_logprobs: bool) -> Self {
         Self {
             decoder: Decoder::default(),
             stops: Stops::new(stops),
+            min_tokens,
             has_logprobs,
+            tokens: 0,
             end: None,
             decoded: 0,
             characters: 0,
@@ -72,6 +78,7 @@ impl ChoiceText {
     /// It can't be decoded.
     pub(crate) fn push(&mut self, token: Token, text: &Text) -> Result<Piece, TextError> {
         let new = self.decoder.push(token.id, text)?;
+        self.tokens += 1;
         if self.has_logprobs {
             self.pending.push_back(Entry { token, offset: self.characters, start: self.decoded });
         }
@@ -102,7 +109,7 @@ impl ChoiceText {
     fn decide(&mut self, new: &str) -> Piece {
         self.decoded += new.len();
         self.characters += new.chars().count();
-        let Decided { text, is_stopped } = self.stops.push(new);
+        let Decided { text, is_stopped } = self.stops.push(new, self.tokens > self.min_tokens);
         self.shown += text.len();
         let shown = self.pending.iter().take_while(|entry| entry.start < self.shown).count();
         Piece { text, entries: self.pending.drain(..shown).collect(), is_stopped }

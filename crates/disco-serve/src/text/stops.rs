@@ -23,12 +23,12 @@ impl Stops {
     }
 
     /// Adds a part. Of several stop strings, the one that is complete first counts, and of those the longest: so the
-    /// result does not depend on the parts.
-    pub(super) fn push(&mut self, part: &str) -> Decided {
-        // Stop strings that end in the held text would have been found before.
+    /// result does not depend on the parts. A stop string that ends in a part without `may_stop` does not count.
+    pub(super) fn push(&mut self, part: &str, may_stop: bool) -> Decided {
+        // Stop strings that end in the held text would have been found before, or do not count.
         let before = self.held.len();
         self.held.push_str(part);
-        let found = self.stops.iter().filter_map(|stop| {
+        let found = self.stops.iter().filter(|_| may_stop).filter_map(|stop| {
             let first = floor(&self.held, (before + 1).saturating_sub(stop.len()));
             let start = first + self.held[first..].find(stop.as_str())?;
             Some((start + stop.len(), start))
@@ -46,14 +46,19 @@ impl Stops {
         std::mem::take(&mut self.held)
     }
 
-    /// Where the longest end of the text begins that a stop string begins with.
+    /// Where the longest end of the text begins that a stop string begins with and goes on after.
     fn undecided(&self) -> usize {
         let longest = self.stops.iter().map(String::len).max().unwrap_or(0);
         let first = floor(&self.held, (self.held.len() + 1).saturating_sub(longest));
         let starts = self.held[first..].char_indices().map(|(index, _)| first + index);
-        let begins = |&start: &usize| self.stops.iter().any(|stop| stop.starts_with(&self.held[start..]));
+        let begins = |&start: &usize| self.stops.iter().any(|stop| is_begun(stop, &self.held[start..]));
         starts.into_iter().find(begins).unwrap_or(self.held.len())
     }
+}
+
+/// Whether a stop string begins with a text and goes on after it.
+fn is_begun(stop: &str, text: &str) -> bool {
+    stop.strip_prefix(text).is_some_and(|rest| !rest.is_empty())
 }
 
 /// The last boundary of a character at `index` or before.
@@ -71,7 +76,7 @@ mod tests {
         let mut found = Stops::new(stops.iter().map(|stop| (*stop).to_owned()).collect());
         let mut texts = Vec::new();
         for part in parts {
-            let decided = found.push(part);
+            let decided = found.push(part, true);
             texts.push(decided.text);
             if decided.is_stopped {
                 return (texts, true);
@@ -98,6 +103,23 @@ mod tests {
     fn the_stop_string_that_is_complete_first_counts() {
         assert_eq!(shown(&["abc", "b"], &["abc"]), (vec!["a".into()], true));
         assert_eq!(shown(&["c", "abc"], &["xabc"]), (vec!["x".into()], true));
+    }
+
+    #[test]
+    fn a_stop_string_that_ends_in_a_part_that_may_not_stop_does_not_count() {
+        let mut found = Stops::new(vec!["a".into(), "abc".into()]);
+        let mut text = |part, may_stop| {
+            let Decided { text, is_stopped } = found.push(part, may_stop);
+            (text, is_stopped)
+        };
+        assert_eq!(text("xa", false), ("x".into(), false));
+        assert_eq!(text("b", true), ("".into(), false));
+        // It began before the part that may stop.
+        assert_eq!(text("c", true), ("".into(), true));
+        let mut found = Stops::new(vec!["ab".into()]);
+        let parts = [("ab", false), ("ab", false), ("x", true)];
+        let texts: String = parts.into_iter().map(|(part, may_stop)| found.push(part, may_stop).text).collect();
+        assert_eq!(texts, "ababx");
     }
 
     proptest! {

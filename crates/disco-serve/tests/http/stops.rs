@@ -72,3 +72,18 @@ async fn the_text_of_a_token_that_ends_is_not_told() {
     assert_eq!(reply["usage"]["completion_tokens"], 2);
     assert_eq!(server.requests(engine).await[0].params.ends, [END, end]);
 }
+
+#[tokio::test]
+async fn a_stop_string_counts_once_the_text_has_its_least_tokens() {
+    let (server, _engine) = Server::answering(|_| text("a.b.c.d")).await;
+    for (min_tokens, expected) in
+        [(0, "a"), (1, "a"), (2, "a.b"), (3, "a.b"), (4, "a.b.c"), (6, "a.b.c.d"), (7, "a.b.c.d")]
+    {
+        let mut body = json!({"prompt": "x", "stop": ".", "min_tokens": min_tokens});
+        let reply = server.post(COMPLETIONS, body.clone()).await.json();
+        assert_eq!(reply["choices"][0]["text"], expected, "{min_tokens}");
+        body["stream"] = json!(true);
+        let chunks = server.stream(COMPLETIONS, body).await.objects().await;
+        assert_eq!(parts(&chunks).0.concat(), expected, "{min_tokens}");
+    }
+}
