@@ -175,6 +175,10 @@ impl From<TextError> for ApiError {
         match error {
             // The error has the prompt, which can be long and is nothing for logs.
             TextError::Prompt { why, .. } => Self::Prompt(why),
+            TextError::Role { message, role } => Self::param(
+                format!("messages[{message}].role"),
+                format!("is {role:?}, which the chat template of the model leaves out"),
+            ),
             error => Self::Text(error),
         }
     }

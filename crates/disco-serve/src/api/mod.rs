@@ -5,6 +5,7 @@ mod completion;
 mod error;
 mod fields;
 mod logprobs;
+mod messages;
 mod order;
 #[cfg(test)]
 mod random;
@@ -14,5 +15,6 @@ mod unsupported;
 
 pub(crate) use error::ApiError;
 pub(crate) use fields::Fields;
-pub(crate) use order::{Kind, Known, Order, Prompt, chat_of, check_model, tokens_of};
+pub(crate) use messages::chat_of;
+pub(crate) use order::{Kind, Known, Order, Prompt, check_model, tokens_of};
 pub(crate) use reply::{Finish, Format, Reply, Usage};

@@ -2,19 +2,17 @@
 
 use disco_models::serving::Params;
 use disco_models::text::Chat;
-use serde_json::{Map, Value};
+use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
 use super::fields::token;
+use super::messages::chat_of;
 use super::sampling::{MAX_LOGPROBS, params, stops};
 use super::unsupported::{refuse_in_chat, refuse_in_completion};
 use super::{ApiError, Fields};
 
 /// The most texts for a prompt.
 const MAX_CHOICES: i64 = 16;
-
-/// The most messages of a chat.
-const MAX_MESSAGES: usize = 4096;
 
 /// Which interface a client uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,54 +133,6 @@ pub(crate) fn check_model(fields: &mut Fields, served: &str) -> Result<(), ApiEr
         Some(model) if model != served => Err(ApiError::NoModel { model, served: served.to_owned() }),
         _ => Ok(()),
     }
-}
-
-/// The chat of the fields `messages` and `chat_template_kwargs`.
-///
-/// # Errors
-/// A message is something else than texts of a role.
-pub(crate) fn chat_of(fields: &mut Fields) -> Result<Chat, ApiError> {
-    const NAME: &str = "messages";
-    let messages = fields.list(NAME, MAX_MESSAGES)?.ok_or_else(|| ApiError::param(NAME, "is missing"))?;
-    if messages.is_empty() {
-        return Err(ApiError::param(NAME, "has no message"));
-    }
-    let messages = messages.into_iter().enumerate().map(|(index, message)| {
-        let name = || format!("{NAME}[{index}]");
-        match message {
-            Value::Object(message) => flat(message, &name()).map(Value::Object),
-            _ => Err(ApiError::param(name(), "must be an object")),
-        }
-    });
-    let mut chat = Chat::new(messages.collect::<Result<_, _>>()?);
-    chat.variables = fields.object("chat_template_kwargs")?.unwrap_or_default();
-    Ok(chat)
-}
-
-/// A message whose content is one text: templates do not know the parts of OpenAI's messages.
-fn flat(mut message: Map<String, Value>, name: &str) -> Result<Map<String, Value>, ApiError> {
-    if !message.get("role").is_some_and(Value::is_string) {
-        return Err(ApiError::param(format!("{name}.role"), "must be a string"));
-    }
-    let content = match message.get_mut("content").map(Value::take) {
-        Some(Value::String(text)) => text,
-        // What an assistant says beside calls of tools.
-        None | Some(Value::Null) if message["role"] == "assistant" => String::new(),
-        Some(Value::Array(parts)) => {
-            let texts = parts.iter().enumerate().map(|(index, part)| match (&part["type"], part["text"].as_str()) {
-                (Value::String(kind), Some(text)) if kind == "text" => Ok(text),
-                (Value::String(kind), _) if kind != "text" => {
-                    let why = format!("has the type {kind:?}: the model takes only text");
-                    Err(ApiError::param(format!("{name}.content[{index}]"), why))
-                }
-                _ => Err(ApiError::param(format!("{name}.content[{index}]"), "must have `type` and `text`")),
-            });
-            texts.collect::<Result<Vec<_>, _>>()?.join("\n")
-        }
-        _ => return Err(ApiError::param(format!("{name}.content"), "must be a string or a list of parts")),
-    };
-    message.insert("content".into(), Value::String(content));
-    Ok(message)
 }
 
 /// The field `prompt`: a text, texts, tokens, or lists of tokens.

@@ -3,7 +3,7 @@ use disco_serve::engine::{End, Event};
 use serde_json::{Value, json};
 
 use crate::double::text;
-use crate::model::{END, TEXT};
+use crate::model::{END, TEXT, with_template};
 use crate::server::Server;
 
 const CHAT: &str = "/v1/chat/completions";
@@ -151,4 +151,54 @@ async fn the_fields_of_sampling_reach_the_engine() {
     assert_eq!((params.logprobs, params.prompt_logprobs), (None, None));
     assert_eq!(request.max_tokens, 4);
     assert_ne!(request.salt, 0);
+}
+
+/// The prompts that chats with these messages and fields have, or the parameter that is refused.
+async fn prompts(template: &str, chats: &[Value]) -> Vec<Result<String, String>> {
+    let (server, engine) = Server::start_with(|app| app.model.text = with_template(template)).await;
+    let engine = tokio::spawn(engine.answer_all(|_| text("x")));
+    let mut refused = Vec::new();
+    for chat in chats {
+        let reply = server.post(CHAT, chat.clone()).await;
+        refused.push((reply.status != 200).then(|| {
+            assert_eq!(reply.status, 400);
+            let error = reply.error();
+            error["param"].as_str().map_or(error["message"].to_string(), str::to_owned)
+        }));
+    }
+    let mut taken = server.requests(engine).await.into_iter();
+    let mut prompt = || TEXT.decode(&taken.next().unwrap().prompt).unwrap();
+    refused.into_iter().map(|refused| refused.map_or_else(|| Ok(prompt()), Err)).collect()
+}
+
+fn ok(prompt: &str) -> Result<String, String> {
+    Ok(prompt.to_owned())
+}
+
+#[tokio::test]
+async fn a_message_whose_role_the_template_lacks_is_refused_and_a_developers_is_the_systems() {
+    let template = "{% for m in messages %}{% if m.role in ['system', 'user'] %}{{ m.role }}:{{ m.content }};{% endif %}{% endfor %}";
+    let chat = |role: &str| json!({"messages": [{"role": "user", "content": "hi"}, {"role": role, "content": "x"}]});
+    let found = prompts(template, &[chat("developer"), chat("banana"), chat("tool")]).await;
+    let refused = || Err("messages[1].role".to_owned());
+    assert_eq!(found, [ok("user:hi;system:x;"), refused(), refused()]);
+}
+
+#[tokio::test]
+async fn the_arguments_of_earlier_calls_are_objects_for_the_template() {
+    let template = "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}\
+                    {% for k, v in c.function.arguments|items %}{{ k }}={{ v }};{% endfor %}{% endfor %}{% endfor %}";
+    let chat = |arguments: Value| {
+        let mut function = json!({"name": "get"});
+        if arguments != "none" {
+            function["arguments"] = arguments;
+        }
+        let call = json!({"id": "c1", "type": "function", "function": function});
+        json!({"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": null, "tool_calls": [call]}]})
+    };
+    let arguments = [json!("{\"city\": \"Oslo\"}"), json!({"city": "Oslo"}), json!(""), json!(null), json!("none")];
+    let found = prompts(template, &arguments.map(chat)).await;
+    assert_eq!(found, [ok("hicity=Oslo;"), ok("hicity=Oslo;"), ok("hi"), ok("hi"), ok("hi")]);
+    let found = prompts(template, &[chat(json!("{\"city\""))]).await;
+    assert_eq!(found, [Err("messages[1].tool_calls[0].function.arguments".to_owned())]);
 }

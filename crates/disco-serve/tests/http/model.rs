@@ -46,6 +46,11 @@ pub(crate) fn beginning() -> Text {
     })
 }
 
+/// A tokenizer with another chat template.
+pub(crate) fn with_template(template: &str) -> Arc<Text> {
+    Arc::new(changed(template, |_| ()))
+}
+
 /// The token of a byte.
 pub(crate) fn byte(byte: u8) -> u32 {
     static TOKENS: LazyLock<Vec<Option<Vec<u8>>>> =

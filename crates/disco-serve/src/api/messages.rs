@@ -1,0 +1,83 @@
+//! The messages of a chat.
+
+use disco_models::text::Chat;
+use serde_json::{Map, Value};
+
+use super::{ApiError, Fields};
+
+/// The most messages of a chat.
+const MAX_MESSAGES: usize = 4096;
+
+/// The chat of the fields `messages` and `chat_template_kwargs`.
+///
+/// # Errors
+/// A message is something else than texts of a role and calls of tools.
+pub(crate) fn chat_of(fields: &mut Fields) -> Result<Chat, ApiError> {
+    const NAME: &str = "messages";
+    let messages = fields.list(NAME, MAX_MESSAGES)?.ok_or_else(|| ApiError::param(NAME, "is missing"))?;
+    if messages.is_empty() {
+        return Err(ApiError::param(NAME, "has no message"));
+    }
+    let messages = messages.into_iter().enumerate().map(|(index, message)| {
+        let name = || format!("{NAME}[{index}]");
+        match message {
+            Value::Object(message) => {
+                let mut message = flat(message, &name())?;
+                parse_arguments(&mut message, &name())?;
+                Ok(Value::Object(message))
+            }
+            _ => Err(ApiError::param(name(), "must be an object")),
+        }
+    });
+    let mut chat = Chat::new(messages.collect::<Result<_, _>>()?);
+    chat.variables = fields.object("chat_template_kwargs")?.unwrap_or_default();
+    Ok(chat)
+}
+
+/// A message whose content is one text: templates do not know the parts of OpenAI's messages.
+fn flat(mut message: Map<String, Value>, name: &str) -> Result<Map<String, Value>, ApiError> {
+    if !message.get("role").is_some_and(Value::is_string) {
+        return Err(ApiError::param(format!("{name}.role"), "must be a string"));
+    }
+    let content = match message.get_mut("content").map(Value::take) {
+        Some(Value::String(text)) => text,
+        // What an assistant says beside calls of tools.
+        None | Some(Value::Null) if message["role"] == "assistant" => String::new(),
+        Some(Value::Array(parts)) => {
+            let texts = parts.iter().enumerate().map(|(index, part)| match (&part["type"], part["text"].as_str()) {
+                (Value::String(kind), Some(text)) if kind == "text" => Ok(text),
+                (Value::String(kind), _) if kind != "text" => {
+                    let why = format!("has the type {kind:?}: the model takes only text");
+                    Err(ApiError::param(format!("{name}.content[{index}]"), why))
+                }
+                _ => Err(ApiError::param(format!("{name}.content[{index}]"), "must have `type` and `text`")),
+            });
+            texts.collect::<Result<Vec<_>, _>>()?.join("\n")
+        }
+        _ => return Err(ApiError::param(format!("{name}.content"), "must be a string or a list of parts")),
+    };
+    message.insert("content".into(), Value::String(content));
+    Ok(message)
+}
+
+/// Reads the arguments of calls that an assistant has made: OpenAI's messages have them as JSON texts, and templates as
+/// objects. No text is no arguments.
+fn parse_arguments(message: &mut Map<String, Value>, name: &str) -> Result<(), ApiError> {
+    let calls = message.get_mut("tool_calls").and_then(Value::as_array_mut).into_iter().flatten();
+    for (index, call) in calls.enumerate() {
+        let Some(function) = call.get_mut("function").and_then(Value::as_object_mut) else { continue };
+        let arguments = function.entry("arguments").or_insert(Value::Null);
+        match arguments {
+            Value::Null => *arguments = Map::new().into(),
+            Value::String(text) if text.trim().is_empty() => *arguments = Map::new().into(),
+            Value::String(text) => {
+                *arguments = serde_json::from_str(text).map_err(|error| {
+                    let name = format!("{name}.tool_calls[{index}].function.arguments");
+                    ApiError::param(name, format!("must be a JSON text: {error}"))
+                })?;
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
