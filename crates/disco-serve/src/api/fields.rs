@@ -25,6 +25,11 @@ impl Fields {
         self.0.remove(name).filter(|value| !value.is_null())
     }
 
+    /// Whether a field is this text.
+    pub(crate) fn is(&self, name: &str, text: &str) -> bool {
+        self.0.get(name).is_some_and(|value| value == text)
+    }
+
     /// # Errors
     /// The field is no boolean.
     pub(crate) fn bool(&mut self, name: &str) -> Result<Option<bool>, ApiError> {
@@ -80,6 +85,17 @@ impl Fields {
             Ok(count) if number >= least => Ok(Some(count)),
             _ => Err(ApiError::param(name, format!("must be at least {least}, not {number}"))),
         }
+    }
+
+    /// A number of things; -1, which is no limit for some clients, counts as absent.
+    ///
+    /// # Errors
+    /// Those of [`count`](Self::count).
+    pub(crate) fn limit(&mut self, name: &str, least: i64) -> Result<Option<usize>, ApiError> {
+        if self.0.get(name).and_then(integer) == Some(-1) {
+            self.0.remove(name);
+        }
+        self.count(name, least)
     }
 
     fn typed<T>(

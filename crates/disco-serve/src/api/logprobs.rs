@@ -26,7 +26,7 @@ pub(super) fn chat(entries: &[Entry], text: &Text) -> Value {
 
 /// The form of completions. The most probable tokens have the chosen one among them, as OpenAI's do.
 pub(super) fn completion(entries: &[Entry], text: &Text) -> Value {
-    let name = |token: u32| name(&text.piece(token).unwrap_or_default());
+    let name = |token| name_of_token(token, text);
     let top = |entry: &Entry| {
         if entry.token.logprob.is_nan() {
             return Value::Null;
@@ -41,6 +41,11 @@ pub(super) fn completion(entries: &[Entry], text: &Text) -> Value {
         "top_logprobs": entries.iter().map(top).collect::<Value>(),
         "text_offset": entries.iter().map(|entry| entry.offset).collect::<Value>(),
     })
+}
+
+/// The text of a token; if it is a part of a character, its bytes.
+pub(crate) fn name_of_token(token: u32, text: &Text) -> String {
+    name(&text.piece(token).unwrap_or_default())
 }
 
 /// The text of a token; if it is a part of a character, its bytes as OpenAI writes them.

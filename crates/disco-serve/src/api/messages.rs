@@ -8,7 +8,7 @@ use super::{ApiError, Fields};
 /// The most messages of a chat.
 const MAX_MESSAGES: usize = 4096;
 
-/// The chat of the fields `messages` and `chat_template_kwargs`.
+/// The chat of the fields `messages`, `add_generation_prompt`, `chat_template_kwargs` and `reasoning_effort`.
 ///
 /// # Errors
 /// A message is something else than texts of a role and calls of tools.
@@ -30,7 +30,13 @@ pub(crate) fn chat_of(fields: &mut Fields) -> Result<Chat, ApiError> {
         }
     });
     let mut chat = Chat::new(messages.collect::<Result<_, _>>()?);
+    chat.add_generation_prompt = fields.bool("add_generation_prompt")?.unwrap_or(true);
     chat.variables = fields.object("chat_template_kwargs")?.unwrap_or_default();
+    // A template without this variable refuses it.
+    const EFFORT: &str = "reasoning_effort";
+    if let Some(effort) = fields.text(EFFORT)? {
+        chat.variables.entry(EFFORT).or_insert_with(|| effort.into());
+    }
     Ok(chat)
 }
 

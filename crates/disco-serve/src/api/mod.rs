@@ -15,6 +15,8 @@ mod unsupported;
 
 pub(crate) use error::ApiError;
 pub(crate) use fields::Fields;
+pub(crate) use logprobs::name_of_token;
 pub(crate) use messages::chat_of;
 pub(crate) use order::{Kind, Known, Order, Prompt, check_model, tokens_of};
 pub(crate) use reply::{Finish, Format, Reply, Usage};
+pub(crate) use unsupported::refuse_in_chat;

@@ -46,7 +46,11 @@ pub(crate) struct Order {
 #[derive(Debug)]
 pub(crate) enum Prompt {
     Chat(Chat),
-    Text(String),
+    Text {
+        text: String,
+        /// Whether the tokenizer puts its special tokens around the text.
+        adds_specials: bool,
+    },
     Tokens(Vec<u32>),
 }
 
@@ -117,7 +121,7 @@ impl Order {
                 chat.messages.iter().map(|message| message.to_string().len() + 16).sum::<usize>() + 64
             }
             // A token has a byte or more.
-            Prompt::Text(text) => text.len() + 2,
+            Prompt::Text { text, .. } => text.len() + 2,
             Prompt::Tokens(tokens) => tokens.len(),
         };
         // Longer prompts are refused once they are tokenised.
@@ -138,9 +142,10 @@ pub(crate) fn check_model(fields: &mut Fields, served: &str) -> Result<(), ApiEr
 /// The field `prompt`: a text, texts, tokens, or lists of tokens.
 fn prompts(fields: &mut Fields, vocabulary: usize) -> Result<Vec<Prompt>, ApiError> {
     const NAME: &str = "prompt";
+    let adds_specials = fields.bool("add_special_tokens")?.unwrap_or(true);
     let tokens = |values: &[Value]| values.iter().map(|value| token(NAME, value, vocabulary)).collect::<Result<_, _>>();
     let one = |value: Value| match value {
-        Value::String(text) => Ok(Prompt::Text(text)),
+        Value::String(text) => Ok(Prompt::Text { text, adds_specials }),
         Value::Array(values) if !values.is_empty() => Ok(Prompt::Tokens(tokens(&values)?)),
         _ => Err(ApiError::param(NAME, "must have strings or lists of tokens, none of them empty")),
     };
@@ -178,8 +183,8 @@ fn chat_logprobs(fields: &mut Fields) -> Result<Option<u32>, ApiError> {
 /// prompt.
 fn max_tokens(fields: &mut Fields, kind: Kind) -> Result<Option<usize>, ApiError> {
     let least = if kind == Kind::Completion { 0 } else { 1 };
-    let old = fields.count("max_tokens", least)?;
-    Ok(fields.count("max_completion_tokens", least)?.or(old))
+    let old = fields.limit("max_tokens", least)?;
+    Ok(fields.limit("max_completion_tokens", least)?.or(old))
 }
 
 fn salt_of(salt: &str) -> u64 {

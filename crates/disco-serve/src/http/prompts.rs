@@ -31,26 +31,38 @@ fn one(prompt: Prompt, echoes: bool, text: &Text, limits: &Limits) -> Result<Tok
     let limit = limits.longest();
     let is_too_long = match &prompt {
         Prompt::Chat(chat) => text.chat_exceeds(chat, limit)?,
-        Prompt::Text(prompt) => text.exceeds(prompt, limit)?,
+        Prompt::Text { text: prompt, .. } => text.exceeds(prompt, limit)?,
         // Its number of tokens is known, and the error names it.
         Prompt::Tokens(_) => false,
     };
     if is_too_long {
         return Err(ApiError::PromptTooLong { bound: bound(limits), limit });
     }
-    let (tokens, echo) = match prompt {
-        Prompt::Chat(chat) => (text.chat(&chat)?, None),
-        Prompt::Text(prompt) => (text.encode(&prompt, true)?, echoes.then_some(prompt)),
-        Prompt::Tokens(tokens) => {
-            let echo = || text.decode_with_specials(&tokens[text.inner(&tokens)]);
-            let echo = if echoes { Some(echo()?) } else { None };
-            (tokens, echo)
-        }
+    let written = match &prompt {
+        Prompt::Text { text, .. } if echoes => Some(text.clone()),
+        _ => None,
     };
+    let tokens = tokens(prompt, text)?;
     if tokens.is_empty() {
         return Err(ApiError::param("prompt", "has no tokens"));
     }
+    let echo = match written {
+        None if echoes => Some(text.decode_with_specials(&tokens[text.inner(&tokens)])?),
+        written => written,
+    };
     Ok(Tokenised { tokens: tokens.into(), echo })
+}
+
+/// The tokens of a prompt.
+///
+/// # Errors
+/// The template of the model does not accept the chat; the text can't be tokenised.
+pub(super) fn tokens(prompt: Prompt, text: &Text) -> Result<Vec<u32>, ApiError> {
+    Ok(match prompt {
+        Prompt::Chat(chat) => text.chat(&chat)?,
+        Prompt::Text { text: prompt, adds_specials } => text.encode(&prompt, adds_specials)?,
+        Prompt::Tokens(tokens) => tokens,
+    })
 }
 
 /// The most tokens of a text after a prompt of `prompt` tokens: as many as the client wants, else the rest of the context.

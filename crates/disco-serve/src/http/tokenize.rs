@@ -5,55 +5,62 @@ use std::sync::Arc;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::response::Response;
-use disco_models::text::{Chat, Text};
+use disco_models::text::Text;
 use serde_json::json;
 
+use super::prompts::tokens;
 use super::respond;
 use super::shared::Shared;
-use crate::api::{ApiError, chat_of, check_model, tokens_of};
-
-/// A text or a chat to tokenise.
-enum Prompt {
-    Text { prompt: String, adds_specials: bool },
-    Chat(Chat),
-}
+use crate::api::{ApiError, Prompt, chat_of, check_model, name_of_token, refuse_in_chat, tokens_of};
 
 /// The tokens of a text or a chat.
 pub(super) async fn tokenize(State(shared): State<Arc<Shared>>, request: Request) -> Result<Response, ApiError> {
     let known = shared.clone();
     let read = move |mut fields| {
         check_model(&mut fields, &known.name)?;
-        Ok(match fields.text("prompt")? {
-            Some(prompt) => Prompt::Text { prompt, adds_specials: fields.bool("add_special_tokens")?.unwrap_or(true) },
-            None => Prompt::Chat(chat_of(&mut fields)?),
-        })
+        let names_tokens = fields.bool("return_token_strs")?.unwrap_or(false);
+        let Some(text) = fields.text("prompt")? else {
+            refuse_in_chat(&mut fields)?;
+            return Ok((Prompt::Chat(chat_of(&mut fields)?), names_tokens));
+        };
+        let adds_specials = fields.bool("add_special_tokens")?.unwrap_or(true);
+        Ok((Prompt::Text { text, adds_specials }, names_tokens))
     };
-    let (prompt, room) = shared.parse(request, read).await?;
-    let tokenised = move |text: &Text| match prompt {
-        Prompt::Text { prompt, adds_specials } => Ok(text.encode(&prompt, adds_specials)?),
-        Prompt::Chat(chat) => Ok(text.chat(&chat)?),
-    };
-    let tokens = shared.tokenise(room.bytes(), tokenised).await?;
+    let ((prompt, names_tokens), room) = shared.parse(request, read).await?;
     let length = shared.limits.longest();
-    let object = json!({"count": tokens.len(), "max_model_len": length, "tokens": tokens});
-    Ok(respond::json(StatusCode::OK, &object))
+    let tokenised = move |text: &Text| {
+        let tokens = tokens(prompt, text)?;
+        let names: Option<Vec<_>> =
+            names_tokens.then(|| tokens.iter().map(|token| name_of_token(*token, text)).collect());
+        Ok(json!({"count": tokens.len(), "max_model_len": length, "tokens": tokens, "token_strs": names}))
+    };
+    Ok(respond::json(StatusCode::OK, &shared.tokenise(room.bytes(), tokenised).await?))
 }
 
-/// The text of tokens.
+/// The text of tokens, also of special ones.
 pub(super) async fn detokenize(State(shared): State<Arc<Shared>>, request: Request) -> Result<Response, ApiError> {
     let known = shared.clone();
     let read = move |mut fields| {
         check_model(&mut fields, &known.name)?;
-        tokens_of(&mut fields, known.known().vocabulary)
+        let skips_specials = fields.bool("skip_special_tokens")?.unwrap_or(false);
+        Ok((tokens_of(&mut fields, known.known().vocabulary)?, skips_specials))
     };
-    let (tokens, room) = shared.parse(request, read).await?;
-    let prompt = shared.tokenise(room.bytes(), move |text| Ok(text.decode(&tokens)?)).await?;
+    let ((tokens, skips_specials), room) = shared.parse(request, read).await?;
+    let decode = move |text: &Text| {
+        let decoded = if skips_specials { text.decode(&tokens) } else { text.decode_with_specials(&tokens) };
+        Ok(decoded?)
+    };
+    let prompt = shared.tokenise(room.bytes(), decode).await?;
     Ok(respond::json(StatusCode::OK, &json!({"prompt": prompt})))
 }
 
 /// The texts of special tokens, which `lm-eval` asks for before it tokenises with the server.
 pub(super) async fn info(State(shared): State<Arc<Shared>>) -> Response {
-    let end = shared.known().ends.first().and_then(|end| shared.text.piece(*end));
-    let end = end.map(|end| String::from_utf8_lossy(&end).into_owned());
-    respond::json(StatusCode::OK, &json!({"tokenizer_class": "disco", "eos_token": end, "bos_token": null}))
+    let text = &shared.text;
+    // A model whose tokenizer has no end may have one itself.
+    let end = || Some(String::from_utf8_lossy(&text.piece(*shared.known().ends.first()?)?).into_owned());
+    let end = text.special("eos_token").map(str::to_owned).or_else(end);
+    let [begin, pad] = ["bos_token", "pad_token"].map(|name| text.special(name));
+    let object = json!({"tokenizer_class": "disco", "eos_token": end, "bos_token": begin, "pad_token": pad});
+    respond::json(StatusCode::OK, &object)
 }

@@ -202,3 +202,46 @@ async fn the_arguments_of_earlier_calls_are_objects_for_the_template() {
     let found = prompts(template, &[chat(json!("{\"city\""))]).await;
     assert_eq!(found, [Err("messages[1].tool_calls[0].function.arguments".to_owned())]);
 }
+
+#[tokio::test]
+async fn a_chat_goes_without_tools_that_may_not_be_called() {
+    let tool = json!([{"type": "function", "function": {"name": "get", "parameters": {}}}]);
+    let template = "{{ messages[0].content }}{% if tools %}{{ tools | tojson }}{% endif %}";
+    let chats = [
+        json!({"tools": tool, "tool_choice": "none"}),
+        json!({"functions": tool, "function_call": "none"}),
+        json!({"tools": tool, "tool_choice": "auto"}),
+        json!({"tools": tool}),
+        json!({"functions": tool}),
+        json!({"tools": tool, "tool_choice": "required"}),
+    ];
+    let refused = |name: &str| Err(name.to_owned());
+    let expected =
+        [ok("hello"), ok("hello"), refused("tools"), refused("tools"), refused("functions"), refused("tools")];
+    assert_eq!(prompts(template, &chats.map(hello)).await, expected);
+}
+
+#[tokio::test]
+async fn the_effort_of_reasoning_is_for_templates_that_have_it() {
+    let chat = || hello(json!({"reasoning_effort": "low"}));
+    let template = "{{ messages[0].content }}{{ reasoning_effort }}";
+    assert_eq!(prompts(template, &[chat()]).await, [ok("hellolow")]);
+    let found = prompts("{{ messages[0].content }}", &[chat()]).await;
+    let message = found[0].as_ref().unwrap_err();
+    assert!(message.contains("the chat template of the model has no reasoning_effort"), "{message}");
+}
+
+#[tokio::test]
+async fn a_limit_of_minus_one_is_none() {
+    let (server, engine) = Server::answering(|_| text("x")).await;
+    for more in [
+        json!({"max_tokens": -1}),
+        json!({"max_completion_tokens": -1}),
+        json!({"max_tokens": 5, "max_completion_tokens": -1}),
+    ] {
+        assert_eq!(server.post(CHAT, hello(more)).await.status, 200);
+    }
+    let requests = server.requests(engine).await;
+    let limits: Vec<_> = requests.iter().map(|request| request.max_tokens + request.prompt.len()).collect();
+    assert_eq!(limits, [1000, 1000, 5 + requests[2].prompt.len()]);
+}

@@ -55,7 +55,7 @@ async fn each_prompt_has_a_seed_of_its_own_unless_the_client_gives_one() {
 }
 
 #[tokio::test]
-async fn special_tokens_that_are_put_around_a_prompt_are_no_part_of_its_echo() {
+async fn special_tokens_are_put_around_a_prompt_unless_the_client_does_not_want_them() {
     let (server, engine) = Server::start_with(|app| app.model.text = Arc::new(beginning())).await;
     let engine = tokio::spawn(engine.answer_all(|_| text("x")));
     let echo = |body: Value| {
@@ -63,13 +63,14 @@ async fn special_tokens_that_are_put_around_a_prompt_are_no_part_of_its_echo() {
         async move { server.post(COMPLETIONS, body).await.json()["choices"][0]["text"].clone() }
     };
     assert_eq!(echo(json!({"prompt": "a", "echo": true})).await, "ax");
+    assert_eq!(echo(json!({"prompt": "a", "echo": true, "add_special_tokens": false})).await, "ax");
     // The same prompt as tokens.
     let a = byte(b'a');
     assert_eq!(echo(json!({"prompt": [1, a], "echo": true})).await, "ax");
     assert_eq!(echo(json!({"prompt": [1, 1, a], "echo": true})).await, "<|begin|>ax");
     let prompts = server.requests(engine).await;
     let prompts: Vec<_> = prompts.iter().map(|request| request.prompt.to_vec()).collect();
-    assert_eq!(prompts, [vec![1, a], vec![1, a], vec![1, 1, a]]);
+    assert_eq!(prompts, [vec![1, a], vec![a], vec![1, a], vec![1, 1, a]]);
 }
 
 #[tokio::test]

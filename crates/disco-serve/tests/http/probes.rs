@@ -1,12 +1,13 @@
 use std::time::Duration;
 
+use disco_models::text::Chat;
 use disco_serve::health::{Load, State};
 use disco_serve::http::BearerToken;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::client::{exchange, get};
 use crate::double::text;
-use crate::model::TEXT;
+use crate::model::{TEXT, with_template};
 use crate::server::Server;
 
 #[tokio::test]
@@ -58,16 +59,48 @@ async fn texts_are_tokenised_and_back() {
     let (server, _double) = Server::start().await;
     let reply = server.post("/tokenize", json!({"prompt": "hello there"})).await.json();
     let tokens = TEXT.encode("hello there", true).unwrap();
-    assert_eq!(reply, json!({"count": tokens.len(), "max_model_len": 1000, "tokens": tokens}));
-    let chat = json!({"messages": [{"role": "user", "content": "hi"}]});
-    let reply = server.post("/tokenize", chat).await.json();
-    assert_eq!(reply["tokens"], json!(TEXT.tokens("hi", None, false).unwrap()));
-    let reply = server.post("/detokenize", json!({"tokens": tokens})).await.json();
-    assert_eq!(reply, json!({"prompt": "hello there"}));
+    assert_eq!(reply, json!({"count": tokens.len(), "max_model_len": 1000, "tokens": tokens, "token_strs": null}));
+    let reply = server.post("/tokenize", json!({"prompt": "<|end|>é", "return_token_strs": true})).await.json();
+    assert_eq!(reply["token_strs"], json!(["<|end|>", "bytes:\\xc3", "bytes:\\xa9"]));
+    for (more, expected) in [(json!({}), "<|end|>hi"), (json!({"skip_special_tokens": true}), "hi")] {
+        let mut body = json!({"tokens": TEXT.encode("<|end|>hi", false).unwrap()});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        assert_eq!(server.post("/detokenize", body).await.json(), json!({"prompt": expected}));
+    }
     let reply = server.post("/detokenize", json!({"tokens": [512]})).await;
     assert_eq!((reply.status, &reply.error()["param"]), (400, &json!("tokens")));
     assert_eq!(server.post("/tokenize", json!({})).await.error()["param"], "messages");
-    assert_eq!(get(server.address, "/tokenizer_info").await.json()["eos_token"], "<|end|>");
+    let names = get(server.address, "/tokenizer_info").await.json();
+    assert_eq!((&names["bos_token"], &names["eos_token"]), (&json!("<|begin|>"), &json!("<|end|>")));
+}
+
+#[tokio::test]
+async fn a_chat_is_tokenised_as_it_is_answered() {
+    let (server, _double) = Server::start().await;
+    let tokenised = |more: Value| {
+        let mut body = json!({"messages": [{"role": "user", "content": "hi"}]});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let server = &server;
+        async move { server.post("/tokenize", body).await }
+    };
+    let whole = tokenised(json!({})).await.json()["tokens"].clone();
+    assert_eq!(whole, json!(TEXT.tokens("hi", None, false).unwrap()));
+    let mut chat = Chat::with_prompt("hi", None);
+    chat.variables.insert("loud".into(), json!(true));
+    let loud = tokenised(json!({"chat_template_kwargs": {"loud": true}})).await.json()["tokens"].clone();
+    assert_eq!(loud, json!(TEXT.chat(&chat).unwrap()));
+    for refused in [json!({"tools": [{"type": "function"}]}), json!({"continue_final_message": true})] {
+        let name = refused.as_object().unwrap().keys().next().unwrap().clone();
+        let reply = tokenised(refused).await;
+        assert_eq!((reply.status, &reply.error()["param"]), (400, &json!(name)));
+    }
+    let template = "{{ messages[0].content }}{% if add_generation_prompt %}!{% endif %}";
+    let (server, _double) = Server::start_with(|app| app.model.text = with_template(template)).await;
+    for (adds, expected) in [(json!(null), "hi!"), (json!(true), "hi!"), (json!(false), "hi")] {
+        let body = json!({"messages": [{"role": "user", "content": "hi"}], "add_generation_prompt": adds});
+        let tokens = server.post("/tokenize", body).await.json()["tokens"].clone();
+        assert_eq!(tokens, json!(TEXT.encode(expected, false).unwrap()));
+    }
 }
 
 #[tokio::test]
