@@ -61,7 +61,7 @@ mod units;
 pub mod worker;
 
 pub use cache::Cache;
-pub use config::{Activation, Config, ExpertSplit, Experts, Features, Pairs, Scaling};
+pub use config::{Activation, Config, ExpertSplit, Experts, Features, Pairs, SamplingDefaults, Scaling};
 pub use error::ModelError;
 pub use generation::{Generation, Steps};
 pub use model::Transformer;

@@ -59,6 +59,9 @@ pub(crate) struct Args {
     /// A key of `config.json` that is not understood and does not change the results; can be given more than once
     #[arg(long, value_name = "KEY")]
     pub(crate) ignore_key: Vec<String>,
+    /// How tokens are chosen for requests that do not say it
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) sampling_defaults: SamplingSource,
     /// Address or name to listen at; `localhost` is 127.0.0.1, or ::1 on a machine without it. All but loopback addresses need
     /// a token
     #[arg(long, default_value = LOCALHOST, value_name = "ADDRESS|NAME")]
@@ -109,6 +112,16 @@ pub(crate) struct Args {
     /// Format of the log and the messages on standard error
     #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
     pub(crate) log_format: log::Format,
+}
+
+/// Where the defaults of sampling are from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SamplingSource {
+    /// As the model's `generation_config.json` recommends
+    #[default]
+    Model,
+    /// As OpenAI: temperature 1, all tokens
+    Openai,
 }
 
 /// The type of the weights in memory.

@@ -23,9 +23,9 @@ use anyhow::{Context as _, Result, bail, ensure};
 use args::Args;
 use clap::Parser as _;
 use disco::Settings;
-use disco_models::BLOCK;
 use disco_models::serving::Serve;
 use disco_models::worker::Load;
+use disco_models::{BLOCK, SamplingDefaults};
 use disco_serve::engine::{self, Options, Placement, schedule};
 use disco_serve::health::{Health, Snapshot};
 use disco_serve::http::{App, BearerToken, Drain, Hosts, Limits, serve};
@@ -107,6 +107,12 @@ fn run(args: &Args, signals: Signals) -> Result<()> {
         (memory.blocks * memory.block_bytes) >> 20,
         args.max_num_seqs,
     ));
+    if model.sampling != SamplingDefaults::default() {
+        args.log_format.tell(&format!(
+            "requests that do not say how tokens are chosen get {}, as the model recommends; `--sampling-defaults openai` turns it off",
+            model.sampling
+        ));
+    }
     let limits = Limits {
         step_time: Duration::from_secs(args.step_deadline),
         request_time: Duration::from_secs(args.request_timeout),

@@ -8,10 +8,10 @@ use disco::Settings;
 use disco_candle::weights::Weights;
 use disco_models::text::Text;
 use disco_models::worker::Load;
-use disco_models::{Config, plan};
+use disco_models::{Config, SamplingDefaults, plan};
 use disco_serve::http::Model;
 
-use crate::args::Args;
+use crate::args::{Args, SamplingSource};
 use crate::memory::Memory;
 use crate::model::{self, Fetched};
 
@@ -47,7 +47,11 @@ impl Prepared {
         let ends = if config.eos.is_empty() { text.ends().to_vec() } else { config.eos.to_vec() };
         let name = args.served_model_name.clone().unwrap_or_else(|| name_of(&path));
         let load = load(args, path);
-        Ok(Self { model: Model { name, text, ends, vocabulary: config.vocabulary }, load, context, memory })
+        let sampling = match args.sampling_defaults {
+            SamplingSource::Model => config.sampling,
+            SamplingSource::Openai => SamplingDefaults::default(),
+        };
+        Ok(Self { model: Model { name, text, ends, vocabulary: config.vocabulary, sampling }, load, context, memory })
     }
 }
 

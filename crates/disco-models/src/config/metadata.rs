@@ -4,7 +4,9 @@
 use candle_core::quantized::gguf_file::{Content, Value};
 
 use super::scaling::{DIVISORS, LONG_DIVISORS};
-use super::{Activation, Config, ExpertSplit, Experts, Features, Pairs, Scaling, check_layers, missing};
+use super::{
+    Activation, Config, ExpertSplit, Experts, Features, Pairs, SamplingDefaults, Scaling, check_layers, missing,
+};
 use crate::ModelError;
 
 /// Tokens that end a text or a turn whatever the metadata says, as in llama.cpp: many files name only one of several ends.
@@ -146,6 +148,7 @@ impl Config {
             pairs: if is_interleaved { Pairs::Interleaved } else { Pairs::Halves },
             tied: !has("output.weight"),
             eos: keys.ends()?,
+            sampling: SamplingDefaults::default(),
             features,
             expert_split: ExpertSplit::default(),
         }

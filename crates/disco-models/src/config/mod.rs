@@ -10,10 +10,12 @@ mod features;
 mod json;
 mod metadata;
 mod reading;
+mod sampling;
 mod scaling;
 
 use family::Family;
 pub use features::{Activation, Experts, Features};
+pub use sampling::SamplingDefaults;
 pub use scaling::Scaling;
 use scaling::{RopeKeys, rope_from_json};
 
@@ -54,6 +56,8 @@ pub struct Config {
     pub tied: bool,
     /// Tokens that end a text.
     pub eos: Vec<u32>,
+    /// The choice of tokens that `generation_config.json` recommends.
+    pub sampling: SamplingDefaults,
     /// Differences of the model's family from llama.
     pub features: Features,
     /// How the experts of a mixture are split over ranks. Files say nothing of it: a program may choose.
@@ -127,7 +131,9 @@ impl Config {
         // Chats often end with another token than texts, and only this file says so.
         let generation = folder.join("generation_config.json");
         if generation.exists() {
-            config.eos.extend(ends(&json::read(&generation)?)?);
+            let json = json::read(&generation)?;
+            config.sampling = SamplingDefaults::from_json(&json)?;
+            config.eos.extend(ends(&json)?);
             config.eos.sort_unstable();
             config.eos.dedup();
         }
@@ -175,6 +181,7 @@ impl Config {
             pairs: Pairs::Halves,
             tied: json::flag(json, "tie_word_embeddings")?.unwrap_or(features.ties),
             eos: ends(json)?,
+            sampling: SamplingDefaults::default(),
             features,
             expert_split: ExpertSplit::default(),
         }

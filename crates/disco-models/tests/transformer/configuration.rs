@@ -6,7 +6,7 @@ use std::path::Path;
 
 use candle_core::quantized::gguf_file::{Content, Value, VersionedMagic};
 use disco_candle::weights::Weights;
-use disco_models::{Config, Scaling};
+use disco_models::{Config, SamplingDefaults, Scaling};
 
 use crate::random::{Model, THREE_HEADS};
 
@@ -37,6 +37,27 @@ fn texts_end_with_the_tokens_of_both_files() {
     fs::write(&generation, r#"{"eos_token_id": "</s>"}"#).unwrap();
     let error = open(&model).unwrap_err();
     assert!(error.ends_with("eos_token_id: expected a token or a list of tokens, got \"</s>\""), "{error}");
+}
+
+#[test]
+fn the_choice_of_tokens_is_that_of_generation_config() {
+    let model = model();
+    let generation = model.path().with_file_name("generation_config.json");
+    let said = |json: &str| {
+        fs::write(&generation, json).unwrap();
+        open(&model).map(|config| config.sampling)
+    };
+    assert_eq!(open(&model).unwrap().sampling, SamplingDefaults::default());
+    assert_eq!(said(r#"{"do_sample": true, "top_k": -1, "min_p": null}"#).unwrap(), SamplingDefaults::default());
+    let all = r#"{"temperature": 0.6, "top_p": 0.9, "top_k": 20, "min_p": 0.1, "repetition_penalty": 1.05}"#;
+    assert_eq!(
+        said(all).unwrap().to_string(),
+        "temperature 0.6, top_p 0.9, top_k 20, min_p 0.1, repetition_penalty 1.05"
+    );
+    let error = said(r#"{"temperature": "warm"}"#).unwrap_err();
+    assert!(error.ends_with("temperature: expected a number, got \"warm\""), "{error}");
+    let error = said(r#"{"repetition_penalty": 0}"#).unwrap_err();
+    assert!(error.ends_with("repetition_penalty: expected a number above 0, got 0"), "{error}");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Requests for texts, with all checks that need no tokenizer.
 
+use disco_models::SamplingDefaults;
 use disco_models::serving::Params;
 use disco_models::text::Chat;
 use serde_json::Value;
@@ -63,6 +64,8 @@ pub(crate) struct Known<'a> {
     pub(crate) vocabulary: usize,
     /// The tokens that end a text.
     pub(crate) ends: &'a [u32],
+    /// How tokens are chosen for a request that does not say it.
+    pub(crate) sampling: SamplingDefaults,
 }
 
 impl Order {
@@ -79,7 +82,7 @@ impl Order {
             Kind::Chat => vec![Prompt::Chat(chat_of(fields)?)],
             Kind::Completion => prompts(fields, model.vocabulary)?,
         };
-        let mut params = params(fields, model.vocabulary, model.ends)?;
+        let mut params = params(fields, model)?;
         // The bits of a negative seed are a seed as well.
         let seed = fields.integer("seed", i64::MIN..=i64::MAX)?.map(i64::cast_unsigned);
         let echoes = kind == Kind::Completion && fields.bool("echo")?.unwrap_or(false);

@@ -1,5 +1,6 @@
 //! Random requests.
 
+use disco_models::SamplingDefaults;
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
@@ -85,7 +86,7 @@ proptest! {
     #[test]
     fn any_body_is_an_order_within_its_bounds_or_a_clients_error(body in body(), is_chat in any::<bool>()) {
         let kind = if is_chat { Kind::Chat } else { Kind::Completion };
-        let model = Known { name: "tiny", vocabulary: 512, ends: &[2] };
+        let model = Known { name: "tiny", vocabulary: 512, ends: &[2], sampling: SamplingDefaults::default() };
         let fields = Fields::parse(body.to_string().as_bytes()).unwrap();
         match Order::parse(kind, fields, model) {
             Ok(order) => {

@@ -5,7 +5,7 @@ use disco_models::serving::Params;
 use serde_json::Value;
 
 use super::fields::token;
-use super::{ApiError, Fields};
+use super::{ApiError, Fields, Known};
 
 /// The most stop strings.
 const MAX_STOPS: usize = 16;
@@ -18,11 +18,10 @@ pub(super) const MAX_LOGPROBS: i64 = 20;
 
 /// The fields that chats and completions have in common, without logprobs.
 ///
-/// `ends` are the tokens that end a text of the model.
-///
 /// # Errors
 /// A field has a value that it can't have.
-pub(super) fn params(fields: &mut Fields, vocabulary: usize, ends: &[u32]) -> Result<Params, ApiError> {
+pub(super) fn params(fields: &mut Fields, model: Known<'_>) -> Result<Params, ApiError> {
+    let Known { vocabulary, ends, sampling, .. } = model;
     let ignores_ends = fields.bool("ignore_eos")?.unwrap_or(false);
     let mut all_ends = if ignores_ends { Vec::new() } else { ends.to_vec() };
     for value in fields.list("stop_token_ids", MAX_TOKENS_LISTED)?.unwrap_or_default() {
@@ -31,17 +30,18 @@ pub(super) fn params(fields: &mut Fields, vocabulary: usize, ends: &[u32]) -> Re
     all_ends.sort_unstable();
     all_ends.dedup();
     let mut sampler = Sampler::new(
-        fields.number("temperature", 0.0..=2.0)?.unwrap_or(1.0),
-        fields.number("top_p", 0.0..=1.0)?.unwrap_or(1.0),
+        fields.number("temperature", 0.0..=2.0)?.unwrap_or(sampling.temperature),
+        fields.number("top_p", 0.0..=1.0)?.unwrap_or(sampling.top_p),
         0,
     );
-    let top_k = fields.integer("top_k", -1..=i64::from(u32::MAX))?.unwrap_or(0).max(0);
+    let top_k = fields.integer("top_k", -1..=i64::from(u32::MAX))?.unwrap_or(sampling.top_k.into()).max(0);
     sampler.top_k = u32::try_from(top_k).unwrap_or(u32::MAX);
-    sampler.min_p = fields.number("min_p", 0.0..=1.0)?.unwrap_or(0.0);
+    sampler.min_p = fields.number("min_p", 0.0..=1.0)?.unwrap_or(sampling.min_p);
     let mut params = Params::new(sampler);
     params.presence_penalty = fields.number("presence_penalty", -2.0..=2.0)?.unwrap_or(0.0);
     params.frequency_penalty = fields.number("frequency_penalty", -2.0..=2.0)?.unwrap_or(0.0);
-    params.repetition_penalty = fields.number("repetition_penalty", 0.01..=100.0)?.unwrap_or(1.0);
+    let penalty = fields.number("repetition_penalty", 0.01..=100.0)?;
+    params.repetition_penalty = penalty.unwrap_or(sampling.repetition_penalty);
     params.bias = logit_bias(fields, vocabulary)?;
     params.ends = all_ends;
     let min_tokens = u32::try_from(fields.count("min_tokens", 0)?.unwrap_or(0));

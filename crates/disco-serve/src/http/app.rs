@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use disco_models::SamplingDefaults;
 use disco_models::text::Text;
 use metrics_exporter_prometheus::PrometheusHandle;
 
@@ -40,6 +41,8 @@ pub struct Model {
     pub ends: Vec<u32>,
     /// Number of tokens of the vocabulary.
     pub vocabulary: usize,
+    /// How tokens are chosen for a client that does not say it.
+    pub sampling: SamplingDefaults,
 }
 
 /// Bounds on the resources that clients can use.

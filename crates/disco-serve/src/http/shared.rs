@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::extract::Request;
+use disco_models::SamplingDefaults;
 use disco_models::text::Text;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::sync::{Semaphore, watch};
@@ -35,6 +36,7 @@ pub(super) struct Shared {
     pub(super) text: Arc<Text>,
     ends: Vec<u32>,
     vocabulary: usize,
+    sampling: SamplingDefaults,
     pub(super) limits: Limits,
     pub(super) token: Option<BearerToken>,
     pub(super) hosts: Option<Hosts>,
@@ -70,6 +72,7 @@ impl Shared {
             text: app.model.text,
             ends: app.model.ends,
             vocabulary: app.model.vocabulary,
+            sampling: app.model.sampling,
             admission: Admission::new(limits.waiting_requests, limits.waiting_tokens),
             bodies: Bodies::new(&limits),
             limits,
@@ -88,7 +91,7 @@ impl Shared {
     }
 
     pub(super) fn known(&self) -> Known<'_> {
-        Known { name: &self.name, vocabulary: self.vocabulary, ends: &self.ends }
+        Known { name: &self.name, vocabulary: self.vocabulary, ends: &self.ends, sampling: self.sampling }
     }
 
     /// The state that clients see.

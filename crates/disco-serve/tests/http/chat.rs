@@ -232,6 +232,26 @@ async fn the_effort_of_reasoning_is_for_templates_that_have_it() {
 }
 
 #[tokio::test]
+async fn fields_that_a_client_leaves_out_have_the_models_defaults() {
+    let (server, engine) = Server::start_with(|app| {
+        let sampling = &mut app.model.sampling;
+        (sampling.temperature, sampling.top_p, sampling.top_k) = (0.5, 0.75, 20);
+        (sampling.min_p, sampling.repetition_penalty) = (0.25, 1.5);
+    })
+    .await;
+    let engine = tokio::spawn(engine.answer_all(|_| text("x")));
+    server.post(CHAT, hello(json!({}))).await;
+    let all = json!({"temperature": 0, "top_p": 1, "top_k": -1, "min_p": 0, "repetition_penalty": 1});
+    server.post(CHAT, hello(all)).await;
+    let requests = server.requests(engine).await;
+    let said = requests.iter().map(|request| {
+        let (params, sampler) = (&request.params, request.params.sampler);
+        (sampler.temperature, sampler.top_p, sampler.top_k, sampler.min_p, params.repetition_penalty)
+    });
+    assert_eq!(said.collect::<Vec<_>>(), [(0.5, 0.75, 20, 0.25, 1.5), (0.0, 1.0, 0, 0.0, 1.0)]);
+}
+
+#[tokio::test]
 async fn a_limit_of_minus_one_is_none() {
     let (server, engine) = Server::answering(|_| text("x")).await;
     for more in [

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use disco_models::SamplingDefaults;
 use disco_serve::engine::{Event, Request, channel};
 use disco_serve::health::{Health, State};
 use disco_serve::http::{App, Drain, Limits, Model, serve};
@@ -46,7 +47,13 @@ impl Server {
         let (requests, inbox) = channel(64);
         let health = Arc::new(Health::new());
         health.set_state(State::Ready);
-        let model = Model { name: "tiny".into(), text: TEXT.clone(), ends: vec![END], vocabulary: VOCABULARY };
+        let model = Model {
+            name: "tiny".into(),
+            text: TEXT.clone(),
+            ends: vec![END],
+            vocabulary: VOCABULARY,
+            sampling: SamplingDefaults::default(),
+        };
         let metrics = Some(recorder());
         let mut app = App {
             requests,

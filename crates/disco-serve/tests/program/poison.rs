@@ -94,7 +94,13 @@ impl Server {
         let (health, drain) = (Arc::new(Health::new()), Drain::new());
         let app = App {
             requests,
-            model: Model { name: "tiny".into(), text, ends: config.eos.to_vec(), vocabulary: config.vocabulary },
+            model: Model {
+                name: "tiny".into(),
+                text,
+                ends: config.eos.to_vec(),
+                vocabulary: config.vocabulary,
+                sampling: config.sampling,
+            },
             limits: Limits::new(CONTEXT, BLOCKS as usize * disco_models::BLOCK),
             token: None,
             hosts: None,
