@@ -261,6 +261,32 @@ fn clients_that_leave_free_their_blocks() {
 }
 
 #[test]
+fn sampling_is_that_of_generation_config_unless_an_option_says_otherwise() {
+    let folder = tempfile::tempdir().unwrap();
+    for file in ["config.json", "model.safetensors", "tokenizer.json"] {
+        std::fs::copy(model("llama-old").join(file), folder.path().join(file)).unwrap();
+    }
+    std::fs::write(folder.path().join("generation_config.json"), r#"{"temperature": 0.6, "top_k": 1}"#).unwrap();
+    for (options, count) in [(&[][..], 1), (&["--sampling-defaults", "openai"], 4)] {
+        let server = Server::start(folder.path(), options);
+        let texts = (0..4).map(|seed| {
+            let body = json!({"prompt": "The river was", "max_tokens": 8, "ignore_eos": true, "seed": seed});
+            server.post("/v1/completions", &body).text()
+        });
+        let texts: std::collections::BTreeSet<_> = texts.collect();
+        assert_eq!(texts.len(), count, "{options:?}: {texts:?}");
+        server.signal(Signal::SIGTERM);
+        let (status, said) = server.ended();
+        assert!(status.success(), "{said}");
+        assert_eq!(
+            said.contains("get temperature 0.6, top_k 1, as the model recommends"),
+            options.is_empty(),
+            "{said}"
+        );
+    }
+}
+
+#[test]
 fn a_prompt_of_one_token_is_echoed() {
     let server = Server::start(&model("llama-3"), &[]);
     let body =
