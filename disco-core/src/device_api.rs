@@ -59,6 +59,15 @@ pub trait Queue: Any + Debug {
     /// The device has too little free memory.
     fn alloc(&mut self, bytes: usize) -> Result<Arc<Storage>>;
 
+    /// Allocates device memory with any content, for the result of an operation that writes all of it. Without an
+    /// implementation of its own it is [`Queue::alloc`].
+    ///
+    /// # Errors
+    /// As [`Queue::alloc`].
+    fn alloc_for_result(&mut self, bytes: usize) -> Result<Arc<Storage>> {
+        self.alloc(bytes)
+    }
+
     /// Allocates zeroed host memory for copies: [pinned memory](Queue#pinned-memory) if the device has such memory,
     /// ordinary memory otherwise. Use it for tensors that are copied many times: an allocation takes longer than a copy of
     /// as many bytes, the system can't swap pinned memory out, and while the process has a communicator, dropped pinned
@@ -187,6 +196,13 @@ impl Queue for HostQueue {
     fn alloc(&mut self, bytes: usize) -> Result<Arc<Storage>> {
         match &self.arena {
             Some(arena) => arena.alloc(bytes),
+            None => Storage::host(bytes),
+        }
+    }
+
+    fn alloc_for_result(&mut self, bytes: usize) -> Result<Arc<Storage>> {
+        match &self.arena {
+            Some(arena) => arena.alloc_for_result(bytes).map(|(storage, _)| storage),
             None => Storage::host(bytes),
         }
     }

@@ -102,8 +102,12 @@ impl Context {
         }
     }
 
+    /// A tensor for a result, which an operation writes all of.
     pub(crate) fn new_tensor(&self, py: Python<'_>, dtype: DType, shape: Shape) -> PyResult<disco::Tensor> {
-        self.with(|worker| detached(py, || worker.empty(dtype, shape)).map_err(|error| errors::raised(py, &error)))
+        self.with(|worker| {
+            let new = || worker.empty_for_result(dtype, shape);
+            detached(py, new).map_err(|error| errors::raised(py, &error))
+        })
     }
 
     /// A new tensor as an array of the library of `like`, of complex numbers if its last axis has their parts.

@@ -147,7 +147,11 @@ impl Context {
         library: &str,
     ) -> PyResult<Bound<'py, PyAny>> {
         let dtype = dtype.map_or(Ok(DType::F32), tensor::dtype_of)?;
-        let tensor = self.new_tensor(py, dtype, tensor::shape_of(shape)?)?;
+        let shape = tensor::shape_of(shape)?;
+        let zeroed = |worker: &mut WorkerContext| {
+            detached(py, || worker.empty(dtype, shape)).map_err(|error| errors::raised(py, &error))
+        };
+        let tensor = self.with(zeroed)?;
         self.array(py, tensor, library)
     }
 

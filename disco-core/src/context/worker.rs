@@ -236,6 +236,15 @@ impl WorkerContext {
         Tensor::in_new_storage(dtype, shape, |bytes| self.queue.alloc(bytes))
     }
 
+    /// A tensor on this worker's device for the result of an operation, which writes all of it: its elements are arbitrary
+    /// until then. Large tensors are faster than those of [`WorkerContext::empty`].
+    ///
+    /// # Errors
+    /// As [`WorkerContext::empty`].
+    pub fn empty_for_result(&mut self, dtype: DType, shape: impl Into<Shape>) -> Result<Tensor> {
+        Tensor::in_new_storage(dtype, shape, |bytes| self.queue.alloc_for_result(bytes))
+    }
+
     /// A zeroed host tensor for copies from and to this worker's device, in [pinned memory](Queue#pinned-memory) if the
     /// device has such memory: see [`Queue::alloc_pinned`].
     ///

@@ -71,6 +71,14 @@ impl Arena {
     /// # Errors
     /// The arena is full, or the system has too little memory.
     pub fn alloc(self: &Arc<Self>, bytes: usize) -> Result<Arc<Storage>> {
+        let (storage, used) = self.alloc_for_result(bytes)?;
+        // SAFETY: nothing else has the storage yet, and it is at least `used` bytes long.
+        unsafe { storage.pointer().write_bytes(0, used) };
+        Ok(storage)
+    }
+
+    /// As [`Arena::alloc`], without writing zeros: the first bytes, as many as it returns, may be those of a dropped tensor.
+    pub(crate) fn alloc_for_result(self: &Arc<Self>, bytes: usize) -> Result<(Arc<Storage>, usize)> {
         let no_room = || {
             let (span, ranks) = (self.segment.byte_len(), self.ranks);
             let limited = if span < self::span(os::memory(), ranks, None) {
@@ -101,12 +109,10 @@ impl Arena {
         let pointer = self.segment.pointer().wrapping_add(range.start);
         self.used.fetch_add(range.len(), Ordering::Relaxed);
         let owner = Block { arena: self.clone(), range };
-        // SAFETY: the range has pages, belongs to this allocation alone until `owner` is dropped, and is at least
-        // `used` bytes long.
-        unsafe { pointer.write_bytes(0, used) };
-        // SAFETY: `owner` keeps the arena, and so the mapping, alive, and the range is allocated again only after
-        // `owner` is dropped. Peers access the memory only while an access is held on their behalf.
-        Ok(unsafe { Storage::from_raw(pointer, bytes, Device::CPU, Box::new(owner)) })
+        // SAFETY: the range has pages. `owner` keeps the arena, and so the mapping, alive, and the range is allocated again
+        // only after `owner` is dropped. Peers access the memory only while an access is held on their behalf.
+        let storage = unsafe { Storage::from_raw(pointer, bytes, Device::CPU, Box::new(owner)) };
+        Ok((storage, used))
     }
 
     /// Bytes of all tensors that are alive.
@@ -167,6 +173,17 @@ mod tests {
         drop(a);
         let again = tensor(&arena);
         assert_eq!((offset(&again), again.to_vec::<f32>().unwrap()), (Some(0), vec![0.0; 10]));
+    }
+
+    #[test]
+    fn memory_for_a_result_is_not_zeroed() {
+        let arena = Arena::new(1).unwrap();
+        let tensor = |storage| Tensor::from_storage(storage, DType::F32, [10]).unwrap();
+        tensor(arena.alloc(40).unwrap()).view_mut::<f32>().unwrap().fill(1.0);
+        let again = tensor(arena.alloc_for_result(40).unwrap().0);
+        assert_eq!(again.to_vec::<f32>().unwrap(), [1.0; 10]);
+        let fresh = tensor(arena.alloc_for_result(40).unwrap().0);
+        assert_eq!(fresh.to_vec::<f32>().unwrap(), [0.0; 10]);
     }
 
     #[test]
