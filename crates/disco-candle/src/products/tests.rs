@@ -1,7 +1,7 @@
 use std::ops::Range;
 
-use candle_core::quantized::{GgmlDType, QStorage, QTensor};
-use candle_core::{Device, Result, Tensor};
+use candle_core::quantized::{GgmlDType, QMatMul, QStorage, QTensor};
+use candle_core::{Device, Module as _, Result, Tensor};
 use half::{bf16, f16};
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -158,6 +158,27 @@ fn columns_that_cut_blocks_give_their_part_of_the_product() {
                 assert!(Packed::new(level, &matrix, columns).unwrap().is_none());
             }
         }
+    }
+}
+
+/// candle rounds `x` as llama.cpp does, in blocks of 256 numbers for K-quants.
+#[test]
+fn packed_matrices_are_as_precise_as_those_of_candle() {
+    for dtype in TYPES {
+        let (outputs, inputs, rows) = (64, 1024, 8);
+        let matrix = quantized(dtype, numbers(8, outputs * inputs), inputs).unwrap();
+        let (weights, x) = (floats(&matrix).unwrap(), numbers(9, rows * inputs));
+        let expected = expected(&weights, &x, inputs);
+        let error = |found: Vec<f32>| {
+            let squares = found.iter().zip(&expected).map(|(found, (sum, _))| (f64::from(*found) - sum).powi(2));
+            squares.sum::<f64>().sqrt()
+        };
+        let packed = levels().into_iter().map(|level| Packed::new(level, &matrix, 0..inputs).unwrap().unwrap());
+        let found: Vec<_> = packed.map(|packed| error(packed.product(&x))).collect();
+        let rows = Tensor::from_vec(x.clone(), (rows, inputs), &Device::Cpu).unwrap();
+        let candle = QMatMul::from_qtensor(matrix).unwrap().forward(&rows).unwrap();
+        let usual = error(candle.flatten_all().unwrap().to_vec1().unwrap());
+        assert!(found.iter().all(|found| *found < 1.05 * usual), "{dtype:?}: {found:?}, candle {usual}");
     }
 }
 
