@@ -55,11 +55,7 @@ impl ReplyTable {
 
     /// Begins the next epoch of a session that takes no commands before [`Self::revive`].
     pub(crate) fn begin_next_epoch(&self) -> u64 {
-        let mut state = self.lock();
-        (state.failure, state.is_explained, state.is_told, state.evidence) = (None, false, false, None);
-        state.cancellations.clear();
-        state.epoch += 1;
-        state.epoch
+        self.lock().begin_epoch()
     }
 
     /// [`Fleet::revive`], and wakes the callers that wait for it.

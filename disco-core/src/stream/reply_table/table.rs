@@ -76,6 +76,15 @@ impl TableState {
     fn find(&self, seq: u64) -> Result<usize, usize> {
         self.pending.binary_search_by_key(&seq, |(seq, _)| *seq)
     }
+
+    /// Begins the next epoch, without what is kept of this one.
+    pub(super) fn begin_epoch(&mut self) -> u64 {
+        (self.failure, self.is_explained, self.is_told, self.evidence) = (None, false, false, None);
+        self.failures.clear();
+        self.cancellations.clear();
+        self.epoch += 1;
+        self.epoch
+    }
 }
 
 /// A wait for replies. Dropping it removes the pending command from the table.
@@ -158,13 +167,10 @@ impl ReplyTable {
     /// Starts the next epoch if this one has failed.
     pub(in crate::stream) fn next_epoch(&self) -> Option<u64> {
         let mut state = self.lock();
-        state.failure.take()?;
-        state.failures.clear();
-        state.cancellations.clear();
-        (state.is_explained, state.is_told, state.evidence) = (false, false, None);
-        state.epoch += 1;
+        state.failure.as_ref()?;
+        let epoch = state.begin_epoch();
         self.failed.store(state.fleet.why().is_some(), Ordering::Release);
-        Some(state.epoch)
+        Some(epoch)
     }
 
     /// Ends all waits because of a loss, and tells workers.

@@ -135,3 +135,14 @@ fn a_waker_may_use_the_session() {
         told.recv_timeout(Duration::from_secs(10)).expect("the waker waits for a lock that its caller holds");
     }
 }
+
+#[test]
+fn the_epoch_after_a_replacement_has_no_failures_of_the_one_before() {
+    let reply_table = ReplyTable::default();
+    for epoch in 0..3 {
+        reply_table.notice(WorkerId::new(0), Notice::Failed { epoch, failure: failure(0, "root") });
+        assert_eq!(reply_table.failures().len(), 1);
+        reply_table.begin_next_epoch();
+        assert_eq!((reply_table.failures(), reply_table.root_cause()), (Vec::new(), None));
+    }
+}
