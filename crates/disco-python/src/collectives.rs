@@ -8,6 +8,7 @@ use pyo3::types::{PyComplex, PyFloat, PyInt, PyTuple};
 use crate::context::Context;
 use crate::errors;
 use crate::lock::detached;
+use crate::shapes::{check_complex, is_window};
 use crate::tensor::{self, Imported};
 
 impl Context {
@@ -177,17 +178,6 @@ impl Context {
     }
 }
 
-/// # Errors
-/// The operation reduces complex numbers in another way than each part for itself.
-pub(crate) fn check_complex(kind: OpKind, reduction: Option<Reduction>, is_complex: bool) -> PyResult<()> {
-    match reduction {
-        Some(reduction) if is_complex && !matches!(reduction, Reduction::Sum | Reduction::Avg) => {
-            Err(PyTypeError::new_err(format!("{kind}: complex numbers have the reductions sum and avg only")))
-        }
-        _ => Ok(()),
-    }
-}
-
 /// Whether the input of a rank is the part of its output where an operation in place has it.
 fn is_own_part(op: &Op, rank: usize, ranks: usize) -> bool {
     let (Some(src), Some(dst)) = (op.src(), op.dst()) else { return false };
@@ -200,10 +190,4 @@ fn is_own_part(op: &Op, rank: usize, ranks: usize) -> bool {
         }
         _ => src.shape() == dst.shape() && is_window(src, dst, 0),
     }
-}
-
-/// Whether the elements of `part` are those of `whole` from `start` on. Empty tensors share none.
-pub(crate) fn is_window(part: &disco::Tensor, whole: &disco::Tensor, start: usize) -> bool {
-    let at = whole.data().wrapping_add(start * whole.dtype().size());
-    part.byte_len() > 0 && part.dtype() == whole.dtype() && part.data() == at
 }

@@ -12,11 +12,10 @@ use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyComplex, PyDict, PyFloat, PyInt};
 
-use crate::collectives::{check_complex, is_window};
 use crate::errors;
 use crate::forks::is_child_of_worker;
 use crate::lock::detached;
-use crate::shapes::{blocks, elements, rank, reduction_of, with_first};
+use crate::shapes::{blocks, check_complex, elements, is_window, rank, reduction_of, with_first};
 use crate::tensor;
 
 /// The worker that runs a function, during the call.

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use disco::{Error, Rank, Reduction, Shape};
-use pyo3::exceptions::PyValueError;
+use disco::{Error, OpKind, Rank, Reduction, Shape};
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
 /// The reduction of this name.
@@ -36,4 +36,21 @@ pub(crate) fn elements(rows: &[usize], dims: &[usize]) -> PyResult<Arc<[usize]>>
 pub(crate) fn with_first(first: usize, rest: &[usize]) -> Shape {
     let extents: Vec<usize> = std::iter::once(first).chain(rest.iter().copied()).collect();
     Shape::from(extents)
+}
+
+/// # Errors
+/// The operation reduces complex numbers in another way than each part for itself.
+pub(crate) fn check_complex(kind: OpKind, reduction: Option<Reduction>, is_complex: bool) -> PyResult<()> {
+    match reduction {
+        Some(reduction) if is_complex && !matches!(reduction, Reduction::Sum | Reduction::Avg) => {
+            Err(PyTypeError::new_err(format!("{kind}: complex numbers have the reductions sum and avg only")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether the elements of `part` are those of `whole` from `start` on. Empty tensors share none.
+pub(crate) fn is_window(part: &disco::Tensor, whole: &disco::Tensor, start: usize) -> bool {
+    let at = whole.data().wrapping_add(start * whole.dtype().size());
+    part.byte_len() > 0 && part.dtype() == whole.dtype() && part.data() == at
 }
