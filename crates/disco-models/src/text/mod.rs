@@ -222,7 +222,7 @@ impl Text {
     }
 
     /// Whether a prompt has more than `tokens` tokens for certain, without the time that it takes to tokenise all of it. A
-    /// prompt of at most [`USUAL_BYTES`] bytes a token is not examined, and of a longer one only the beginning that tells.
+    /// prompt of at most eight bytes a token is not examined, and of a longer one only the beginning that tells.
     ///
     /// # Errors
     /// The text can't be tokenised.
