@@ -38,7 +38,7 @@ crate::tests!(
 pub(crate) fn hurry() -> ExitCode {
     disco::init();
     let started =
-        disco::Settings::from_env().and_then(|it| it.builder().start_deadline(Duration::from_secs(6)).start());
+        disco::Settings::from_env().and_then(|it| it.builder().start_deadline(Duration::from_secs(15)).start());
     eprintln!("{}", started.unwrap_err());
     ExitCode::FAILURE
 }
@@ -178,7 +178,7 @@ fn a_host_that_can_not_connect_back_names_the_addresses() {
     let text = err(&run.arg("--").arg(hello()).output().unwrap());
     let start = "[host cut] disco: joining the controller at 127.0.0.1:";
     let joining = text.lines().find(|line| line.starts_with(start)).unwrap_or_else(|| panic!("{text}"));
-    assert!(joining.contains(": no end after 4s: ") && joining.contains("Network is unreachable"), "{joining}");
+    assert!(joining.contains(": no end after 10s: ") && joining.contains("Network is unreachable"), "{joining}");
     assert!(text.contains("\nnode 1 (cut) with worker 0 lost: its process ended: exit status: 1"), "{text}");
 }
 
