@@ -3,7 +3,9 @@
 //! A request reserves its seats before its prompt is tokenised, with an upper bound of its tokens, and corrects the bound
 //! afterwards. So a burst of requests is bounded before it costs anything.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use crate::sync;
 
 /// How much is reserved, and how much may be.
 #[derive(Debug)]
@@ -77,7 +79,7 @@ impl Admission {
     }
 
     fn reserved(&self) -> MutexGuard<'_, Reserved> {
-        self.reserved.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.reserved)
     }
 }
 

@@ -1,10 +1,12 @@
 //! The state of the engine, for `/health` and `/ready`.
 
 use std::fmt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
+
+use crate::sync;
 
 /// The engine's state. The engine writes it, and the HTTP layer reads it.
 #[derive(Debug, Default)]
@@ -124,7 +126,7 @@ impl Health {
     }
 
     fn record(&self) -> MutexGuard<'_, Record> {
-        self.record.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.record)
     }
 }
 

@@ -12,4 +12,5 @@ pub mod fuzzing;
 pub mod health;
 pub mod http;
 pub mod metrics;
+mod sync;
 mod text;

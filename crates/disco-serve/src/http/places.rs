@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -10,6 +10,8 @@ use axum::body::{Body, Bytes};
 use hyper::body::{Frame, SizeHint};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
+
+use crate::sync::lock;
 
 /// Connections beyond the limit, on which only the routes that watch the server are answered.
 const RESERVE: usize = 16;
@@ -61,7 +63,7 @@ impl Places {
     }
 
     fn try_take(self: &Arc<Self>) -> Option<Place> {
-        let mut taken = locked(&self.taken);
+        let mut taken = lock(&self.taken);
         if taken.clients.len() >= self.limit {
             taken.close_one();
         }
@@ -78,14 +80,13 @@ impl Places {
 
     /// Ends the connection of the client for which the server has waited longest, if it waits for one.
     pub(super) fn close_one(&self) {
-        locked(&self.taken).close_one();
+        lock(&self.taken).close_one();
     }
 }
 
 impl Taken {
     fn close_one(&mut self) {
-        let waiting =
-            self.clients.iter().filter_map(|(number, client)| Some(((*locked(&client.waits_since))?, *number)));
+        let waiting = self.clients.iter().filter_map(|(number, client)| Some(((*lock(&client.waits_since))?, *number)));
         if let Some((_, number)) = waiting.min()
             && let Some(client) = self.clients.remove(&number)
         {
@@ -102,27 +103,23 @@ impl Place {
 
     /// Whether the server waits for bytes of the client.
     pub(super) fn is_waiting(&self) -> bool {
-        locked(&self.client.waits_since).is_some()
+        lock(&self.client.waits_since).is_some()
     }
 
     /// Notes that a request has arrived whole: its connection is kept until the response has been sent.
     pub(super) fn answers(&self) {
-        *locked(&self.client.waits_since) = None;
+        *lock(&self.client.waits_since) = None;
     }
 
     fn waits(&self) {
-        *locked(&self.client.waits_since) = Some(Instant::now());
+        *lock(&self.client.waits_since) = Some(Instant::now());
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        locked(&self.places.taken).clients.remove(&self.number);
+        lock(&self.places.taken).clients.remove(&self.number);
     }
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The body of a response. Once it is dropped, the server waits for the client's next request.
