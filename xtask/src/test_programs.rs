@@ -58,6 +58,9 @@ const ORPHAN_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time without the end of a program after which the running programs are printed.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(180);
 
+/// Lines of a failed program's output that are printed again at the end.
+const LAST_LINES: usize = 100;
+
 /// Programs that also run if only a package below theirs has changed: sessions from end to end, in seconds.
 pub(crate) const FROM_END_TO_END: [&str; 2] = ["failure", "session"];
 
@@ -127,11 +130,21 @@ pub(crate) fn run(selection: &Selection) -> Result<()> {
         anyhow::Ok(ended)
     })?;
     ended.extend(run_on(1, alone)?);
-    let failed: Vec<_> = ended.iter().filter(|ended| !ended.passed).map(|ended| ended.row.name.clone()).collect();
+    let failed = ended.iter().filter(|ended| !ended.passed);
+    let failed: Vec<_> = failed.map(|ended| (ended.row.name.clone(), last_lines(&ended.output).to_owned())).collect();
     table::print(ended.into_iter().map(|ended| ended.row).collect());
     println!("== {count} programs in {:.0} s", start.elapsed().as_secs_f64());
-    ensure!(failed.is_empty(), "{} of {count} programs failed: {}", failed.len(), failed.join(", "));
+    // Once more after all others: a log that keeps only the end of a long output keeps the reason.
+    failed.iter().for_each(|(name, output)| println!("-- {name} failed; its last lines:\n{output}"));
+    let names: Vec<_> = failed.iter().map(|(name, _)| &**name).collect();
+    ensure!(names.is_empty(), "{} of {count} programs failed: {}", names.len(), names.join(", "));
     no_orphans()
+}
+
+/// The last lines of an output, which have the reason of a failure.
+fn last_lines(output: &str) -> &str {
+    let start = output.rmatch_indices('\n').nth(LAST_LINES).map_or(0, |(place, _)| place + 1);
+    &output[start..]
 }
 
 /// A run of a program.
@@ -178,6 +191,7 @@ fn outputs() -> PathBuf {
 struct Ended {
     row: Row,
     passed: bool,
+    output: String,
 }
 
 /// Runs programs in order, `slots` at a time.
@@ -224,8 +238,9 @@ impl Program {
             Err(error) => (false, format!("{error:#}"), Duration::ZERO),
         };
         let output = fs::read(self.output()).with_context(|| format!("cannot read the output of {name}"))?;
-        print!("-- {name}: {:.1} s, {status}\n{}", time.as_secs_f64(), String::from_utf8_lossy(&output));
-        Ok(Ended { row: Row { name, time, cpu, units: None }, passed })
+        let output = String::from_utf8_lossy(&output).into_owned();
+        print!("-- {name}: {:.1} s, {status}\n{output}", time.as_secs_f64());
+        Ok(Ended { row: Row { name, time, cpu, units: None }, passed, output })
     }
 
     fn is_one_of(&self, labels: &[&str]) -> bool {
