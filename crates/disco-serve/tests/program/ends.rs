@@ -50,16 +50,17 @@ fn a_signal_lets_requests_end_and_refuses_new_ones() {
 
 #[test]
 fn a_signal_ends_the_program_while_it_loads_its_model() {
-    let server = Server::listening(program(), &model("llama-3"), &[]);
+    let mut server = Server::listening(program(), &model("llama-3"), &[]);
     // A worker that is stopped never has the model.
     server.wait_until("a worker", || !server.workers().is_empty());
     let worker = server.workers()[0];
     kill(worker, Signal::SIGSTOP).unwrap();
     server.signal(Signal::SIGTERM);
-    let (status, said) = server.ended();
-    assert!(status.success(), "{said}");
-    _ = kill(worker, Signal::SIGCONT);
+    let status = server.status();
     // It ends when it finds that the controller is gone.
+    _ = kill(worker, Signal::SIGCONT);
+    let (_, said) = server.ended();
+    assert!(status.success(), "{said}");
     let stat = format!("/proc/{worker}/stat");
     let has_ended = || std::fs::read_to_string(&stat).map_or(true, |stat| stat.contains(") Z "));
     waiting::wait_until("the end of the worker", has_ended);

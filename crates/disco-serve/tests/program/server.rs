@@ -83,17 +83,21 @@ impl Server {
         kill(self.process(), signal).unwrap();
     }
 
-    /// Waits for the end of the program. Returns its status and what it has said.
-    pub(crate) fn ended(mut self) -> (ExitStatus, String) {
+    /// Waits for the end of the program. Returns its status.
+    pub(crate) fn status(&mut self) -> ExitStatus {
         let start = Instant::now();
-        let status = loop {
+        loop {
             if let Some(status) = self.child.try_wait().unwrap() {
-                break status;
+                return status;
             }
             assert!(start.elapsed() < LIMIT, "the server has not ended");
             thread::sleep(Duration::from_millis(5));
-        };
-        (status, self.log.take().unwrap().join().unwrap())
+        }
+    }
+
+    /// Waits for the end of the program and of its workers. Returns its status and what they have said.
+    pub(crate) fn ended(mut self) -> (ExitStatus, String) {
+        (self.status(), self.log.take().unwrap().join().unwrap())
     }
 }
 
