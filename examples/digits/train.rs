@@ -17,9 +17,9 @@ use disco::{
     Tensor, WorkerContext,
 };
 
-use crate::checkpoints::{self, Results, State};
-use crate::data::{BATCH, Dataset, PIXELS};
-use crate::model::{self, PARAMETERS};
+use super::checkpoints::{self, Results, State};
+use super::data::{BATCH, Dataset, PIXELS};
+use super::model::{self, PARAMETERS};
 
 const LEARNING_RATE: f32 = 0.1;
 const MOMENTUM: f32 = 0.8;

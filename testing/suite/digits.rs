@@ -1,9 +1,6 @@
 //! The example `digits`: its losses do not depend on the number of workers that share the batches, and its weights do not
 //! depend on interruptions.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
-#![cfg(target_os = "linux")]
-
 #[allow(dead_code, reason = "as the test needs")]
 #[path = "nccl/alone.rs"]
 mod alone;
@@ -14,7 +11,7 @@ mod checkpoints;
 #[path = "../../examples/digits/data.rs"]
 mod data;
 #[path = "digits_lost_workers.rs"]
-mod digits_lost_workers;
+mod lost_workers;
 #[path = "../../examples/digits/model.rs"]
 mod model;
 #[path = "../../examples/digits/random.rs"]
@@ -191,7 +188,7 @@ fn a_training_that_continues_from_a_checkpoint_ends_with_the_same_bits() {
 /// With the test doubles of the GPU libraries; see `testing/suite/nccl`.
 #[test]
 fn losses_on_gpus_equal_those_on_cpus() {
-    alone::run("on_the_double", &[]);
+    alone::run("digits::on_the_double", &[]);
 }
 
 #[test]

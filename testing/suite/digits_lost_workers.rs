@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use disco::{Builder, DataPlane, LaneSession, Session, SessionExt, SessionKind, WorkerContext, block_on};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::random::Random;
-use crate::{bits, data, train, train_into};
+use super::random::Random;
+use super::{bits, data, train, train_into};
 
 const EPOCHS: usize = 4;
 /// Largest mean number of losses for each run.

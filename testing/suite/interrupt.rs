@@ -1,8 +1,5 @@
 //! Ctrl-C while a sync waits for a worker that is stuck in user code.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
-#![cfg(unix)]
-
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Stdio};
@@ -37,7 +34,7 @@ fn stuck_program() {
 #[test]
 fn ctrl_c_ends_the_program_with_status_130_and_its_workers() {
     // The shell survives the signal, like one between a terminal and a program, and reports the status.
-    let script = "trap : INT; \"$0\" stuck_program --exact --nocapture; echo status $?";
+    let script = "trap : INT; \"$0\" interrupt::stuck_program --exact --nocapture; echo status $?";
     // A signal that the parent ignores is inherited as ignored, and no shell can undo that; `env` can.
     let shell = if cfg!(target_os = "linux") { &["env", "--default-signal=INT", "sh"][..] } else { &["sh"] };
     let mut shell = Command::new(shell[0])

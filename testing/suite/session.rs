@@ -1,7 +1,5 @@
 //! Sessions over threads: calls, values, worker-0 copies, groups, and the data plane from the controller.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
-
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 

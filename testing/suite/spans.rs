@@ -1,14 +1,8 @@
 //! Spans of the crate `tracing` that worker functions enter are in the trace, inside of their commands. Workers are
 //! threads, and processes that execute this program again.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-#![cfg(target_os = "linux")]
-
-#[path = "trials/mod.rs"]
-mod trials;
-
-use std::process::ExitCode;
-use std::thread;
+use std::process::{Command, ExitCode};
+use std::{env, thread};
 
 use disco::activity::{OpState, Record, RecordKind};
 use disco::trace::{Trace, WorkerSpans};
@@ -16,6 +10,11 @@ use disco::{Builder, Result, Session as _, SessionExt as _, SessionKind, WorkerC
 use tracing::{debug_span, info_span};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
+
+use crate::modules::Module;
+
+/// Variable that makes this program check the spans of a kind of session: its subscriber is the one of the process.
+const KIND: &str = "DISCO_TEST_SPANS";
 
 /// Enters a span with two spans inside, and further spans that are not recorded. The second call panics inside of a span.
 fn work(_: &mut WorkerContext, panics: bool) -> Result<()> {
@@ -30,14 +29,22 @@ fn work(_: &mut WorkerContext, panics: bool) -> Result<()> {
 
 disco::register_function!("spans.work", work);
 
-fn main() -> ExitCode {
+pub(crate) fn module() -> Module {
+    [SessionKind::Threads, SessionKind::Processes].into_iter().fold(Module::new("spans", None), |module, kind| {
+        module.test(&format!("spans_of_worker_functions_are_inside_of_their_commands::{kind}"), move || {
+            let status = Command::new(env::current_exe().unwrap()).env(KIND, kind.to_string()).status();
+            assert!(status.unwrap().success());
+        })
+    })
+}
+
+/// Checks the spans, if this program was started for it.
+pub(crate) fn run() -> Option<ExitCode> {
+    let kind = env::var(KIND).ok()?;
     tracing_subscriber::registry().with(WorkerSpans::new()).init();
     disco::init();
-    let trial = |kind: SessionKind| {
-        let name = format!("spans_of_worker_functions_are_inside_of_their_commands::{kind}");
-        trials::trial(name, move || check(kind))
-    };
-    trials::run([SessionKind::Threads, SessionKind::Processes].map(trial), None)
+    check(kind.parse().unwrap());
+    Some(ExitCode::SUCCESS)
 }
 
 fn check(kind: SessionKind) {

@@ -1,8 +1,5 @@
 //! Sessions of processes and of nodes in tests of the standard harness (`#[test]`), several at once.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-#![cfg(target_os = "linux")]
-
 use std::collections::BTreeSet;
 
 use disco::{

@@ -1,6 +1,5 @@
-//! The template of a program, as `cargo generate` makes one from it, and a program without the feature `nodes`.
-
-#![allow(clippy::unwrap_used, reason = "tests")]
+//! The template of a program, as `cargo generate` makes one from it, a program without the feature `nodes`, and one that
+//! registers two worker functions under one name.
 
 #[path = "../../xtask/src/features.rs"]
 #[allow(dead_code, reason = "the features of the gate's builds")]
@@ -20,14 +19,14 @@ fn root() -> PathBuf {
 }
 
 impl Program {
-    /// Fills in the template, as `cargo generate --name my-program --define checkout=…` does, with `options` of the
-    /// dependency on Disco.
-    fn generate(options: &str) -> Self {
+    /// Fills in the template, as `cargo generate --name NAME --define checkout=…` does, with `options` of the dependency on
+    /// Disco. The programs of tests have different names, because they share a folder of builds.
+    fn generate(name: &str, options: &str) -> Self {
         let (root, folder) = (root(), TempDir::new().unwrap());
         let template = root.join("examples/template");
         let read = |file: &str| {
             let text = fs::read_to_string(template.join(file)).unwrap();
-            text.replace("{{project-name}}", "my-program").replace("{{crate_name}}", "my_program")
+            text.replace("{{project-name}}", name).replace("{{crate_name}}", &name.replace('-', "_"))
         };
         let manifest = read("Cargo.toml");
         let (before, rest) = manifest.split_once("{% if").unwrap();
@@ -41,6 +40,12 @@ impl Program {
         // The tested versions of all crates.
         fs::copy(root.join("Cargo.lock"), folder.path().join("Cargo.lock")).unwrap();
         Self(folder)
+    }
+
+    /// Appends code to the program.
+    fn append(&self, code: &str) {
+        let main = self.0.path().join("src/main.rs");
+        fs::write(&main, fs::read_to_string(&main).unwrap() + code).unwrap();
     }
 
     fn cargo(&self, args: &[&str], env: &[(&str, &str)]) -> Output {
@@ -59,7 +64,7 @@ fn text(bytes: &[u8]) -> &str {
 
 #[test]
 fn a_program_from_the_template_passes_its_test_and_runs() {
-    let program = Program::generate("");
+    let program = Program::generate("my-program", "");
     let tested = program.cargo(&["test"], &[]);
     assert!(tested.status.success() && text(&tested.stdout).contains("1 passed"), "{tested:?}");
     for session in ["threads", "processes"] {
@@ -70,7 +75,7 @@ fn a_program_from_the_template_passes_its_test_and_runs() {
 
 #[test]
 fn a_program_without_the_feature_nodes_refuses_nodes_by_name() {
-    let program = Program::generate(r#", default-features = false, features = ["local"]"#);
+    let program = Program::generate("without-nodes", r#", default-features = false, features = ["local"]"#);
     let tree = program.cargo(&["tree", "--prefix", "none", "--format", "{lib}"], &[]);
     let crates: Vec<_> = text(&tree.stdout).lines().collect();
     assert!(crates.contains(&"disco_engine"), "{tree:?}");
@@ -102,4 +107,18 @@ fn a_program_without_the_feature_nodes_refuses_nodes_by_name() {
     }
     let output = program.cargo(&["run"], &[("DISCO_SESSION", "processes"), ("DISCO_WORKERS", "4")]);
     assert_eq!(text(&output.stdout), "[2, 3, 2, 3]\n", "{output:?}");
+}
+
+#[test]
+fn two_functions_of_one_name_are_a_start_error_that_names_both_places() {
+    let program = Program::generate("twice", "");
+    program.append("mod heads {\n    disco::register_function!(\"twice.share\", super::share);\n}\n");
+    let output = program.cargo(&["run"], &[("DISCO_SESSION", "threads")]);
+    let error = text(&output.stderr);
+    let start = "Error: two worker functions are registered as `twice.share`: in ";
+    assert!(error.starts_with(start) && error.ends_with("; give one of them another name\n"), "{output:?}");
+    for place in ["in twice at src/main.rs:11", "in twice::heads at src/main.rs:43"] {
+        assert!(error.contains(place), "{error}");
+    }
+    assert_eq!(output.status.code(), Some(1));
 }

@@ -136,16 +136,19 @@ pub(crate) fn long_tests() -> Vec<Step> {
             "test --quiet --package disco-channel --package disco-local --release --lib --target-dir target/loom",
         )
         .with("RUSTFLAGS", "--cfg loom"),
-        step("random sessions, for longer", "test --quiet --package disco-tests --test soak")
+        step("random sessions, for longer", "test --quiet --package disco-tests --test sessions soak::")
             .with("DISCO_SOAK_SECONDS", "600"),
         long("simulated trees of nodes, for longer", "test --quiet --package disco-engine --lib sim::tree::tests"),
-        long("random deaths and replacements, for longer", "test --quiet --package disco-tests --test replacement"),
+        long(
+            "random deaths and replacements, for longer",
+            "test --quiet --package disco-tests --test standard replacement::",
+        ),
         long(
             "training with lost workers, 200 times",
-            "test --quiet --package disco-tests --test digits lost_workers::",
+            "test --quiet --package disco-tests --test standard digits::lost_workers::",
         ),
-        long("traces of many commands", "test --quiet --package disco-tests --test kinds many_commands"),
-        long("many nodes that are processes", "test --quiet --package disco-tests --test nodes many_nodes"),
+        long("traces of many commands", "test --quiet --package disco-tests --test sessions many_commands"),
+        long("many nodes that are processes", "test --quiet --package disco-tests --test sessions many_nodes"),
         long("kernels on threads, for longer", "test --quiet --package disco-nccl --test kernels tsan::"),
         long(
             "attention kernels on threads, for longer",
@@ -159,7 +162,7 @@ pub(crate) fn long_tests() -> Vec<Step> {
             "server: clients, lost workers and a soak",
             "test --quiet --package disco-serve --test program -- clients:: mix:: soak::",
         ),
-        long("tasks of torchrun", "test --quiet --package disco-tests --test launchers torchrun::"),
+        long("tasks of torchrun", "test --quiet --package disco-tests --test sessions launchers::torchrun::"),
         long("ranks and tasks under Slurm", "test --quiet --package disco-runtime-cli --test mpi slurm::"),
         step(
             "example generate",
@@ -208,8 +211,12 @@ fn sanitized_tests() -> [Step; 4] {
         sanitized("vector products, address sanitizer", "--package disco-candle --lib", "products"),
         sanitized("conformance, address sanitizer", "--package disco-tests --test conformance", ""),
         // Memory that stuck peers may still access is leaked on purpose.
-        sanitized("processes, address sanitizer", "--package disco-tests --test processes", &but)
-            .with("ASAN_OPTIONS", "allocator_may_return_null=1:detect_leaks=0"),
+        sanitized(
+            "processes, address sanitizer",
+            "--package disco-tests --test sessions",
+            &format!("processes:: {but}"),
+        )
+        .with("ASAN_OPTIONS", "allocator_may_return_null=1:detect_leaks=0"),
     ]
 }
 

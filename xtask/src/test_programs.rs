@@ -18,25 +18,35 @@ use crate::features::ALL_FEATURES;
 use crate::table::{self, Row};
 use crate::time_limit::{self, Exit};
 
+/// Modules of test programs that run as if they were programs of their own. The program's other modules run together.
+const MODULES: [(&str, &[&str]); 2] = [
+    ("disco-tests test sessions", &["kinds", "launchers", "nodes", "processes", "soak", "subsets"]),
+    ("disco-tests test standard", &["failure", "replacement", "session", "template"]),
+];
+
 /// Programs that take longest and therefore start first.
-const FIRST: [&str; 4] =
-    ["disco-runtime-cli test gpus", "disco-tests test conformance", "disco-nccl test kernels", "disco-tests test soak"];
+const FIRST: [&str; 4] = [
+    "disco-runtime-cli test gpus",
+    "disco-tests test conformance",
+    "disco-nccl test kernels",
+    "disco-tests test sessions soak::",
+];
 
 /// Programs that run alone at the end: MPI libraries poll without pause while a rank waits.
 const ALONE: [&str; 1] = ["disco-runtime-cli test mpi"];
 
 /// Programs that wait for three quarters of their time or more. They run beside the others, the longest first.
 const WAITING: [&str; 10] = [
-    "disco-tests test processes",
+    "disco-tests test sessions processes::",
     "disco-tests test nccl",
-    "disco-tests test nodes",
+    "disco-tests test sessions nodes::",
     "disco-runtime-cli test nodes",
-    "disco-tests test subsets",
+    "disco-tests test sessions subsets::",
     "disco-runtime-cli test status",
-    "disco-tests test replacement",
+    "disco-tests test standard replacement::",
     "disco-conformance test doubles",
-    "disco-tests test failure",
-    "disco-tests test launchers",
+    "disco-tests test standard failure::",
+    "disco-tests test sessions launchers::",
 ];
 /// Number of [`WAITING`] programs that run at a time.
 const WAITING_SLOTS: usize = 2;
@@ -61,8 +71,10 @@ const PROGRESS_INTERVAL: Duration = Duration::from_secs(180);
 /// Lines of a failed program's output that are printed again at the end.
 const LAST_LINES: usize = 100;
 
-/// Programs that also run if only a package below theirs has changed: sessions from end to end, in seconds.
-pub(crate) const FROM_END_TO_END: [&str; 2] = ["failure", "session"];
+/// The program with sessions from end to end.
+pub(crate) const FROM_END_TO_END: &str = "standard";
+/// Its modules that also run if only a package below theirs has changed, in seconds.
+const SHORT: [&str; 2] = ["disco-tests test standard failure::", "disco-tests test standard session::"];
 
 /// Which test programs run: without options, all, and the examples.
 #[derive(Debug, Default, Args)]
@@ -92,9 +104,8 @@ impl Selection {
     }
 
     fn has(&self, program: &Program) -> bool {
-        let Built { kind, name, .. } = &program.built;
         let is_in = |packages: &[String]| packages.iter().any(|package| package == program.built.package_name());
-        let is_short = kind != "test" || FROM_END_TO_END.contains(&&**name);
+        let is_short = program.built.kind != "test" || program.is_one_of(&SHORT);
         self.is_everything() || is_in(&self.changed) || is_in(&self.above) && is_short
     }
 }
@@ -150,20 +161,33 @@ fn last_lines(output: &str) -> &str {
 /// A run of a program.
 struct Program {
     built: Built,
-    /// Arguments, separated by spaces.
-    args: &'static str,
+    /// Arguments, separated by spaces. Of a test program: the filter, if the program runs by module.
+    args: String,
+    /// Tests with one of these in their names do not run.
+    but: Vec<String>,
 }
 
+/// The runs of the test programs.
 fn tests(built: &[Built]) -> Vec<Program> {
-    let tests = built.iter().filter(|built| built.is_test);
-    tests.map(|built| Program { built: built.clone(), args: "--quiet" }).collect()
+    let mut programs = Vec::new();
+    for built in built.iter().filter(|built| built.is_test) {
+        let run = |args: &str, but| Program { built: built.clone(), args: args.to_owned(), but };
+        let all = run("", Vec::new());
+        let modules =
+            MODULES.iter().find(|(program, _)| *program == all.label()).map_or(&[][..], |(_, modules)| modules);
+        let modules: Vec<_> = modules.iter().map(|module| format!("{module}::")).collect();
+        programs.extend(modules.iter().map(|module| run(module, Vec::new())));
+        programs.push(Program { but: modules, ..all });
+    }
+    programs
 }
 
 /// The runs of the examples.
 fn examples(built: &[Built]) -> Result<Vec<Program>> {
-    let example = |(name, args): (&str, _)| {
+    let example = |(name, args): (&str, &str)| {
         let found = built.iter().find(|built| built.kind == "example" && !built.is_test && built.name == name);
-        Ok(Program { built: found.with_context(|| format!("cargo has not built the example {name}"))?.clone(), args })
+        let built = found.with_context(|| format!("cargo has not built the example {name}"))?.clone();
+        Ok(Program { built, args: args.to_owned(), but: Vec::new() })
     };
     EXAMPLES.into_iter().map(example).collect()
 }
@@ -247,11 +271,10 @@ impl Program {
         labels.contains(&&*self.label())
     }
 
-    /// Package, kind, name and arguments, such as `disco-tests test nodes`.
+    /// Package, kind, name and arguments, such as `disco-tests test sessions nodes::`.
     fn label(&self) -> String {
-        let Built { kind, name, is_test, .. } = &self.built;
-        let args = if *is_test { "" } else { self.args };
-        format!("{} {kind} {name} {args}", self.built.package_name()).trim_end().to_owned()
+        let Built { kind, name, .. } = &self.built;
+        format!("{} {kind} {name} {}", self.built.package_name(), self.args).trim_end().to_owned()
     }
 
     /// The file of the program's output. A pipe would stay open while an orphan of the program lives.
@@ -272,12 +295,53 @@ impl Program {
     fn command(&self) -> Command {
         let folder = &self.built.folder;
         let mut command = Command::new(&self.built.file);
-        command.args(self.args.split_whitespace()).current_dir(folder).env("CARGO_MANIFEST_DIR", folder);
+        command.args(self.args.split_whitespace()).args(self.built.is_test.then_some("--quiet"));
+        command.args(self.but.iter().flat_map(|name| ["--skip", name]));
+        command.current_dir(folder).env("CARGO_MANIFEST_DIR", folder);
         let label = self.label();
         let variables = VARIABLES.iter().filter(|(program, ..)| *program == label);
         // The user's number of tests at a time wins.
         let variables = variables.filter(|(_, name, _)| *name != THREADS || env::var_os(THREADS).is_none());
         variables.for_each(|(_, name, value)| _ = command.env(name, value));
         command
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::{Built, FIRST, MODULES, SHORT, WAITING, root, tests};
+
+    fn built(name: &str) -> Built {
+        let package = "file:///suite#disco-tests@0.1.0".to_owned();
+        let (kind, name) = ("test".to_owned(), name.to_owned());
+        Built { kind, name, package, folder: "testing/suite".into(), file: "sessions".into(), is_test: true }
+    }
+
+    #[test]
+    fn a_module_runs_as_a_program_and_the_others_run_without_it() {
+        let programs = tests(&[built("standard"), built("nccl")]);
+        let (last, others) = programs.split_last().unwrap();
+        assert_eq!((last.label().as_str(), last.but.len()), ("disco-tests test nccl", 0));
+        let (rest, modules) = others.split_last().unwrap();
+        assert_eq!(rest.label(), "disco-tests test standard");
+        let names: Vec<_> = modules.iter().map(|module| module.args.clone()).collect();
+        assert_eq!(rest.but, names);
+        assert_eq!(modules[0].label(), "disco-tests test standard failure::");
+    }
+
+    #[test]
+    fn each_name_of_a_module_is_in_its_program() {
+        for (program, modules) in MODULES {
+            let name = program.rsplit(' ').next().unwrap();
+            let source = fs::read_to_string(root().join(format!("testing/suite/{name}.rs"))).unwrap();
+            modules.iter().for_each(|name| assert!(source.contains(&format!("mod {name};")), "{program}: {name}"));
+        }
+        let runs = tests(&[built("sessions"), built("standard")]);
+        let named = FIRST.iter().chain(&WAITING).chain(&SHORT).filter(|label| label.ends_with("::"));
+        for label in named {
+            assert!(runs.iter().any(|run| run.label() == *label), "{label}");
+        }
     }
 }

@@ -12,9 +12,9 @@ use disco::{
 use disco_conformance::waiting::wait_until;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::functions::Death;
+use super::functions::Death;
+use super::{call, numbers};
 use crate::leftovers::Resources;
-use crate::{call, numbers};
 
 const WORKERS: u32 = 3;
 /// Elements of the tensors of collectives: 1 MiB.

@@ -6,7 +6,7 @@ use disco::{
 };
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::{call, numbers};
+use super::{call, numbers};
 
 const WORKER_0: WorkerId = WorkerId::new(0);
 

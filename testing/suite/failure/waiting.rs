@@ -8,9 +8,9 @@ use std::time::Duration;
 use disco::{Builder, DataPlane, Deadlines, Error, LaneSession, Session, SessionExt, Value, WorkerId, block_on};
 use disco_conformance::waiting::wait_until;
 
+use super::{text, threads};
 use crate::gate::Gate;
 use crate::with_session::with_session;
-use crate::{text, threads};
 
 fn short_deadlines() -> Deadlines {
     Deadlines::default().with_stall(Duration::from_millis(200)).with_close(Duration::from_millis(200))

@@ -3,10 +3,10 @@
 use disco::error::ErrorKind;
 use disco::{Error, Session as _, SessionExt as _, Value, WorkerId, block_on};
 
+use super::{Kind, builder, call};
 use crate::with_session::with_session;
-use crate::{Kind, builder, call};
 
-crate::tests![
+super::tests![
     get_all_returns_the_values_of_all_workers_in_order,
     get_all_returns_values_of_any_kind_and_size,
     get_all_returns_the_root_cause_after_a_failure,

@@ -11,11 +11,11 @@ use disco::{
 };
 use disco_conformance::waiting::{wait_for, wait_until_in_collective, wait_until_inside};
 
-use crate::marker::Marker;
+use super::marker::Marker;
+use super::{Kind, builder};
 use crate::with_session::with_session;
-use crate::{Kind, builder};
 
-crate::tests![
+super::tests![
     a_call_that_has_not_begun_is_left_out,
     a_function_that_asks_returns_its_result_and_breaks_nothing,
     a_collective_under_way_ends_and_the_session_goes_on,

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use disco::{Builder, DataPlane as _, Deadlines, Result, Session as _, SessionExt as _, WorkerId, block_on};
 
-use crate::{Kind, SOON, within};
+use super::{Kind, SOON, within};
 
-crate::tests!(
+super::tests!(
     limits_of_the_maximum_duration_never_expire,
     limits_of_zero_neither_panic_nor_hang,
     worlds_that_are_too_large_or_empty_are_rejected,

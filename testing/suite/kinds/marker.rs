@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use disco::LaneSession;
 use disco_conformance::waiting::wait_until;
 
-use crate::call;
+use super::call;
 
 /// A file that a worker creates when it enters a function.
 pub(crate) struct Marker(PathBuf);
@@ -33,17 +33,17 @@ impl Drop for Marker {
     }
 }
 
-/// Makes a worker stay inside `tests.stay` until the returned marker is dropped.
+/// Makes a worker stay inside `kinds.stay` until the returned marker is dropped.
 pub(crate) fn stay(session: &LaneSession, worker: i64) -> Marker {
     let marker = Marker::new();
-    call(session, "tests.stay", (worker, marker.path())).unwrap();
+    call(session, "kinds.stay", (worker, marker.path())).unwrap();
     marker.wait();
     marker
 }
 
-/// Makes a worker hang inside `tests.hang`.
+/// Makes a worker hang inside `kinds.hang`.
 pub(crate) fn hang(session: &LaneSession, worker: i64) {
     let marker = Marker::new();
-    call(session, "tests.hang", (worker, marker.path())).unwrap();
+    call(session, "kinds.hang", (worker, marker.path())).unwrap();
     marker.wait();
 }

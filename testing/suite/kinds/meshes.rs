@@ -8,10 +8,10 @@ use disco::{
     Scope, Session as _, SessionExt as _, Tensor, WorkerContext, block_on,
 };
 
-use crate::marker::stay;
-use crate::{Kind, builder, call};
+use super::marker::stay;
+use super::{Kind, builder, call};
 
-crate::tests![
+super::tests![
     a_mesh_that_does_not_fit_is_refused_with_sizes_that_would,
     before_init_ccl_there_is_no_communicator_along_an_axis,
     an_unknown_axis_or_a_text_that_is_no_mesh_is_an_error_of_the_worker_function,

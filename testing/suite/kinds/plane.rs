@@ -8,10 +8,10 @@ use disco::{
 use disco_conformance::waiting::wait_until_in_collective;
 use futures_lite::future;
 
-use crate::marker::stay;
-use crate::{Kind, builder};
+use super::marker::stay;
+use super::{Kind, builder};
 
-crate::tests![
+super::tests![
     rooted_collectives_take_any_root,
     v_collectives_take_counts_of_each_worker,
     a_barrier_waits_for_the_slowest_worker,

@@ -16,11 +16,11 @@ use disco::{
 use disco_conformance::waiting::{wait_until, wait_until_in_collective, wait_until_inside};
 use rustix::process::{Signal, getpid, kill_process};
 
-use crate::functions::wait_for_removal;
-use crate::marker::stay;
-use crate::{Kind, SOON, builder, call, within};
+use super::functions::wait_for_removal;
+use super::marker::stay;
+use super::{Kind, SOON, builder, call, within};
 
-crate::tests![
+super::tests![
     records_can_be_read_while_a_worker_hangs,
     a_timeline_has_each_command_of_every_worker,
     a_timeline_of_few_records_has_the_last_ones,
@@ -28,10 +28,10 @@ crate::tests![
     a_signal_dumps_the_records_of_workers_that_hang,
 ];
 
-crate::tests![tests_of_processes: a_worker_that_is_killed_during_a_collective_is_in_the_table_of_the_error];
+super::tests![tests_of_processes: a_worker_that_is_killed_during_a_collective_is_in_the_table_of_the_error];
 
 // For sessions whose workers share a machine.
-crate::tests![
+super::tests![
     tests_of_collectives:
     a_worker_that_does_not_call_a_collective_is_named_by_the_table_of_the_error,
     different_calls_of_a_collective_are_shown_by_the_table_of_the_error,
@@ -192,7 +192,7 @@ fn records_can_be_read_while_a_worker_hangs(kind: Kind) {
     assert_eq!(recordings.len(), 4);
     for (worker, recording) in recordings {
         let recording = recording.unwrap();
-        let inside = (worker.index() == 3).then_some("tests.stay");
+        let inside = (worker.index() == 3).then_some("kinds.stay");
         assert_eq!(recording.inside.as_deref(), inside, "{worker}");
         assert_eq!(recording.received - recording.finished, u64::from(inside.is_some()), "{worker}");
     }
@@ -373,7 +373,7 @@ fn a_signal_dumps_the_records_of_workers_that_hang(kind: Kind) {
     let Some(file) = env::var_os("DISCO_DUMP").map(PathBuf::from) else {
         let folder = tempfile::tempdir().unwrap();
         let mut alone = Command::new(env::current_exe().unwrap());
-        alone.arg("--exact").arg(format!("a_signal_dumps_the_records_of_workers_that_hang::{kind}"));
+        alone.arg("--exact").arg(format!("kinds::a_signal_dumps_the_records_of_workers_that_hang::{kind}"));
         let output = alone.env("DISCO_DUMP", folder.path().join("dump.json.gz")).output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout);
         assert!(
@@ -391,12 +391,12 @@ fn a_signal_dumps_the_records_of_workers_that_hang(kind: Kind) {
         call(&session, "records.sum_late", (NOBODY,)).unwrap();
     }
     let stays = stay(&session, 3);
-    wait_until_inside(&session, "tests.stay", [3]);
+    wait_until_inside(&session, "kinds.stay", [3]);
     let inside = |trace: &Trace| -> Vec<Option<String>> {
         let recordings = trace.workers.iter().map(|worker| worker.recording.as_ref().unwrap());
         recordings.map(|recording| recording.inside.as_deref().map(str::to_owned)).collect()
     };
-    let expected = [None, None, None, Some("tests.stay".to_owned())];
+    let expected = [None, None, None, Some("kinds.stay".to_owned())];
     // Each signal writes a file, the first ones perhaps before the workers are inside of their functions.
     let path = file.parent().unwrap().to_owned();
     let (trace, files) = within(SOON, "a dump", move || {

@@ -7,10 +7,10 @@ use disco::{DataPlane as _, Session as _, SessionExt as _, WorkerId, block_on};
 use disco_conformance::waiting::{wait_until_in_collective, wait_until_inside};
 use futures_lite::future;
 
+use super::{Kind, SOON, builder, call};
 use crate::with_session::with_session;
-use crate::{Kind, SOON, builder, call};
 
-crate::tests!(
+super::tests!(
     a_worker_that_missed_a_recovery_can_not_use_the_store_of_the_new_epoch,
     a_store_obtained_before_a_recovery_does_not_work_after_it,
     workers_reconnect_although_one_enters_the_failed_checked_collective_late,
@@ -75,7 +75,7 @@ fn workers_reconnect_although_one_enters_the_failed_checked_collective_late(kind
     with_session(builder(kind).check(true).connect_deadline(Duration::from_secs(4)), async |session| {
         session.init_ccl("local", &[]).await.unwrap();
         let file = tempfile::NamedTempFile::new().unwrap();
-        session.call_named("tests.late_sum", (0, 3, file.path().display().to_string())).await.unwrap();
+        session.call_named("kinds.late_sum", (0, 3, file.path().display().to_string())).await.unwrap();
         let error = session.sync_worker_0().await.unwrap_err().to_string();
         assert!(error.ends_with("): out of luck"), "{error}");
         let mut init = pin!(session.init_ccl("local", &[]));

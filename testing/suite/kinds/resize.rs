@@ -8,10 +8,10 @@ use disco::{
 };
 use futures_lite::future;
 
-use crate::marker::{Marker, stay};
-use crate::{Kind, SOON, builder, call, within};
+use super::marker::{Marker, stay};
+use super::{Kind, SOON, builder, call, within};
 
-crate::tests!(
+super::tests!(
     a_session_shrinks_and_grows,
     workers_that_leave_execute_the_commands_before,
     a_worker_that_hangs_can_not_be_made_to_leave,
@@ -80,7 +80,7 @@ fn a_worker_that_hangs_can_not_be_made_to_leave(kind: Kind) {
     let error = block_on(session.resize(2)).unwrap_err();
     let text = error.to_string();
     assert!(text.starts_with("resize: no end after 300ms: worker 3 does not answer: "), "{text}");
-    assert!(text.contains("inside `tests.stay`"), "{text}");
+    assert!(text.contains("inside `kinds.stay`"), "{text}");
     drop(inside);
     // Nothing has changed.
     block_on(async { while session.sync_all().await.is_err() {} });

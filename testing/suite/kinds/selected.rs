@@ -4,11 +4,11 @@ use disco::error::ErrorKind;
 use disco::{DRef, Error, Session as _, SessionExt as _, Tensor, Value, WorkerId, block_on};
 use disco_conformance::waiting::wait_until_inside;
 
-use crate::marker::Marker;
+use super::marker::Marker;
+use super::{Kind, builder};
 use crate::with_session::with_session;
-use crate::{Kind, builder};
 
-crate::tests![
+super::tests![
     only_the_selected_workers_execute_a_call_and_the_others_go_on,
     each_worker_gets_its_own_arguments,
     a_failure_of_a_selected_worker_names_it_and_the_function,
@@ -17,12 +17,12 @@ crate::tests![
 
 fn only_the_selected_workers_execute_a_call_and_the_others_go_on(kind: Kind) {
     with_session(builder(kind), async |session| {
-        let stay = session.function("tests.stay").await.unwrap();
+        let stay = session.function("kinds.stay").await.unwrap();
         let whoami = session.function("tests.whoami").await.unwrap();
         let marker = Marker::new();
         session.call_on([WorkerId::new(2)], &stay, (2, marker.path())).await.unwrap();
         marker.wait();
-        wait_until_inside(session, "tests.stay", [2]);
+        wait_until_inside(session, "kinds.stay", [2]);
         // The others are not kept waiting by worker 2.
         let who = session.call_on([3, 0], &whoami, ()).await.unwrap();
         assert_eq!(session.get_as::<i64>(&who, WorkerId::new(3)).await.unwrap(), 3);

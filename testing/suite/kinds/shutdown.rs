@@ -12,10 +12,10 @@ use disco_conformance::waiting::wait_until;
 use futures_lite::future;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::marker::{Marker, hang, stay};
-use crate::{Kind, SOON, builder, call, within};
+use super::marker::{Marker, hang, stay};
+use super::{Kind, SOON, builder, call, within};
 
-crate::tests!(
+super::tests!(
     waits_end_when_shutdown_gives_up_on_a_stuck_worker,
     a_shutdown_after_a_missed_call_deadline_ends_before_the_close_limit,
     waits_for_commands_that_a_shutdown_overtook_end_when_the_workers_have_left,
@@ -111,7 +111,7 @@ fn a_shutdown_after_a_missed_call_deadline_ends_before_the_close_limit(kind: Kin
     hang(&session, 3);
     let error = block_on(session.sync_all()).unwrap_err().to_string();
     assert!(error.starts_with("sync_all: no end after 500ms: worker 3 does not answer: "), "{error}");
-    assert!(error.ends_with(", inside `tests.hang`"), "{error}");
+    assert!(error.ends_with(", inside `kinds.hang`"), "{error}");
     let error = within(SOON, "shutdown", move || block_on(session.shutdown())).unwrap_err().to_string();
     assert!(error.starts_with("not stopped after 3s: worker 3 ("), "{error}");
 }
@@ -172,7 +172,7 @@ fn waits_for_a_worker_killed_during_a_shutdown_end(kind: Kind) {
         return;
     }
     let session = builder(kind).start().unwrap();
-    let pid = call(&session, "tests.pid", ()).unwrap();
+    let pid = call(&session, "kinds.pid", ()).unwrap();
     let Value::Int(pid) = block_on(session.get(&pid, WorkerId::new(3))).unwrap() else { panic!() };
     hang(&session, 3);
     let session = Arc::new(session);
@@ -243,7 +243,7 @@ fn looking_up_a_function_after_shutdown_is_an_error(kind: Kind) {
     block_on(async {
         session.function("tests.count").await.unwrap();
         session.shutdown().await.unwrap();
-        for name in ["tests.count", "tests.hang", "tests.absent"] {
+        for name in ["tests.count", "kinds.hang", "tests.absent"] {
             let error = session.function(name).await.unwrap_err().to_string();
             assert_eq!(error, "function lookup: the session is shut down");
         }

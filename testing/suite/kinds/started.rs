@@ -9,10 +9,10 @@ use disco::{
 };
 use disco_conformance::waiting::{wait_for, wait_until_in_collective};
 
-use crate::marker::Marker;
-use crate::{Kind, builder};
+use super::marker::Marker;
+use super::{Kind, builder};
 
-crate::tests![
+super::tests![
     a_started_operation_runs_beside_its_rank_and_claims_its_tensors,
     a_failure_ends_started_operations_whether_a_rank_waits_or_not,
     a_started_operation_ends_at_the_deadline_with_the_absent_ranks,

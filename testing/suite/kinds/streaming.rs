@@ -12,10 +12,10 @@ use disco::{
 use disco_conformance::waiting::wait_until_inside;
 use futures_lite::StreamExt as _;
 
+use super::{Kind, builder};
 use crate::with_session::with_session;
-use crate::{Kind, builder};
 
-crate::tests![
+super::tests![
     results_arrive_while_the_call_runs_in_the_order_of_each_worker,
     a_worker_waits_once_the_controller_has_left_16_results,
     a_failure_is_the_last_result,

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use disco::trace::Trace;
 use disco::{LaneSession, Session as _, SessionExt as _, SessionKind, block_on};
 
-use crate::records::commands;
-use crate::{Kind, SOON, builder, call, within};
+use super::records::commands;
+use super::{Kind, SOON, builder, call, within};
 
-crate::tests![
+super::tests![
     a_trace_file_has_the_timeline_and_an_unwritable_one_ends_no_program,
     two_sessions_at_once_write_a_trace_each,
     a_trace_of_many_commands_has_the_last_ones,

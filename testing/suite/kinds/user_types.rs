@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use disco::error::ErrorKind;
 use disco::{Error, Json, Session as _, SessionExt as _, WorkerId, block_on};
 
-use crate::functions::{Diverged, Layer};
-use crate::{Kind, builder, call};
+use super::functions::{Diverged, Layer};
+use super::{Kind, builder, call};
 
-crate::tests![
+super::tests![
     a_serde_value_makes_a_round_trip_to_all_workers,
     a_json_argument_of_the_wrong_type_names_worker_function_argument_and_reason,
     get_as_rejects_json_of_the_wrong_type,
@@ -41,7 +41,7 @@ fn a_json_argument_of_the_wrong_type_names_worker_function_argument_and_reason(k
     let error = block_on(session.sync_worker(WorkerId::new(3))).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Argument);
     let expected = "tests.widen (command 2, register 1): argument 1: expected \
-                    kinds::functions::Layer, got JSON that does not fit: missing field \
+                    sessions::kinds::functions::Layer, got JSON that does not fit: missing field \
                     `units` at line 1 column 16";
     let error = error.to_string();
     assert!(error.starts_with("worker ") && error.ends_with(expected), "{error}");

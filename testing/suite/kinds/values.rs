@@ -14,10 +14,10 @@ use disco_core::link::Shared;
 use disco_core::session::Deadlines;
 use disco_core::worker::{self, WorkerConfig};
 
+use super::{Kind, SOON, functions, within};
 use crate::with_session::with_session;
-use crate::{Kind, SOON, functions, within};
 
-crate::tests!(
+super::tests!(
     tensors_of_any_size_make_a_round_trip,
     tensors_of_every_dtype_make_a_round_trip,
     tensors_of_any_size_are_arguments_and_results,
@@ -189,7 +189,7 @@ fn set_gives_each_worker_its_own_weights(kind: Kind) {
             // The worker has its own copy.
             own.bytes_mut().unwrap().fill(0);
         }
-        let sum = session.call_named("tests.sum", (&weights,)).await.unwrap();
+        let sum = session.call_named("kinds.sum", (&weights,)).await.unwrap();
         for worker in session.world().workers() {
             let own = pattern(1000 + (200 << 10) * worker.index(), worker.index());
             let expected: i64 = own.bytes().unwrap().iter().map(|byte| i64::from(*byte)).sum();
@@ -234,7 +234,7 @@ fn a_value_above_the_limit_is_an_error_that_names_the_alternatives(kind: Kind) {
                 )
         );
         assert!(matches!(refused, Error::Invalid(_)));
-        let refused = session.call_named("tests.sum", (&above,)).await.unwrap_err().to_string();
+        let refused = session.call_named("kinds.sum", (&above,)).await.unwrap_err().to_string();
         assert_eq!(
             refused,
             "call: arguments of 102401 bytes can't go to another process, the limit is 102400 bytes for the values of one command; \
@@ -308,7 +308,7 @@ fn a_worker_that_dies_during_the_transfer_of_a_tensor_is_named(kind: Kind) {
             block_on(async {
                 let (handle, worker) = (integer(&session).await.unwrap(), last(&session));
                 // The worker takes no command after this call.
-                _ = session.call_named("tests.exit", (worker.index() as i64, 0.3)).await.unwrap();
+                _ = session.call_named("kinds.exit", (worker.index() as i64, 0.3)).await.unwrap();
                 let refused = session.set(&handle, worker, (&pattern(64 << 20, 1)).into()).await.unwrap_err();
                 // Fails if the loss is not known yet.
                 _ = session.shutdown().await;

@@ -4,11 +4,11 @@ use std::path::Path;
 
 use disco_conformance::waiting;
 
-use crate::one_machine::{job, srun, starter};
-use crate::several_machines::{self, TOKEN};
-use crate::{assert_others_are_silent, run, task, text, with};
+use super::one_machine::{job, srun, starter};
+use super::several_machines::{self, TOKEN};
+use super::{assert_others_are_silent, run, task, text, with};
 
-crate::tests!(
+super::tests!(
     "apart":
     tasks_exchange_tensors_in_each_of_two_sessions,
     tasks_of_srun_are_the_workers_after_worker_0,

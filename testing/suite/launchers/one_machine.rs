@@ -4,9 +4,9 @@ use std::io::{BufRead as _, BufReader};
 use std::process::{self, Child, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::{assert_others_are_silent, run, task, text, with};
+use super::{assert_others_are_silent, run, task, text, with};
 
-crate::tests!(
+super::tests!(
     "one_machine":
     tasks_of_torchrun_are_worker_processes,
     tasks_of_srun_are_worker_processes,

@@ -1,5 +1,6 @@
 //! The program that the tasks run.
 
+use std::env;
 use std::process::ExitCode;
 
 use disco::{
@@ -8,7 +9,9 @@ use disco::{
 };
 use rustix::process::{Signal, getpid, kill_process};
 
-disco::register_function!("tests.sum", sum);
+use super::PART;
+
+disco::register_function!("launchers.sum", sum);
 disco::register_function!("tests.name", name);
 disco::register_function!("tests.die", die);
 disco::register_function!("tests.process", process);
@@ -25,7 +28,7 @@ fn sum(ctx: &mut WorkerContext) -> disco::Result<f32> {
 
 /// Worker function: the worker and the launcher's number of its task.
 fn name(ctx: &mut WorkerContext) -> disco::Result<String> {
-    let task = ["RANK", "SLURM_PROCID"].into_iter().find_map(|name| std::env::var(name).ok());
+    let task = ["RANK", "SLURM_PROCID"].into_iter().find_map(|name| env::var(name).ok());
     Ok(format!("{} of {} in task {}", ctx.worker(), ctx.world().size(), task.unwrap_or_default()))
 }
 
@@ -55,10 +58,11 @@ fn lose_worker_0(ctx: &mut WorkerContext) -> disco::Result<()> {
     Ok(())
 }
 
-/// Runs a part of the program. An error is printed as programs print it.
-pub(crate) fn run(part: &str) -> ExitCode {
+/// Runs the part of the program that the environment names. An error is printed as programs print it.
+pub(crate) fn run() -> Option<ExitCode> {
+    let part = env::var(PART).ok()?;
     disco::init();
-    let ended = match part {
+    let ended = match part.as_str() {
         "names" => disco::from_env().and_then(names),
         "sum" => disco::from_env().and_then(sums),
         "sums of two sessions" => [(); 2].into_iter().try_for_each(|()| disco::from_env().and_then(sums)),
@@ -79,13 +83,13 @@ pub(crate) fn run(part: &str) -> ExitCode {
         "panic" => disco::from_env().map(|_session| panic!("on purpose")),
         other => Err(disco::Error::invalid(format!("no part {other}"))),
     };
-    match ended {
+    Some(match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             println!("error: {error}");
             ExitCode::FAILURE
         }
-    }
+    })
 }
 
 /// Calls a function; the session ends without a shutdown.
@@ -143,7 +147,7 @@ fn names(session: LaneSession) -> disco::Result<()> {
 fn sums(session: LaneSession) -> disco::Result<()> {
     block_on(async {
         session.init_ccl("local", &[]).await?;
-        let sums = session.call_named("tests.sum", ()).await?;
+        let sums = session.call_named("launchers.sum", ()).await?;
         println!("{:?}", session.get_all_as::<f32>(&sums).await?);
         session.shutdown().await
     })

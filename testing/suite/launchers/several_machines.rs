@@ -7,9 +7,9 @@ use std::sync::{LazyLock, Mutex};
 
 use disco_core::launcher::Place;
 
-use crate::{run, task, text, with};
+use super::{run, task, text, with};
 
-crate::tests!(
+super::tests!(
     "several_machines":
     tasks_of_srun_are_nodes,
     pods_of_a_leader_worker_set_are_nodes,

@@ -7,9 +7,9 @@ use std::process::{Child, Command, Stdio};
 
 use disco_conformance::{Fetched, Required};
 
-use crate::{PART, text};
+use super::{PART, text};
 
-crate::tests!(
+super::tests!(
     "torchrun":
     tasks_of_one_machine_are_worker_processes,
     tasks_of_two_machines_are_nodes,

@@ -1,7 +1,7 @@
-//! Runs tests in their own processes, and helpers of these tests.
+//! Runs tests in their own processes on the double, and helpers of these tests.
 
 use std::env;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use disco::function::FromArg;
@@ -9,10 +9,9 @@ use disco::{
     Builder, DType, DataPlane, IntoArgs, LaneSession, Placement, Reduction, Scope, Session, SessionExt as _, Tensor,
     WorkerContext, block_on,
 };
-use disco_conformance::{Required, waiting};
+use disco_conformance::Required;
 
-/// Time limit of a test process, which only a hang reaches.
-const TEST_TIMEOUT: Duration = Duration::from_secs(60);
+use crate::own_process;
 
 /// Where a test can run: on the double, or on both the double and a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,32 +44,15 @@ pub(crate) fn find_the_double(command: &mut Command) {
     }
 }
 
-/// Prints the skip messages in the output of a test process.
-pub(crate) fn repeat_skips(output: &str) {
-    // The harness may print the test's name before the message on the same line.
-    let skips = output.lines().filter_map(|line| line.find("skipped: ").map(|at| &line[at..]));
-    skips.for_each(|skip| println!("{skip}"));
-}
-
-/// Runs the ignored test `name` in a new process.
+/// Runs the ignored test `name` in a new process that loads the double.
 ///
 /// # Panics
 /// The test fails or does not end.
 pub(crate) fn run(name: &str, variables: &[(&str, &str)]) {
-    let mut command = Command::new(env::current_exe().unwrap());
-    command.args([name, "--exact", "--ignored", "--nocapture", "--test-threads=1"]);
-    find_the_double(&mut command);
-    command.envs(variables.iter().copied());
-    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let is_over = waiting::poll(TEST_TIMEOUT, || child.try_wait().unwrap()).is_some();
-    // Fails if the process has already ended.
-    _ = child.kill();
-    let output = child.wait_with_output().unwrap();
-    let [out, err] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text).into_owned());
-    assert!(is_over, "{name} does not end\n{out}\n{err}");
-    assert!(output.status.success(), "{}\n{out}\n{err}", output.status);
-    assert!(out.contains("1 passed") || out.contains("is over"), "{name} was not run\n{out}");
-    repeat_skips(&out);
+    own_process::run(name, |command| {
+        find_the_double(command);
+        command.envs(variables.iter().copied());
+    });
 }
 
 /// A folder with an NCCL that has no non-blocking communicators.

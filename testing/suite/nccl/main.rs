@@ -25,6 +25,8 @@ mod memory;
 mod one_device;
 mod order;
 mod overlap;
+#[path = "../own_process/mod.rs"]
+mod own_process;
 mod p2p;
 mod pinned;
 mod processes;

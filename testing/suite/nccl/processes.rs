@@ -14,7 +14,8 @@ use disco::nccl::disco_ccl::{self, Runtime};
 use disco::{DType, Device, DeviceApi as _, DeviceKind, Error, Op, Queue, Rank, Reduction, Store, Tensor};
 use disco_conformance::waiting;
 
-use crate::alone::{On, can_run, find_the_double, on_gpus, repeat_skips};
+use crate::alone::{On, can_run, find_the_double, on_gpus};
+use crate::own_process::repeat_skips;
 
 /// Time limit that only a hang reaches.
 const HANG_TIMEOUT: Duration = Duration::from_secs(60);

@@ -8,10 +8,10 @@ use disco::{DRef, DType, Deadlines, Error, LaneSession, Session, SessionExt, Ses
 use disco_conformance::waiting::wait_until;
 use futures_lite::future;
 
-use crate::link::{Proxy, behind};
-use crate::programs::{TEST_TIMEOUT, builder, complaint, end, node, with};
+use super::link::{Proxy, behind};
+use super::programs::{TEST_TIMEOUT, builder, complaint, end, node, with};
 
-crate::tests!(
+super::tests!(
     small_commands_overtake_a_large_set_to_the_same_node,
     small_commands_overtake_a_large_argument,
     a_dropped_large_set_is_cancelled_and_the_next_one_succeeds,
@@ -85,7 +85,7 @@ fn small_commands_overtake_a_large_argument() {
     let (session, proxy, node) = behind(builder(2, 2), |address| Proxy::throttled(address, SLOW_RATE));
     let tensor = large(3);
     let small = block_on(session.call_named("tests.length", ("four",))).unwrap();
-    let sum = block_on(session.function("tests.sum")).unwrap();
+    let sum = block_on(session.function("nodes.sum")).unwrap();
     block_on(session.sync_all()).unwrap();
     thread::scope(|scope| {
         let call = scope.spawn(|| block_on(session.call(&sum, (&tensor, &tensor.slice(0..1000).unwrap()))));
@@ -230,7 +230,7 @@ fn a_stalled_transfer_fails_with_the_number_of_bytes_sent() {
 
 fn a_large_argument_waits_for_a_full_lane() {
     let (session, proxy, node) = behind(builder(2, 1), Proxy::start);
-    let [length, sum] = ["tests.length", "tests.sum"].map(|name| block_on(session.function(name)).unwrap());
+    let [length, sum] = ["tests.length", "nodes.sum"].map(|name| block_on(session.function(name)).unwrap());
     // Worker 1 takes no other command until the file is removed.
     let file = tempfile::NamedTempFile::new().unwrap();
     block_on(session.call_named("tests.stay", (1, file.path().display().to_string()))).unwrap();
@@ -264,7 +264,7 @@ fn a_transfer_ends_with_the_lanes_of_before_a_resize() {
         (proxy, nodes)
     });
     let session = session.unwrap();
-    let sum = block_on(session.function("tests.sum")).unwrap();
+    let sum = block_on(session.function("nodes.sum")).unwrap();
     let (one, other) = (large(0), Tensor::from_slice(&[7u64], [1]).unwrap());
     let expected = one.to_vec::<u64>().unwrap().iter().sum::<u64>() + 7;
     thread::scope(|scope| {

@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use disco::{LaneSession, Session, SessionExt, block_on};
 
-use crate::link::{Attack, Proxy};
-use crate::programs::{TEST_TIMEOUT, builder, complaint, end, node, with};
+use super::link::{Attack, Proxy};
+use super::programs::{TEST_TIMEOUT, builder, complaint, end, node, with};
 
-crate::tests!(
+super::tests!(
     changed_bytes_to_the_controller_are_the_loss_of_the_node,
     changed_bytes_to_a_node_are_the_loss_of_the_controller,
     a_damaged_length_is_a_loss_after_the_silence_limit_although_bytes_come,

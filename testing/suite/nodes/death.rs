@@ -12,10 +12,10 @@ use disco::{
 use disco_conformance::waiting::wait_until_in_collective;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::first_line;
-use crate::programs::{self, HEARTBEAT, ask, builder, complaint, end, pair, wait_for_end_of};
+use super::first_line;
+use super::programs::{self, HEARTBEAT, ask, builder, complaint, end, pair, wait_for_end_of};
 
-crate::tests!(
+super::tests!(
     a_node_killed_inside_a_collective_is_lost_and_the_other_ranks_are_aborted,
     a_stopped_node_is_lost_after_the_silence_limit,
     a_worker_killed_on_a_node_is_lost_with_its_node_in_the_error,

@@ -12,9 +12,9 @@ use crate::workers::{hang, is_me};
 const LONG: Duration = Duration::from_secs(60);
 
 disco::register_function!("tests.parent", parent);
-disco::register_function!("tests.print", print);
+disco::register_function!("nodes.print", print);
 disco::register_function!("tests.paint", paint);
-disco::register_function!("tests.sum", sum);
+disco::register_function!("nodes.sum", sum);
 disco::register_function!("tests.stay", stay);
 disco::register_function!("tests.barriers", barriers);
 disco::register_function!("tests.barrier_after_abort", barrier_after_abort);

@@ -10,12 +10,12 @@ use disco_core::wire::{Join, Message, VERSION};
 use disco_engine::handshake::{ANSWER_BYTES, GREETING_BYTES, NodeHandshake, Request, Secret, VERDICT_BYTES};
 use disco_engine::noise::{MAX_PLAIN_BYTES, Opener, Sealer};
 
-use crate::link::Proxy;
-use crate::programs::{
+use super::link::Proxy;
+use super::programs::{
     HAS_JOINED, OTHER_TOKEN, TEST_TIMEOUT, TOKEN, ask, builder, complaint, end, node, read_until, with,
 };
 
-crate::tests!(
+super::tests!(
     a_wrong_token_is_rejected_with_the_reason_on_both_ends,
     a_replayed_handshake_is_rejected,
     a_reflected_handshake_is_rejected,

@@ -11,13 +11,13 @@ use disco::{
     Tensor, Value, WorkerId, block_on,
 };
 
-use crate::programs::{self, ask, builder, end, pair};
+use super::programs::{self, ask, builder, end, pair};
 use crate::terminal;
 use crate::with_session::with_session;
 use crate::workers;
 use crate::workers::{NOBODY, sorted_lines};
 
-crate::tests!(
+super::tests!(
     nodes_have_workers_that_are_processes_or_threads,
     values_of_all_sizes_make_a_round_trip_to_workers_of_nodes,
     set_on_one_worker_does_not_change_the_value_of_others,

@@ -14,11 +14,11 @@ use disco::{
 use disco_conformance::waiting;
 use rustix::net::sockopt::{set_socket_recv_buffer_size, set_socket_send_buffer_size};
 
-use crate::first_line;
-use crate::programs::{self, TEST_TIMEOUT, ask, builder, complaint, end, node, read_until, with};
+use super::first_line;
+use super::programs::{self, TEST_TIMEOUT, ask, builder, complaint, end, node, read_until, with};
 use crate::workers::NOBODY;
 
-crate::tests!(
+super::tests!(
     a_link_cut_during_a_command_is_the_loss_of_its_node,
     a_link_cut_within_a_frame_is_the_loss_of_its_node,
     a_link_cut_in_the_greeting_is_retried_and_after_the_verdict_fails_the_start,

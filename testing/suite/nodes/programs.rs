@@ -14,7 +14,7 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 use crate::with_session::with_session;
 
 /// Environment variable with the name of the program to run.
-const PROGRAM: &str = "DISCO_TEST_PROGRAM";
+const PROGRAM: &str = "DISCO_TEST_PROGRAM_OF_NODES";
 /// Name of the program of [`node_of`], before the number of workers.
 const NODE_OF: &str = "node-of-";
 
@@ -138,8 +138,8 @@ pub(crate) fn wait_for_end_of(pid: i64) {
 pub(crate) fn run() -> Option<ExitCode> {
     // Nodes and workers inherit the environment of their program, so they reach this function, too.
     match env::var(PROGRAM).ok()?.as_str() {
-        "printer" => printer("tests.print"),
-        "tree-printer" => print_on(Builder::nodes(4, 1).node_options(|nodes| nodes.fan_out = Some(1)), "tests.print"),
+        "printer" => printer("nodes.print"),
+        "tree-printer" => print_on(Builder::nodes(4, 1).node_options(|nodes| nodes.fan_out = Some(1)), "nodes.print"),
         "painter" => printer("tests.paint"),
         "controller" => controller(Builder::nodes(3, 2)),
         "tree-controller" => controller(Builder::nodes(3, 2).node_options(|nodes| nodes.fan_out = Some(1))),

@@ -9,11 +9,11 @@ use disco::{
 use disco_conformance::waiting::wait_until_in_collective;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::first_line;
-use crate::programs::{HEARTBEAT, ask, builder, node};
+use super::first_line;
+use super::programs::{HEARTBEAT, ask, builder, node};
 use crate::workers::{NOBODY, lost};
 
-crate::tests!(
+super::tests!(
     a_killed_node_is_replaced_by_a_node_with_its_number,
     a_node_that_relays_is_replaced_with_those_behind_it,
     a_node_behind_another_one_is_replaced_alone,
@@ -104,7 +104,7 @@ fn a_node_of_another_machine_can_replace_a_lost_one() {
     replace(&session, ask(&session, "tests.pid", 2), 2..4);
     block_on(session.shutdown()).unwrap();
     let nodes = std::mem::take(&mut *nodes.lock().unwrap());
-    let ends: Vec<_> = nodes.into_iter().map(|node| crate::programs::end(node).status.code()).collect();
+    let ends: Vec<_> = nodes.into_iter().map(|node| super::programs::end(node).status.code()).collect();
     assert_eq!(ends, [None, Some(0)]);
 }
 

@@ -10,10 +10,10 @@ use disco::{
 };
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::programs::{ask, builder, end, node, wait_for_end_of};
+use super::programs::{ask, builder, end, node, wait_for_end_of};
 use crate::workers::{NOBODY, lost};
 
-crate::tests!(
+super::tests!(
     lost_nodes_are_dropped_and_the_others_are_numbered_anew,
     nodes_at_the_end_leave_and_their_processes_end,
     nodes_join_at_the_end,

@@ -11,11 +11,11 @@ use disco::{
 };
 use disco_conformance::waiting::wait_until;
 
-use crate::programs::{HEARTBEAT, OTHER_TOKEN, ask, builder, complaint, end, node, node_of, read_until};
-use crate::replace::{kill, replace};
+use super::programs::{HEARTBEAT, OTHER_TOKEN, ask, builder, complaint, end, node, node_of, read_until};
+use super::replace::{kill, replace};
 use crate::workers::{NOBODY, lost, random};
 
-crate::tests!(
+super::tests!(
     a_spare_takes_the_place_of_a_lost_node_without_an_announcement,
     a_node_that_comes_late_takes_the_place_of_a_lost_one,
     a_node_that_tries_again_and_again_takes_the_place_of_a_lost_one,

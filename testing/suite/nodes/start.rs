@@ -13,9 +13,9 @@ use disco_channel::nodes::{Announcement, NodeProcess};
 use disco_core::wire::VERSION;
 use disco_engine::handshake::{ANSWER_BYTES, ControllerHandshake, VERDICT_BYTES};
 
-use crate::programs::{self, HAS_JOINED, TOKEN, ask, builder, command, complaint, end, node, pair, read_until, with};
+use super::programs::{self, HAS_JOINED, TOKEN, ask, builder, command, complaint, end, node, pair, read_until, with};
 
-crate::tests!(
+super::tests!(
     a_node_whose_starter_has_ended_waits_for_no_controller,
     listening_on_an_address_in_use_is_an_error_with_the_address_and_the_process,
     listening_on_a_name_or_address_that_is_not_this_machine_s_is_an_error_with_the_reason,

@@ -14,10 +14,10 @@ use disco_channel::threads::ThreadLane;
 use disco_conformance::waiting;
 use disco_core::{Channel, WorkerConfig, World, worker};
 
-use crate::programs::{OTHER_TOKEN, TEST_TIMEOUT, TOKEN, builder, end, node, with};
+use super::programs::{OTHER_TOKEN, TEST_TIMEOUT, TOKEN, builder, end, node, with};
 use crate::workers::NOBODY;
 
-crate::tests!(
+super::tests!(
     the_status_of_a_session_has_its_nodes_and_what_each_worker_is_inside,
     the_status_names_the_failure_and_the_lost_node,
     a_session_answers_while_it_waits_for_nodes,

@@ -20,11 +20,11 @@ use disco_core::wire::{Join, Message, Packet};
 use disco_engine::handshake::{GREETING_BYTES, NodeHandshake, Request, Secret, VERDICT_BYTES};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::first_line;
-use crate::programs::{HEARTBEAT, OTHER_TOKEN, TOKEN, ask, builder, command, end, node, wait_for_end_of, with};
+use super::first_line;
+use super::programs::{HEARTBEAT, OTHER_TOKEN, TOKEN, ask, builder, command, end, node, wait_for_end_of, with};
 use crate::workers::NOBODY;
 
-crate::tests!(
+super::tests!(
     commands_values_and_the_store_reach_all_nodes_of_a_tree,
     nodes_that_a_session_starts_form_a_tree_and_end_with_it,
     a_tree_forms_over_link_local_addresses,
@@ -86,7 +86,7 @@ fn commands_values_and_the_store_reach_all_nodes_of_a_tree() {
         assert_eq!(pids, nodes.iter().map(|node| i64::from(node.id())).collect::<Vec<_>>());
         block_on(async {
             let large = Tensor::from_slice(&vec![3_u64; 1 << 17], [1 << 17]).unwrap();
-            let sum = session.function("tests.sum").await.unwrap();
+            let sum = session.function("nodes.sum").await.unwrap();
             let sums = session.call(&sum, (large.clone(), large.clone())).await.unwrap();
             for worker in [1, 3, 7] {
                 let sum: u64 = session.get_as(&sums, WorkerId::new(worker)).await.unwrap();

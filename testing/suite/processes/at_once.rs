@@ -9,11 +9,11 @@ use disco::{
 };
 use disco_conformance::waiting::wait_until;
 
-use crate::first_line;
-use crate::replace::{accept, call, check_sums_anew, kill, lose};
+use super::first_line;
+use super::replace::{accept, call, check_sums_anew, kill, lose};
 use crate::workers::lost;
 
-crate::tests!(
+super::tests!(
     a_wait_ends_with_the_loss_and_the_next_one_finds_new_workers,
     a_loss_that_ends_no_wait_is_returned_once_by_the_next_method,
     new_workers_are_restored_before_the_next_method,

@@ -19,11 +19,11 @@ use disco_core::{
 };
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::functions::resident;
+use super::functions::resident;
+use super::{first_line, life, programs};
 use crate::workers::NOBODY;
-use crate::{first_line, life, programs};
 
-crate::tests!(
+super::tests!(
     a_killed_worker_is_lost_before_the_silence_limit,
     a_worker_killed_inside_a_function_is_lost_before_the_silence_limit,
     a_worker_killed_before_a_collective_is_lost_before_the_silence_limit,

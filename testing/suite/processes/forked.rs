@@ -13,9 +13,9 @@ use disco_channel::programs as answering;
 use disco_conformance::waiting::wait_for;
 use rustix::process::{Pid, WaitOptions, waitpid};
 
-use crate::programs;
+use super::programs;
 
-crate::tests!(
+super::tests!(
     "forked":
     a_child_that_drops_a_session_of_threads_leaves_the_workers_to_its_parent,
     a_child_that_drops_a_session_of_processes_leaves_the_workers_to_its_parent,

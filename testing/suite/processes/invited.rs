@@ -7,9 +7,9 @@ use std::time::Duration;
 use disco::{Builder, Error, LaneSession, Launch, Session, SessionExt, Value, WorkerId, block_on};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::programs;
+use super::programs;
 
-crate::tests!(
+super::tests!(
     a_process_with_an_invitation_serves_as_its_worker,
     an_invited_worker_that_dies_is_lost,
     an_invited_worker_that_is_stopped_is_lost_and_killed,

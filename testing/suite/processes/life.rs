@@ -8,12 +8,13 @@ use std::time::Duration;
 use disco::{Builder, DType, Session, SessionExt, Tensor, Value, WorkerId, block_on};
 use disco_conformance::waiting::poll;
 
+use super::programs;
+use crate::terminal;
 use crate::with_session::with_session;
 use crate::workers;
 use crate::workers::sorted_lines;
-use crate::{programs, terminal};
 
-crate::tests!(
+super::tests!(
     every_worker_except_worker_0_is_a_process,
     values_of_all_sizes_reach_workers_and_come_back,
     a_value_that_can_not_leave_its_process_is_an_error_and_the_session_continues,
@@ -104,7 +105,7 @@ fn tracing_events_of_workers_have_a_span_with_the_worker_id() {
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.success(), "{said}");
     for (prefix, worker) in [("", 0), ("[worker 1] ", 1), ("[worker 2] ", 2)] {
-        let event = format!("{prefix} INFO worker{{id={worker}}}: processes::functions: an event");
+        let event = format!("{prefix} INFO worker{{id={worker}}}: sessions::processes::functions: an event");
         assert!(said.lines().any(|line| line == event), "{event} is not in {said}");
     }
 }

@@ -6,7 +6,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::with_session::with_session;
 
-crate::tests!(
+super::tests!(
     a_program_matches_the_loss_of_a_killed_worker_and_starts_a_new_session,
     a_program_matches_the_kind_of_a_worker_s_error,
     the_kind_of_a_panic_is_panicked,

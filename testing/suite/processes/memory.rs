@@ -9,9 +9,9 @@ use disco::{
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::programs;
+use super::programs;
 
-crate::tests!(
+super::tests!(
     "memory":
     a_value_that_the_controller_can_not_map_is_an_error_and_no_loss,
     a_value_that_the_controller_can_not_copy_is_an_error_and_no_loss,

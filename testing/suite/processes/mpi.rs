@@ -4,9 +4,10 @@ use std::process::Command;
 
 use disco_conformance::Fetched;
 
-use crate::programs;
+use super::programs;
 
-crate::tests!(
+super::tests!(
+    "mpi":
     a_rank_killed_inside_a_collective_of_mpi_is_lost_with_its_signal,
     a_rank_stopped_inside_a_collective_of_mpi_is_lost_after_the_silence_limit,
     a_rank_that_exits_without_finalizing_is_lost_with_its_status,

@@ -11,10 +11,11 @@ use disco::{
 use disco_conformance::waiting;
 use rustix::process::{Pid, Signal, kill_process};
 
+use super::{first_line, programs};
 use crate::workers::NOBODY;
-use crate::{first_line, programs};
 
-crate::tests!(
+super::tests!(
+    "nccl":
     a_worker_killed_before_an_all_reduce_of_nccl_is_lost_with_its_signal,
     a_worker_killed_while_peers_wait_for_it_in_an_all_reduce_of_nccl_is_lost_with_its_signal,
     a_worker_killed_during_all_reduces_of_nccl_is_lost_with_its_signal,

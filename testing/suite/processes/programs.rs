@@ -51,7 +51,7 @@ pub(crate) fn run() -> Option<ExitCode> {
     // Workers inherit the environment of their program, so they reach this function, too.
     match env::var(PROGRAM).ok()?.as_str() {
         "controller" => controller(),
-        "forked" => crate::forked::run(),
+        "forked" => super::forked::run(),
         "few descriptors" => limited(Resource::Nofile, 24),
         "little memory" => limited(Resource::As, 2 << 30),
         "without init" => without_init(),
@@ -66,9 +66,9 @@ pub(crate) fn run() -> Option<ExitCode> {
         "invited" => invited(),
         "listener" => listener(),
         "mpi" => mpi(),
-        "nccl" => crate::nccl::run(),
-        "memory" => crate::memory::run(),
-        "spares" => crate::spares::run(),
+        "nccl" => super::nccl::run(),
+        "memory" => super::memory::run(),
+        "spares" => super::spares::run(),
         "printer" => printer("output"),
         "painter" => printer(ESCAPES),
         "noise" => noise(),

@@ -15,10 +15,10 @@ use disco_conformance::waiting::wait_until;
 use futures_lite::future;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::first_line;
+use super::first_line;
 use crate::workers::{lost, random};
 
-crate::tests!(
+super::tests!(
     a_killed_worker_is_replaced_and_the_others_keep_their_registers,
     random_workers_are_replaced_again_and_again,
     a_session_can_replace_lost_workers_when_it_recovers,

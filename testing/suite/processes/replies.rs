@@ -14,7 +14,7 @@ use disco_core::{
     worker::WorkerConfig,
 };
 
-crate::tests!(
+super::tests!(
     large_gets_at_once_return_all_values_and_the_worker_buffers_few_of_them,
     shutdown_during_large_gets_returns,
     a_lane_whose_inbox_accepts_no_large_replies_holds_them_back_and_delivers_small_ones,

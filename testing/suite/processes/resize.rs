@@ -14,11 +14,11 @@ use disco::{
 use disco_conformance::waiting;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::first_line;
-use crate::replace::{accept, call, check_sums, check_sums_anew, kill, lose, poll_and_drop, start};
+use super::first_line;
+use super::replace::{accept, call, check_sums, check_sums_anew, kill, lose, poll_and_drop, start};
 use crate::workers::{lost, random};
 
-crate::tests!(
+super::tests!(
     survivors_of_a_loss_are_numbered_anew_and_keep_their_registers,
     workers_at_the_end_leave_and_are_no_losses,
     new_workers_join_at_the_end,

@@ -10,12 +10,12 @@ use disco::{Builder, DataPlane, LaneSession, Launch, ReplacementPolicy, Session,
 use disco_conformance::waiting;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::death::is_alive;
-use crate::programs;
-use crate::replace::{call, check_sums_anew, kill, lose};
+use super::death::is_alive;
+use super::programs;
+use super::replace::{call, check_sums_anew, kill, lose};
 use crate::workers::lost;
 
-crate::tests!(
+super::tests!(
     a_spare_takes_the_place_of_a_lost_worker_and_another_one_starts,
     two_losses_at_once_take_one_spare_and_start_one_process,
     spares_that_are_killed_do_not_harm_the_session,

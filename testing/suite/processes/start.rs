@@ -15,10 +15,10 @@ use disco::{Builder, Invitation, Launch, Session, SessionExt, Value, WorkerId, b
 use disco_channel::processes;
 use disco_core::wire::VERSION;
 
-use crate::programs;
+use super::programs;
 use crate::with_session::with_session;
 
-crate::tests!(
+super::tests!(
     a_session_of_one_worker_starts_no_process,
     a_missing_worker_program_is_an_error_with_its_path,
     a_worker_program_that_is_not_executable_is_an_error_with_its_path,

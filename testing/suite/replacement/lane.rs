@@ -12,7 +12,7 @@ use disco_core::status::Status;
 use disco_core::worker::{self, WorkerConfig};
 use disco_core::{Channel, Error, Frame, Inbox, Result, WorkerId, WorkerRange};
 
-use crate::model::Random;
+use super::model::Random;
 
 /// Places that a session may use up.
 const PLACES: usize = 8192;

@@ -11,7 +11,7 @@ use disco_core::{
 };
 use futures_lite::future::{self, block_on};
 
-use crate::lane::{Fate, Mortal};
+use super::lane::{Fate, Mortal};
 
 disco_core::register_function!("replacement.add", add);
 disco_core::register_function!("replacement.seat", seat);

@@ -11,7 +11,7 @@ use disco_core::worker::WorkerConfig;
 use disco_core::{Channel, Result, WorkerContext, WorkerId, WorkerRange, World};
 use futures_lite::future::block_on;
 
-use crate::lane::{Fate, Mortal};
+use super::lane::{Fate, Mortal};
 
 disco_core::register_function!("replacement.stay", stay);
 

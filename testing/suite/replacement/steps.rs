@@ -11,7 +11,7 @@ use disco_core::session::{Deadlines, LaneSession, ReplacementPolicy, Session, Se
 use disco_core::{DRef, Error, Result, Value, WorkerId, WorkerRange, World};
 use futures_lite::future::block_on;
 
-use crate::puppets::{Stage, Strings};
+use super::puppets::{Stage, Strings};
 
 disco_core::register_function!("replacement.echo", echo);
 

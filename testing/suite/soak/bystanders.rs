@@ -6,10 +6,10 @@ use std::thread;
 
 use disco::{LaneSession, Session, SessionExt, WorkerId, block_on};
 
-use crate::content::Content;
-use crate::random::Random;
-use crate::user::Wrong;
-use crate::watch;
+use super::content::Content;
+use super::random::Random;
+use super::user::Wrong;
+use super::watch;
 
 /// Threads that repeatedly wait for replies. Each ends with its first error, or when told to.
 pub(crate) struct Bystanders {

@@ -6,9 +6,9 @@ use std::time::Duration;
 use disco::error::ErrorKind;
 use disco::{LaneSession, Session, SessionExt, Value, WorkerId, block_on};
 
-use crate::random::Random;
-use crate::user::{Wrong, words};
-use crate::watch;
+use super::random::Random;
+use super::user::{Wrong, words};
+use super::watch;
 
 /// Calls a function on some workers, each with its own arguments or all with the same.
 pub(crate) fn select(session: &LaneSession, random: &mut Random) -> Wrong<()> {

@@ -9,10 +9,10 @@ use disco::error::ErrorKind;
 use disco::{DRef, DataPlane as _, LaneSession, Session as _, SessionExt as _, WorkerId, block_on};
 use disco_conformance::Fetched;
 
-use crate::functions::Together;
-use crate::random::Random;
-use crate::user::{Wrong, words};
-use crate::watch;
+use super::functions::Together;
+use super::random::Random;
+use super::user::{Wrong, words};
+use super::watch;
 
 /// The library of the backend `mpi`, in sessions whose ranks are processes of their own.
 const MPICH: Fetched = Fetched::new("mpich-5.0.2/lib/libmpi.so.12");

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use disco::{LaneSession, Session, SessionKind, WorkerId, block_on};
 
-use crate::bystanders::Bystanders;
-use crate::random::Random;
-use crate::session::{Setup, go_on, use_together};
-use crate::user::Wrong;
-use crate::watch;
+use super::bystanders::Bystanders;
+use super::random::Random;
+use super::session::{Setup, go_on, use_together};
+use super::user::Wrong;
+use super::watch;
 
 /// Part of the error of a process of a node that is lost without its node.
 const NOT_WHOLE: &str = "only whole nodes";

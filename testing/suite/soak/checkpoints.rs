@@ -3,9 +3,9 @@
 use disco::checkpoint::{self, Folder, Layout};
 use disco::{DRef, LaneSession, Mesh, Scope, Session as _, block_on};
 
-use crate::random::Random;
-use crate::user::Wrong;
-use crate::watch;
+use super::random::Random;
+use super::user::Wrong;
+use super::watch;
 
 /// Saves a tensor, whose elements differ between the workers, and loads it. Some saves are abandoned first.
 pub(crate) fn through(session: &LaneSession, handle: &DRef, random: &mut Random) -> Wrong<DRef> {

@@ -3,8 +3,8 @@
 use disco::{DType, Json, Result, Tensor, Value};
 use serde::{Deserialize, Serialize};
 
-use crate::exchange;
-use crate::random::Random;
+use super::exchange;
+use super::random::Random;
 
 /// Sizes of values in bytes: small, around the limit of inline values, and above the capacity of a command ring or a
 /// socket buffer.

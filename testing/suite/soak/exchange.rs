@@ -3,7 +3,7 @@
 
 use disco::{DType, Mesh, Reduction, Result};
 
-use crate::random::Random;
+use super::random::Random;
 
 /// Element types of the soak. Their values fit in an `i64`; the conformance suite tests the other types.
 pub(crate) const DTYPES: [DType; 7] =

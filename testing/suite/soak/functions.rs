@@ -15,8 +15,8 @@ use disco_conformance::waiting;
 use rustix::process::{Signal, getpid, kill_process};
 use serde::{Deserialize, Serialize};
 
-use crate::content::{self, Content, Record};
-use crate::exchange::{self, Burst, Exchange, Kind, Memory, TURN, uneven, uneven_pair};
+use super::content::{self, Content, Record};
+use super::exchange::{self, Burst, Exchange, Kind, Memory, TURN, uneven, uneven_pair};
 
 disco::register_error!(Diverged);
 disco::register_function!("soak.hold", hold);

@@ -2,7 +2,7 @@
 
 use disco::{DType, Reduction};
 
-use crate::exchange::{self, Burst, EXACT, Exchange, Kind, TURN, uneven, uneven_pair};
+use super::exchange::{self, Burst, EXACT, Exchange, Kind, TURN, uneven, uneven_pair};
 
 /// The elements of one tensor on each worker.
 #[derive(Clone)]

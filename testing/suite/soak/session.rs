@@ -10,16 +10,16 @@ use disco::{
 };
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::bystanders::Bystanders;
-use crate::cancellations;
-use crate::changes::{CONSEQUENCES, follows_from_loss, replace, resize};
-use crate::functions::Diverged;
-use crate::library;
-use crate::random::Random;
-use crate::subsets;
-use crate::timelines::{self, Timelines};
-use crate::user::{User, Wrong};
-use crate::watch;
+use super::bystanders::Bystanders;
+use super::cancellations;
+use super::changes::{CONSEQUENCES, follows_from_loss, replace, resize};
+use super::functions::Diverged;
+use super::library;
+use super::random::Random;
+use super::subsets;
+use super::timelines::{self, Timelines};
+use super::user::{User, Wrong};
+use super::watch;
 
 /// Silence limit of sessions that stop a process.
 const SILENCE: Duration = Duration::from_secs(4);

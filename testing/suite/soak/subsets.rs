@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use disco::{DataPlane as _, LaneSession, Session as _, SessionExt as _, block_on};
 
-use crate::random::Random;
-use crate::user::{User, Wrong, poll, words};
-use crate::watch;
+use super::random::Random;
+use super::user::{User, Wrong, poll, words};
+use super::watch;
 
 /// Starts a subset of random workers in a random order, with communicators if `has_plane`.
 pub(crate) fn start(parent: &LaneSession, has_plane: bool, random: &mut Random) -> Wrong<Arc<LaneSession>> {

@@ -7,7 +7,7 @@ use disco::activity::{Record, RecordKind, Recording};
 use disco::{Builder, LaneSession, OpKind, Timeline, block_on};
 use disco_core::sync;
 
-use crate::user::Wrong;
+use super::user::Wrong;
 
 /// The timelines that a session has passed on.
 #[derive(Default)]

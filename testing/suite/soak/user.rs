@@ -11,14 +11,14 @@ use disco::{
     DRef, DataPlane, LaneSession, Rank, Reduction, Result, Session, SessionExt, Tensor, Value, WorkerId, block_on,
 };
 
-use crate::calls;
-use crate::checkpoints;
-use crate::exchange::{DTYPES, Exchange, Kind, Memory, REDUCTIONS, Scope, uneven, uneven_pair};
-use crate::library;
-use crate::model::Model;
-use crate::random::Random;
-use crate::values::Values;
-use crate::watch;
+use super::calls;
+use super::checkpoints;
+use super::exchange::{DTYPES, Exchange, Kind, Memory, REDUCTIONS, Scope, uneven, uneven_pair};
+use super::library;
+use super::model::Model;
+use super::random::Random;
+use super::values::Values;
+use super::watch;
 
 /// Numbers of elements of a new tensor, up to several staging pieces.
 const COUNTS: [usize; 8] = [1, 6, 12, 60, 300, 6_000, 36_000, 120_000];

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use disco::{DRef, Json, LaneSession, Result, Session, SessionExt, Value, WorkerId, block_on};
 
-use crate::content::{Content, Form, Record};
-use crate::random::Random;
-use crate::user::{Wrong, words};
-use crate::watch;
+use super::content::{Content, Form, Record};
+use super::random::Random;
+use super::user::{Wrong, words};
+use super::watch;
 
 /// Number of handles that a user keeps.
 const KEPT: usize = 3;

@@ -3,9 +3,9 @@
 use disco::{Error, Session, block_on};
 use disco_conformance::waiting::wait_until;
 
-use crate::{Door, Kind, answer, call, numbers, start};
+use super::{Door, Kind, answer, call, numbers, start};
 
-crate::tests!(
+super::tests!(
     the_shutdown_of_the_parent_first_shuts_its_subsets_down,
     the_drop_of_the_parent_ends_its_subsets,
     a_subset_is_dropped_without_shutdown,

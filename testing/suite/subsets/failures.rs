@@ -5,21 +5,21 @@ use std::time::Duration;
 use disco::{DataPlane, Deadlines, Error, Session, SessionExt, block_on};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::{Door, Kind, answer, builder, call, numbers, start, worker};
+use super::{Door, Kind, answer, builder, call, numbers, start, worker};
 
-crate::tests!(a_failure_and_a_panic_in_a_subset_fail_neither_the_parent_nor_other_subsets,);
+super::tests!(a_failure_and_a_panic_in_a_subset_fail_neither_the_parent_nor_other_subsets,);
 
 // For all kinds at the same time.
-crate::tests!(tests_that_wait:
+super::tests!(tests_that_wait:
     a_hanging_function_in_a_subset_is_left_behind_and_its_process_goes_on,
 );
 
-crate::tests!(tests_of_one_machine:
+super::tests!(tests_of_one_machine:
     a_failure_in_the_parent_does_not_fail_a_subset,
     a_subset_recovers_for_itself,
 );
 
-crate::tests!(tests_of_processes:
+super::tests!(tests_of_processes:
     a_killed_process_is_lost_to_the_sessions_with_a_worker_in_it,
     a_replaced_worker_of_the_parent_joins_new_subsets,
 );

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use disco::{Error, Session, block_on};
 use futures_lite::future::poll_once;
 
-use crate::{Door, Kind, answer, builder, call, start};
+use super::{Door, Kind, answer, builder, call, start};
 
-crate::tests!(
+super::tests!(
     wrong_workers_are_refused,
     a_subset_of_a_session_that_is_shut_down_is_refused,
     a_subset_whose_future_is_dropped_leaves_the_parent_alone,

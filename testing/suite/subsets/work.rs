@@ -2,9 +2,9 @@
 
 use disco::{DType, DataPlane, Error, LaneSession, Placement, Scope, Session, SessionExt, Tensor, block_on};
 
-use crate::{Door, Kind, answer, builder, call, numbers, start, worker};
+use super::{Door, Kind, answer, builder, call, numbers, start, worker};
 
-crate::tests!(
+super::tests!(
     workers_have_the_numbers_of_their_order_and_the_processes_of_the_parent_s_workers,
     disjoint_subsets_sum_at_once,
     overlapping_subsets_and_their_parent_sum_at_once,
@@ -13,7 +13,7 @@ crate::tests!(
     tensors_reach_and_leave_worker_0_of_a_subset_in_any_process,
     a_subset_of_a_subset_is_a_subset,
     handles_of_the_parent_are_refused,
-    controllers_tensors_are_scattered_and_gathered_in_a_subset_of_any_processes,
+    controllers_tensors_are_scattered_and_gathered_in_a_subset_of_any_kind,
     groups_of_a_subset_are_consecutive_workers,
 );
 
@@ -133,7 +133,7 @@ fn tensors_reach_and_leave_worker_0_of_a_subset_in_any_process(kind: Kind) {
     block_on(parent.shutdown()).unwrap();
 }
 
-fn controllers_tensors_are_scattered_and_gathered_in_a_subset_of_any_processes(kind: Kind) {
+fn controllers_tensors_are_scattered_and_gathered_in_a_subset_of_any_kind(kind: Kind) {
     let parent = start(kind);
     for workers in [vec![3, 1], vec![1, 0, 2], vec![0, 2]] {
         let subset = block_on(parent.subset(workers)).unwrap();

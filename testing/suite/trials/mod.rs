@@ -25,16 +25,16 @@ macro_rules! tests {
 }
 pub(crate) use tests;
 
-/// As [`tests!`], for tests that run once for each `Kind` of the program: `tests!(name, name)` defines the list `tests`, and
-/// `tests!(list: name, name)` another one.
+/// As [`tests!`], for tests that run once for each `Kind` of the module above: `tests!(name, name)` defines the list
+/// `tests`, and `tests!(list: name, name)` another one.
 macro_rules! tests_of_kinds {
     ($list:ident: $($name:ident),* $(,)?) => {
-        pub(crate) fn $list() -> crate::Tests {
-            vec![$((stringify!($name), $name as fn(crate::Kind))),*]
+        pub(crate) fn $list() -> super::Tests {
+            vec![$((stringify!($name), $name as fn(super::Kind))),*]
         }
     };
     ($($name:ident),* $(,)?) => {
-        crate::tests![tests: $($name),*];
+        super::tests![tests: $($name),*];
     };
 }
 pub(crate) use tests_of_kinds;

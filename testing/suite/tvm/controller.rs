@@ -10,9 +10,9 @@ use disco::{
 };
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::python;
+use super::python;
 
-crate::tests!(
+super::tests!(
     workers_of_tvm_return_values_of_every_kind,
     tensors_are_copied_to_and_from_workers_of_tvm,
     handles_are_arguments_and_freed_registers_are_reused_by_tvm,

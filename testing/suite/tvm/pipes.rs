@@ -12,7 +12,7 @@ use disco_channel::tvm::Endpoint;
 use disco_core::{Link, worker};
 use rustix::process::{Pid, Signal, kill_process};
 
-crate::tests!(
+super::tests!(
     values_of_every_kind_cross_a_lane_of_tvm_to_our_workers,
     a_failure_of_our_worker_crosses_a_lane_of_tvm,
     a_killed_worker_of_a_lane_of_tvm_is_lost_with_its_signal,

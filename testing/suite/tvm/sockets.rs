@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex};
 use disco::tvm::{self, Authentication, JoinOptions, NodeOptions, WorkerConfig};
 use disco::{Deadlines, Session, SessionExt, Tensor, Value, WorkerId, World, block_on};
 
-use crate::python;
+use super::python;
 
-crate::tests!(
+super::tests!(
     our_node_serves_tvm_s_controller,
     our_controller_commands_nodes_of_tvm,
     addresses_outside_of_the_loopback_need_the_flag,

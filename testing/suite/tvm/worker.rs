@@ -2,9 +2,9 @@
 
 use disco_conformance::waiting::wait_until;
 
-use crate::python;
+use super::python;
 
-crate::tests!(
+super::tests!(
     tvm_s_controller_gets_values_of_every_kind_from_our_workers,
     tvm_s_controller_copies_tensors_to_and_from_our_workers,
     a_failure_raises_in_tvm_s_controller_and_is_printed_with_worker_and_function,

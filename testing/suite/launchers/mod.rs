@@ -1,31 +1,24 @@
 //! Tasks of launchers without MPI: this program is executed as several tasks with the variables that a launcher sets.
 //! `disco-cli/tests/mpi` runs real launchers of MPI.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
-#![cfg(target_os = "linux")]
-
 mod apart;
 mod one_machine;
-mod program;
+pub(crate) mod program;
 mod several_machines;
 mod torchrun;
-#[path = "../trials/mod.rs"]
-mod trials;
 
 use std::env;
-use std::process::{Child, Command, ExitCode, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
-pub(crate) use trials::tests;
+use crate::modules::Module;
+pub(crate) use crate::trials::tests;
 
 /// Variable with the part of [`program`] that a task runs.
 const PART: &str = "DISCO_TESTS_PART";
 
-fn main() -> ExitCode {
-    if let Ok(part) = env::var(PART) {
-        return program::run(&part);
-    }
+pub(crate) fn module() -> Module {
     let tests = [apart::tests(), one_machine::tests(), several_machines::tests(), torchrun::tests()].concat();
-    trials::run_named(tests, None)
+    Module::new("launchers", None).tests(tests)
 }
 
 /// A task of this program, with the variables of a launcher.

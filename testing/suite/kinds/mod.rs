@@ -1,11 +1,6 @@
 //! Behavior common to all kinds of sessions: shutdown while threads wait, recovery while a worker is late, extreme
 //! limits, values of all workers, types of the program, collectives called by the controller. Each test runs once per
 //! kind.
-//!
-//! Tests execute this program again as workers and nodes.
-
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
-#![cfg(target_os = "linux")]
 
 mod all_workers;
 mod cancelled;
@@ -22,28 +17,23 @@ mod shutdown;
 mod started;
 mod streaming;
 mod trace_files;
-#[path = "../trials/mod.rs"]
-mod trials;
 mod user_types;
 mod values;
-#[path = "../with_session/mod.rs"]
-mod with_session;
 
 use std::fmt;
-use std::process::ExitCode;
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
 use disco::{Builder, DRef, IntoArgs, LaneSession, SessionExt as _, SessionKind, block_on};
-use libtest_mimic::Trial;
-pub(crate) use trials::tests_of_kinds as tests;
+
+use crate::modules::Module;
+pub(crate) use crate::trials::tests_of_kinds as tests;
 
 /// Limit for operations that end at once or after limits of about a second. The defects tested here took at least 15 s.
 const SOON: Duration = Duration::from_secs(12);
 
-fn main() -> ExitCode {
-    disco::init();
+pub(crate) fn module() -> Module {
     let tests = [
         all_workers::tests(),
         cancelled::tests(),
@@ -64,14 +54,15 @@ fn main() -> ExitCode {
     // Interleaves the modules, so that tests that compute run beside tests that wait.
     let most = tests.iter().map(Vec::len).max().unwrap_or(0);
     let tests = (0..most).flat_map(|at| tests.iter().filter_map(move |tests| tests.get(at)));
-    let mut trials: Vec<Trial> = tests.flat_map(|test| Kind::ALL.map(|kind| trial(test, kind))).collect();
+    let mut all: Vec<_> = tests.flat_map(|test| Kind::ALL.map(|kind| (*test, kind))).collect();
     let processes = [Kind::Processes, Kind::ProcessesApart];
-    let collectives = records::tests_of_collectives();
-    let kinds = processes.iter().chain([&Kind::Threads]);
-    trials.extend(kinds.flat_map(|kind| collectives.iter().map(|test| trial(test, *kind))));
-    trials.extend(records::tests_of_processes().iter().flat_map(|test| processes.map(|kind| trial(test, kind))));
+    let kinds = processes.into_iter().chain([Kind::Threads]);
+    all.extend(kinds.flat_map(|kind| records::tests_of_collectives().into_iter().map(move |test| (test, kind))));
+    all.extend(records::tests_of_processes().into_iter().flat_map(|test| processes.map(|kind| (test, kind))));
     // More threads than CPUs, because most tests wait.
-    trials::run(trials, Some(6))
+    all.into_iter().fold(Module::new("kinds", Some(6)), |module, ((name, test), kind)| {
+        module.test(&format!("{name}::{kind}"), move || test(kind))
+    })
 }
 
 /// Where the workers of a session run.
@@ -113,10 +104,6 @@ impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}", self.session(), if self.is_apart() { "-apart" } else { "" })
     }
-}
-
-fn trial(&(name, test): &(&'static str, fn(Kind)), kind: Kind) -> Trial {
-    trials::trial(format!("{name}::{kind}"), move || test(kind))
 }
 
 /// Tests by name; each runs once per kind of session.

@@ -1,9 +1,4 @@
 //! Sessions of processes: start, values, output, and the errors after the loss of a worker.
-//!
-//! Tests execute this program again as workers, and as other programs (see `programs`).
-
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
-#![cfg(target_os = "linux")]
 
 mod at_once;
 mod death;
@@ -15,30 +10,17 @@ mod matching;
 mod memory;
 mod mpi;
 mod nccl;
-mod programs;
+pub(crate) mod programs;
 mod replace;
 mod replies;
 mod resize;
 mod spares;
 mod start;
-#[path = "../terminal/mod.rs"]
-mod terminal;
-#[path = "../trials/mod.rs"]
-mod trials;
-#[path = "../with_session/mod.rs"]
-mod with_session;
-#[path = "../workers/mod.rs"]
-mod workers;
 
-use std::process::ExitCode;
+use crate::modules::Module;
+pub(crate) use crate::trials::tests;
 
-pub(crate) use trials::tests;
-
-fn main() -> ExitCode {
-    if let Some(code) = programs::run() {
-        return code;
-    }
-    disco::init();
+pub(crate) fn module() -> Module {
     let tests = [
         at_once::tests(),
         death::tests(),
@@ -56,7 +38,7 @@ fn main() -> ExitCode {
         nccl::tests(),
     ];
     // One test at a time, because tests count this process's children and descriptors.
-    trials::run_named(tests.into_iter().flatten(), Some(1))
+    Module::new("processes", Some(1)).tests(tests.into_iter().flatten())
 }
 
 /// The text of an error without the table of the workers' operations, which may follow.

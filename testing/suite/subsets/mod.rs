@@ -1,27 +1,20 @@
 //! Subsets: sessions of some workers of a session. Most tests run once for each kind of parent session.
-//!
-//! Tests execute this program again as workers.
-
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
-#![cfg(target_os = "linux")]
 
 mod ends;
 mod failures;
 mod functions;
 mod starts;
-#[path = "../trials/mod.rs"]
-mod trials;
 mod work;
 
 use std::fs;
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::thread;
 
 use disco::{Builder, DRef, IntoArgs, LaneSession, SessionExt as _, SessionKind, WorkerId, block_on};
-use libtest_mimic::Trial;
 use tempfile::TempDir;
-pub(crate) use trials::tests_of_kinds as tests;
+
+use crate::modules::Module;
+pub(crate) use crate::trials::tests_of_kinds as tests;
 
 /// The kind of a parent session, which has four workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,8 +31,7 @@ enum Kind {
 
 const ALL: [Kind; 5] = [Kind::Threads, Kind::Processes, Kind::Apart, Kind::Nodes, Kind::Tree];
 
-fn main() -> ExitCode {
-    disco::init();
+pub(crate) fn module() -> Module {
     let tests: [(&[Kind], Tests); 6] = [
         (&ALL, ends::tests()),
         (&ALL, failures::tests()),
@@ -48,20 +40,22 @@ fn main() -> ExitCode {
         (&ALL, failures::tests_of_one_machine()),
         (&[Kind::Processes, Kind::Apart, Kind::Tree], failures::tests_of_processes()),
     ];
-    let trials = tests
-        .iter()
-        .flat_map(|(kinds, tests)| tests.iter().flat_map(|test| kinds.iter().map(|kind| trial(test, *kind))));
-    let together = failures::tests_that_wait().into_iter().map(|(name, test)| {
-        trials::trial(name, move || {
+    // One test at a time, because a test counts this process's threads and descriptors.
+    let mut module = Module::new("subsets", Some(1));
+    for (kinds, tests) in tests {
+        for (name, test) in tests {
+            let of = |module: Module, kind: &Kind| {
+                let kind = *kind;
+                module.test(&format!("{name}::{kind:?}"), move || test(kind))
+            };
+            module = kinds.iter().fold(module, of);
+        }
+    }
+    failures::tests_that_wait().into_iter().fold(module, |module, (name, test)| {
+        module.test(name, move || {
             thread::scope(|scope| ALL.iter().for_each(|kind| _ = scope.spawn(move || test(*kind))));
         })
-    });
-    // One test at a time, because a test counts this process's threads and descriptors.
-    trials::run(trials.chain(together), Some(1))
-}
-
-fn trial(&(name, test): &(&'static str, fn(Kind)), kind: Kind) -> Trial {
-    trials::trial(format!("{name}::{kind:?}"), move || test(kind))
+    })
 }
 
 /// Tests by name.

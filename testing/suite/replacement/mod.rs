@@ -2,10 +2,8 @@
 //! a model of the registers.
 //!
 //! Workers are threads that end as if they were killed ([`lane`]): thousands of deaths a second, at every step of a
-//! replacement, also of new workers before they have joined. Real processes and nodes are replaced in the tests
-//! `processes`, `nodes` and `soak`.
-
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+//! replacement, also of new workers before they have joined. Real processes and nodes are replaced in the modules
+//! `processes`, `nodes` and `soak` of the program `sessions`.
 
 mod lane;
 mod model;

@@ -1,25 +1,15 @@
 //! Sessions whose worker 0 is a process of its own (`Builder::apart`): the end of each worker, worker 0 too. It leaves
 //! nothing behind.
-//!
-//! Tests execute this program again as workers and nodes.
-
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
-#![cfg(target_os = "linux")]
 
 mod functions;
 mod kills;
-#[path = "../leftovers/mod.rs"]
-mod leftovers;
-#[path = "../trials/mod.rs"]
-mod trials;
 mod worker_0;
-
-use std::process::ExitCode;
 
 use disco::{DRef, IntoArgs, LaneSession, SessionExt as _, block_on};
 
-fn main() -> ExitCode {
-    disco::init();
+use crate::modules::Module;
+
+pub(crate) fn module() -> Module {
     let tests: [(&str, fn()); 6] = [
         ("sessions_go_on_whichever_worker_dies_however", kills::any_worker_any_way),
         ("worker_0_is_lost_and_replaced_like_the_others", worker_0::is_lost_and_replaced),
@@ -29,7 +19,7 @@ fn main() -> ExitCode {
         ("sessions_of_threads_are_not_apart", worker_0::of_threads_is_refused),
     ];
     // One test at a time, because tests count this process's children and descriptors.
-    trials::run_named(tests, Some(1))
+    Module::new("apart", Some(1)).tests(tests)
 }
 
 /// Calls a function by name.

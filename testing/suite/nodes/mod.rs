@@ -1,9 +1,4 @@
 //! Sessions of nodes: start, handshake, and the errors after the loss of a node, a link or the controller.
-//!
-//! Tests execute this program again as nodes and workers, and as other programs (see `programs`).
-
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
-#![cfg(target_os = "linux")]
 
 mod ahead;
 mod attack;
@@ -13,31 +8,18 @@ mod functions;
 mod handshake;
 mod life;
 mod link;
-mod programs;
+pub(crate) mod programs;
 mod replace;
 mod resize;
 mod spares;
 mod start;
 mod status;
-#[path = "../terminal/mod.rs"]
-mod terminal;
 mod tree;
-#[path = "../trials/mod.rs"]
-mod trials;
-#[path = "../with_session/mod.rs"]
-mod with_session;
-#[path = "../workers/mod.rs"]
-mod workers;
 
-use std::process::ExitCode;
+use crate::modules::Module;
+pub(crate) use crate::trials::tests;
 
-pub(crate) use trials::tests;
-
-fn main() -> ExitCode {
-    if let Some(code) = programs::run() {
-        return code;
-    }
-    disco::init();
+pub(crate) fn module() -> Module {
     let tests = [
         life::tests(),
         start::tests(),
@@ -53,7 +35,7 @@ fn main() -> ExitCode {
         spares::tests(),
     ];
     // Few at a time: tests mostly wait, but under more load nodes would miss their deadlines.
-    trials::run_named(tests.into_iter().flatten(), Some(3))
+    Module::new("nodes", Some(3)).tests(tests.into_iter().flatten())
 }
 
 /// The text of an error without the table of the workers' operations, which may follow.

@@ -1,14 +1,8 @@
 //! Failures in sessions of threads, and the error texts that users see.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
-
 mod errors;
 mod functions;
-#[path = "../gate/mod.rs"]
-mod gate;
 mod waiting;
-#[path = "../with_session/mod.rs"]
-mod with_session;
 
 use disco::{Builder, LaneSession, Session, SessionExt};
 

@@ -11,9 +11,6 @@
 //! `DISCO_SOAK_SECONDS` sets the duration (default 15) and `DISCO_SEED` the seed of the first session; each later
 //! session increments the seed. A failure prints the seed of its session, which repeats its setup and its steps.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
-#![cfg(target_os = "linux")]
-
 mod bystanders;
 mod calls;
 mod cancellations;
@@ -22,8 +19,6 @@ mod checkpoints;
 mod content;
 mod exchange;
 mod functions;
-#[path = "../leftovers/mod.rs"]
-mod leftovers;
 mod library;
 mod model;
 mod random;
@@ -34,39 +29,39 @@ mod user;
 mod values;
 mod watch;
 
-use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant, SystemTime};
 use std::{env, panic};
 
 use disco::SessionKind;
-use libtest_mimic::{Arguments, Failed, Trial};
+use random::Random;
+use session::Setup;
 
 use crate::leftovers::Resources;
-use crate::random::Random;
-use crate::session::Setup;
+use crate::modules::Module;
 
 /// Number of sessions before resident memory is first measured.
 const WARM_UP: u64 = 6;
 /// Allowed growth of resident memory after the warm-up, in bytes: allocators keep small blocks.
 const RESIDENT_GROWTH_LIMIT: usize = 32 << 20;
+/// Variable that makes this program run the sessions.
+const PROGRAM: &str = "DISCO_TEST_SOAK";
 /// Variable and value that make glibc's allocator return freed blocks of at least this size to the system, so that
 /// resident memory shows leaks.
 const MMAP_THRESHOLD: (&str, &str) = ("MALLOC_MMAP_THRESHOLD_", "131072");
 
-fn main() -> ExitCode {
-    // The allocator reads the variable at program start.
-    if env::var_os(MMAP_THRESHOLD.0).is_none() {
-        let mut again = Command::new(env::current_exe().expect("a path"));
-        panic!(
-            "{}",
-            again
-                .args(env::args_os().skip(1))
-                .env(MMAP_THRESHOLD.0, MMAP_THRESHOLD.1)
-                .envs(cancellations::mpi())
-                .exec()
-        );
-    }
+pub(crate) fn module() -> Module {
+    Module::new("soak", None).test("random_sessions_give_the_results_and_errors_of_plain_loops", || {
+        let mut alone = Command::new(env::current_exe().unwrap());
+        // The allocator reads its variable at program start.
+        alone.env(PROGRAM, "1").env(MMAP_THRESHOLD.0, MMAP_THRESHOLD.1).envs(cancellations::mpi());
+        assert!(alone.status().unwrap().success());
+    })
+}
+
+/// Runs the sessions, if this program was started for them.
+pub(crate) fn run() -> Option<ExitCode> {
+    env::var_os(PROGRAM)?;
     // Worker functions panic on purpose.
     panic::set_hook(Box::new(|info| {
         if !info.to_string().contains("on purpose") {
@@ -74,9 +69,13 @@ fn main() -> ExitCode {
         }
     }));
     disco::init();
-    let trial =
-        Trial::test("random_sessions_give_the_results_and_errors_of_plain_loops", || soak().map_err(Failed::from));
-    libtest_mimic::run(&Arguments::from_args(), vec![trial]).exit_code()
+    Some(soak().map_or_else(
+        |why| {
+            println!("{why}");
+            ExitCode::FAILURE
+        },
+        |()| ExitCode::SUCCESS,
+    ))
 }
 
 fn soak() -> user::Wrong<()> {
@@ -95,7 +94,8 @@ fn soak() -> user::Wrong<()> {
             warm = watch::resident();
         }
         let seed = first.wrapping_add(sessions);
-        run(seed).map_err(|why| format!("{why}\n{}replay: DISCO_SEED={seed} DISCO_SOAK_SECONDS=0", watch::report()))?;
+        run_one(seed)
+            .map_err(|why| format!("{why}\n{}replay: DISCO_SEED={seed} DISCO_SOAK_SECONDS=0", watch::report()))?;
         sessions += 1;
     }
     library::remove();
@@ -110,7 +110,7 @@ fn soak() -> user::Wrong<()> {
     Ok(())
 }
 
-fn run(seed: u64) -> user::Wrong<()> {
+fn run_one(seed: u64) -> user::Wrong<()> {
     let mut random = Random::new(seed);
     let kinds = [SessionKind::Threads, SessionKind::Processes, SessionKind::Nodes];
     let setup = Setup::new(random.pick(&kinds), &mut random);
