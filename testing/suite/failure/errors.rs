@@ -3,8 +3,11 @@
 use std::time::Duration;
 
 use disco::{
-    Builder, DType, DataPlane, Placement, Reduction, Scope, Session, SessionExt, Tensor, Value, WorkerId, block_on,
+    Builder, DType, DataPlane, LaneSession, Placement, Reduction, Scope, Session, SessionExt, Tensor, Value, WorkerId,
+    block_on,
 };
+use disco_conformance::waiting::wait_until;
+use disco_core::status::WorkerStatus;
 
 use super::{call_and_sync, text, threads};
 use crate::gate::Gate;
@@ -136,11 +139,22 @@ fn the_collective_deadline_names_a_rank_that_never_entered() {
     }
 }
 
+/// Calls a function in which one worker fails once the others wait in a barrier or have left it. Returns the text of the error.
+async fn fail_beside_barrier(session: &LaneSession, function: &str, worker: usize) -> String {
+    session.init_ccl("local", &[]).await.unwrap();
+    let gate = Gate::new();
+    session.call_named(function, (worker, gate.id())).await.unwrap();
+    let commands = session.status().commands;
+    let waits = |it: &WorkerStatus| it.operation.is_some() || it.finished >= commands;
+    wait_until("the barrier", || session.status().workers.iter().all(|it| it.worker == worker || waits(it)));
+    gate.open();
+    text(session.sync_all().await)
+}
+
 #[test]
 fn peers_of_a_failed_rank_are_aborted_and_sync_all_reports_the_root_cause() {
     with_session(Builder::threads(4), async |session| {
-        session.init_ccl("local", &[]).await.unwrap();
-        let error = call_and_sync(session, "tests.fail_beside_barrier", 2).await;
+        let error = fail_beside_barrier(session, "tests.fail_beside_barrier", 2).await;
         assert!(error.starts_with("worker 2: tests.fail_beside_barrier (command "), "{error}");
         assert!(error.ends_with("): out of memory"), "{error}");
         for worker in 0..4 {
@@ -153,8 +167,7 @@ fn peers_of_a_failed_rank_are_aborted_and_sync_all_reports_the_root_cause() {
 #[test]
 fn a_communicator_that_a_failing_function_drops_is_not_the_root_cause() {
     with_session(Builder::threads(3), async |session| {
-        session.init_ccl("local", &[]).await.unwrap();
-        let error = call_and_sync(session, "tests.fail_after_a_drop", 1).await;
+        let error = fail_beside_barrier(session, "tests.fail_after_a_drop", 1).await;
         assert!(error.starts_with("worker 1: tests.fail_after_a_drop (command "), "{error}");
         assert!(error.ends_with("): out of memory"), "{error}");
     });
@@ -165,7 +178,7 @@ fn init_ccl_makes_a_failed_session_usable_again() {
     with_session(Builder::threads(3), async |session| {
         session.init_ccl("local", &[]).await.unwrap();
         let before = session.empty(DType::I64, [2], Placement::All).await.unwrap();
-        call_and_sync(session, "tests.fail_beside_barrier", 0).await;
+        fail_beside_barrier(session, "tests.fail_beside_barrier", 0).await;
         assert!(session.empty(DType::I64, [2], Placement::All).await.is_err());
         session.init_ccl("local", &[]).await.unwrap();
         session.broadcast(&Tensor::from_slice(&[5i64, 7], [2]).unwrap(), &before).await.unwrap();

@@ -54,27 +54,27 @@ fn fail_in_turn(ctx: &mut WorkerContext) -> disco::Result<()> {
     Err(Error::Invalid("no luck".into()))
 }
 
-/// Fails when the other workers have had time to enter a barrier. They can't say that they are in it.
-fn fail_late() -> disco::Result<()> {
-    std::thread::sleep(Duration::from_millis(50));
+/// Fails when the gate opens.
+fn fail_late(gate: u64) -> disco::Result<()> {
+    Gate::find(gate).wait();
     Err(Error::Invalid("out of memory".into()))
 }
 
-/// Fails on one worker, while the others wait in a barrier.
-fn fail_beside_barrier(ctx: &mut WorkerContext, worker: u32) -> disco::Result<()> {
+/// Fails on one worker when the gate opens, while the others wait in a barrier.
+fn fail_beside_barrier(ctx: &mut WorkerContext, worker: u32, gate: u64) -> disco::Result<()> {
     if ctx.worker() == worker.into() {
-        return fail_late();
+        return fail_late(gate);
     }
     ctx.comm()?.barrier()
 }
 
 /// As `fail_beside_barrier`, in a communicator of the function's own: the worker drops it before it fails.
-fn fail_after_a_drop(ctx: &mut WorkerContext, worker: u32) -> disco::Result<()> {
+fn fail_after_a_drop(ctx: &mut WorkerContext, worker: u32, gate: u64) -> disco::Result<()> {
     let own = ctx.comm()?.split(Some(0), 0)?;
     let mut own = own.ok_or_else(|| Error::Invalid("no communicator".into()))?;
     if ctx.worker() == worker.into() {
         drop(own);
-        return fail_late();
+        return fail_late(gate);
     }
     own.barrier()
 }

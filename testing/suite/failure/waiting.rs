@@ -1,5 +1,6 @@
 //! Stuck and late workers, deadlines of waits, and concurrent callers.
 
+use std::io::{BufRead as _, BufReader};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -195,47 +196,51 @@ fn a_call_past_its_deadline_names_worker_and_function() {
     );
 }
 
-/// Runs `work` and returns the `tracing` log of this thread.
-fn logged(work: impl FnOnce()) -> String {
+/// Runs `work` and returns the `tracing` log of this thread. Each line is also given to `on_line` on another thread.
+fn logged(work: impl FnOnce(), mut on_line: impl FnMut(&str) + Send) -> String {
     let (read, write) = std::io::pipe().unwrap();
     let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || write.try_clone().unwrap());
-    tracing::subscriber::with_default(subscriber.finish(), work);
-    std::io::read_to_string(read).unwrap()
+    std::thread::scope(|scope| {
+        let lines = BufReader::new(read).lines().map(|line| line.unwrap() + "\n");
+        let log = scope.spawn(move || lines.inspect(|line| on_line(line)).collect());
+        tracing::subscriber::with_default(subscriber.finish(), work);
+        log.join().unwrap()
+    })
 }
 
 #[test]
 fn a_wait_without_a_limit_logs_a_warning_with_the_worker_and_its_function() {
     let deadlines = Deadlines::default().with_warn(Duration::from_millis(200));
     let session = Builder::threads(3).deadlines(deadlines).start().unwrap();
-    let log = logged(|| {
+    let gate = Gate::new();
+    let work = || {
         block_on(async {
-            let gate = Gate::new();
             session.init_ccl("local", &[]).await.unwrap();
             let wait = session.function("tests.wait_at_barrier").await.unwrap();
             session.call(&wait, (2, gate.id())).await.unwrap();
-            std::thread::scope(|scope| {
-                scope.spawn(|| {
-                    // The warnings of the wait are due each 200 ms.
-                    std::thread::sleep(Duration::from_millis(900));
-                    gate.open();
-                });
-                // Worker 0 waits for worker 2.
-                block_on(session.sync_worker_0()).unwrap();
-            });
+            // Worker 0 waits for worker 2.
+            session.sync_worker_0().await.unwrap();
             session.shutdown().await.unwrap();
         });
+    };
+    let mut warnings = 0;
+    let log = logged(work, |line| {
+        warnings += usize::from(line.contains("sync_worker has waited "));
+        if warnings == 2 {
+            gate.open();
+        }
     });
     let warning = "sync_worker has waited 200ms for worker 2 inside `tests.wait_at_barrier` for 200ms; no limit for calls (`Deadlines::call`) is \
                    set, so that the wait has no limit\n";
     assert!(log.contains("WARN") && log.contains(warning), "{log}");
-    assert!(log.matches("sync_worker has waited ").count() >= 2 && !log.contains("worker 0 inside"), "{log}");
+    assert!(!log.contains("worker 0 inside"), "{log}");
 }
 
 #[test]
 fn a_warning_about_a_worker_in_a_collective_names_the_worker_that_it_waits_for() {
     let session =
         Builder::threads(3).deadlines(Deadlines::default().with_call(Duration::from_millis(300))).start().unwrap();
-    let log = logged(|| {
+    let work = || {
         block_on(async {
             let gate = Gate::new();
             session.init_ccl("local", &[]).await.unwrap();
@@ -254,7 +259,8 @@ fn a_warning_about_a_worker_in_a_collective_names_the_worker_that_it_waits_for()
             assert!(start.elapsed() < Duration::from_secs(10), "after {:?}", start.elapsed());
             gate.open();
         });
-    });
+    };
+    let log = logged(work, |_| {});
     let warning = "shutdown has waited 2s for worker 2 (finished command 4, in command 5, inside `tests.wait_at_barrier`); \
                    it gives up after 3s (`Deadlines::close`)\n";
     assert!(log.contains(warning), "{log}");
