@@ -1,7 +1,7 @@
 //! Calls that the controller cancels: before they begin, between their steps, inside collectives, at deadlines.
 
 use std::path::Path;
-use std::thread::{self, sleep};
+use std::thread;
 use std::time::Duration;
 
 use disco::error::ErrorKind;
@@ -85,7 +85,7 @@ fn start_and_go(ctx: &mut WorkerContext) -> Result<()> {
 /// The workers from `first` on sleep.
 fn nap_of(ctx: &mut WorkerContext, first: u32, time: f64) -> Result<()> {
     if ctx.worker() >= WorkerId::new(first) {
-        sleep(Duration::from_secs_f64(time));
+        thread::sleep(Duration::from_secs_f64(time));
     }
     Ok(())
 }
@@ -311,7 +311,7 @@ async fn cancel_at_moments(session: &LaneSession) {
         session.call_named("tests.nap_of", (1, 0.002)).await.unwrap();
         let call = session.call_named("tests.sum_of", (1000, elements)).await.unwrap();
         let next = session.call_named("tests.sum_of", (1, elements)).await.unwrap();
-        sleep(Duration::from_micros(1700 + u64::from(round) * 40));
+        thread::sleep(Duration::from_micros(1700 + u64::from(round) * 40));
         session.cancel(&call, "not needed").unwrap();
         match session.get_all_as::<i64>(&next).await {
             Ok(sums) => assert_eq!(sums, [4; 4], "round {round}"),

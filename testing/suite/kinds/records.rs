@@ -13,7 +13,7 @@ use disco::{
     CommunicatorExt as _, DType, DataPlane as _, Error, LaneSession, Rank, Reduction, Result, Session as _, Tensor,
     Timeline, WorkerContext, block_on,
 };
-use disco_conformance::waiting::{wait_until, wait_until_in_collective, wait_until_inside};
+use disco_conformance::waiting::{poll, wait_until, wait_until_in_collective, wait_until_inside};
 use rustix::process::{Signal, getpid, kill_process};
 
 use super::functions::wait_for_removal;
@@ -242,11 +242,15 @@ fn a_timeline_has_each_command_of_every_worker(kind: Kind) {
 }
 
 fn a_timeline_has_the_counters_of_the_session(kind: Kind) {
-    // The counters are sampled at a command, at most once in 10 ms: at the second sync.
+    // The counters are sampled at a command, at most once in 10 ms: at the last sync at the latest.
     let sample = |session: &LaneSession| {
         sync(session).unwrap();
-        thread::sleep(Duration::from_millis(20));
-        sync(session).unwrap();
+        let start = Instant::now();
+        wait_until("a sample", || {
+            let is_last = start.elapsed() > Duration::from_millis(10);
+            sync(session).unwrap();
+            is_last
+        });
     };
     let timeline = timeline(kind, 4096, move |session| {
         let kept: Vec<_> = (0..20).map(|_| call(&session, "records.work", (0.0,)).unwrap()).collect();
@@ -402,13 +406,14 @@ fn a_signal_dumps_the_records_of_workers_that_hang(kind: Kind) {
     let (trace, files) = within(SOON, "a dump", move || {
         loop {
             kill_process(getpid(), Signal::USR1).unwrap();
-            // The file has no event, and another signal makes another file.
-            thread::sleep(Duration::from_millis(100));
-            let files: Vec<PathBuf> = path.read_dir().unwrap().map(|file| file.unwrap().path()).collect();
-            let traces = files.iter().filter_map(|path| Trace::read(path).ok()).filter(|it| it.missing.is_empty());
-            let found = traces.into_iter().find(|trace| inside(trace) == expected);
-            if let Some(trace) = found.filter(|_| files.len() > 1) {
-                return (trace, files);
+            let found = poll(Duration::from_millis(100), || {
+                let files: Vec<PathBuf> = path.read_dir().unwrap().map(|file| file.unwrap().path()).collect();
+                let traces = files.iter().filter_map(|path| Trace::read(path).ok()).filter(|it| it.missing.is_empty());
+                let found = traces.into_iter().find(|trace| inside(trace) == expected);
+                found.filter(|_| files.len() > 1).map(|trace| (trace, files))
+            });
+            if let Some(found) = found {
+                return found;
             }
         }
     });

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use disco::{Deadlines, Error, LaneSession, Result, Session as _, Value, WorkerId, block_on};
-use disco_conformance::waiting::wait_until;
+use disco_conformance::waiting::{poll, wait_until};
 use futures_lite::future;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -119,22 +119,16 @@ fn a_shutdown_after_a_missed_call_deadline_ends_before_the_close_limit(kind: Kin
 /// Submits calls until a lane is full and stays full.
 fn fill(session: &LaneSession) {
     let function = block_on(session.function("tests.count")).unwrap();
-    let (mut full, start) = (0, Instant::now());
-    while full < 100 {
-        assert!(start.elapsed() < SOON, "no lane is full");
+    let start = Instant::now();
+    let submit = || {
         let mut args = disco::Arguments::default();
         args.push(1);
-        match session.try_submit(&function, &mut args) {
-            Some(handle) => {
-                full = 0;
-                drop(handle.unwrap());
-            }
-            None => {
-                full += 1;
-                // Time in which the workers would take commands.
-                thread::sleep(Duration::from_millis(2));
-            }
-        }
+        session.try_submit(&function, &mut args)
+    };
+    // Time in which the workers would take commands.
+    while let Some(handle) = poll(Duration::from_millis(200), submit) {
+        assert!(start.elapsed() < SOON, "no lane is full");
+        drop(handle.unwrap());
     }
 }
 
@@ -291,8 +285,8 @@ fn dropping_a_session_during_its_shutdown_waits_for_its_timeline(kind: Kind) {
         drop(session);
         is_written.load(Ordering::SeqCst)
     });
-    // Time in which a drop that does not wait ends.
-    thread::sleep(Duration::from_millis(200));
+    let ended = poll(Duration::from_millis(200), || dropped.is_finished().then_some(()));
+    assert_eq!(ended, None, "the drop does not wait");
     go_on.send(()).unwrap();
     assert!(dropped.join().unwrap(), "the timeline is not written yet");
 }

@@ -1,6 +1,6 @@
 //! Operations that a worker function starts, and that run while it computes.
 
-use std::thread::sleep;
+use std::thread;
 use std::time::Duration;
 
 use disco::{
@@ -142,7 +142,7 @@ fn start_late(ctx: &mut WorkerContext, first: String, second: String) -> Result<
 }
 
 fn slow_sum(into: &mut [i64], from: &[i64], _: usize) {
-    sleep(Duration::from_millis(300));
+    thread::sleep(Duration::from_millis(300));
     into.iter_mut().zip(from).for_each(|(sum, number)| *sum += number);
 }
 

@@ -307,8 +307,9 @@ fn a_worker_that_dies_during_the_transfer_of_a_tensor_is_named(kind: Kind) {
         let told = within(2 * SOON, name, move || {
             block_on(async {
                 let (handle, worker) = (integer(&session).await.unwrap(), last(&session));
-                // The worker takes no command after this call.
-                _ = session.call_named("kinds.exit", (worker.index() as i64, 0.3)).await.unwrap();
+                // The worker takes no command after these calls.
+                _ = session.call_named("tests.nap_of", (worker.index(), 0.3)).await.unwrap();
+                _ = session.call_named("kinds.exit", (worker.index(),)).await.unwrap();
                 let refused = session.set(&handle, worker, (&pattern(64 << 20, 1)).into()).await.unwrap_err();
                 // Fails if the loss is not known yet.
                 _ = session.shutdown().await;
