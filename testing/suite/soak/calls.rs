@@ -1,6 +1,5 @@
 //! Calls of some workers, arguments by worker, streams of results and cancellations.
 
-use std::thread;
 use std::time::Duration;
 
 use disco::error::ErrorKind;
@@ -59,10 +58,10 @@ pub(crate) fn stream(session: &LaneSession, random: &mut Random) -> Wrong<()> {
 
 /// Cancels a call at a random moment: before it begins, while it runs, or after its end.
 pub(crate) fn cancel(session: &LaneSession, random: &mut Random) -> Wrong<()> {
-    let (limit, moment) = (random.below(20) as u64, random.below(20) as u64);
-    watch::step(format_args!("a call of at most {limit} ms is cancelled after {moment} ms"));
+    let limit = random.below(20) as u64;
+    watch::step(format_args!("a call of at most {limit} ms is cancelled"));
     let call = words(block_on(session.call_named("soak.endure", (limit,))))?;
-    thread::sleep(Duration::from_millis(moment));
+    random.pause(Duration::from_millis(20));
     words(session.cancel(&call, "on purpose"))?;
     for worker in session.world().workers() {
         match block_on(session.get_as::<bool>(&call, worker)) {

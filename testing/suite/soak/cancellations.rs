@@ -2,7 +2,6 @@
 
 use std::env;
 use std::path::PathBuf;
-use std::thread;
 use std::time::Duration;
 
 use disco::error::ErrorKind;
@@ -76,7 +75,8 @@ fn submit_and_cancel(session: &LaneSession, random: &mut Random) -> Wrong<Vec<Su
         calls.push(Submitted { how, number, call, is_cancelled: false });
     }
     for _ in 0..1 + random.below(3) {
-        thread::sleep(Duration::from_micros(random.pick(&[0, 100, 1_000, 5_000]) * (1 + random.below(3) as u64)));
+        let limit = random.pick(&[1, 300, 3_000, 15_000]);
+        random.pause(Duration::from_micros(limit));
         let at = random.below(calls.len());
         watch::step(format_args!("cancellation of {:?}, call {at} of {}", calls[at].how, calls.len()));
         words(session.cancel(&calls[at].call, "on purpose"))?;

@@ -162,13 +162,7 @@ fn together(ctx: &mut WorkerContext, how: i64, number: i64, elements: usize) -> 
             return last(&from).map(|got| got * size as i64);
         }
         Together::Alone => {
-            for _ in 0..3 {
-                if ctx.cancelled() {
-                    return Ok(Together::LEFT);
-                }
-                thread::sleep(Duration::from_micros(500));
-            }
-            return Ok(0);
+            return Ok(if endure(ctx, 2)? { Together::LEFT } else { 0 });
         }
     }
     last(&x)

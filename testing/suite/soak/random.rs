@@ -1,5 +1,8 @@
 //! A seeded pseudo-random number generator.
 
+use std::thread;
+use std::time::Duration;
+
 /// SplitMix64 (Steele, Lea, Flood 2014).
 pub(crate) struct Random(u64);
 
@@ -26,6 +29,11 @@ impl Random {
 
     pub(crate) fn chance(&mut self, percent: usize) -> bool {
         self.below(100) < percent
+    }
+
+    /// Sleeps for less than `limit`: what comes next is to happen at any moment.
+    pub(crate) fn pause(&mut self, limit: Duration) {
+        thread::sleep(Duration::from_micros(self.below(limit.as_micros() as usize) as u64));
     }
 
     /// An independent generator.

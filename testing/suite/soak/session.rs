@@ -328,8 +328,7 @@ fn end(setup: &Setup, session: Arc<LaneSession>, random: &mut Random) -> Wrong<(
             let bystanders = Bystanders::start(&session, 1 + count, random);
             let (worker, milliseconds) = (random.below(setup.workers) as i64, random.pick(&[0i64, 50, 600]));
             call(&session, "soak.sleep", (worker, milliseconds)).map_err(|error| format!("sleep: {error}"))?;
-            // A random moment.
-            thread::sleep(Duration::from_millis(random.below(30) as u64));
+            random.pause(Duration::from_millis(30));
             let ended = block_on(session.shutdown()).map_err(|error| error.to_string());
             // On a busy machine, a shutdown may also miss its limit after a shorter sleep.
             if let Some(error) = ended.err().filter(|error| !error.contains("not stopped after")) {
@@ -398,8 +397,7 @@ fn strike(setup: &Setup, session: &LaneSession, worker: usize, how: End, random:
             call(session, "soak.reduce", (4i64 << 20, 1000i64)).map_err(|error| format!("soak.reduce: {error}"))?;
         }
     }
-    // A random moment.
-    thread::sleep(Duration::from_micros(random.below(60_000) as u64));
+    random.pause(Duration::from_millis(60));
     watch::step(format_args!("{how:?} of process {pid} from outside"));
     let signal = if how == End::Kill { Signal::KILL } else { Signal::STOP };
     let pid = Pid::from_raw(pid as i32).ok_or("a worker has process id 0")?;

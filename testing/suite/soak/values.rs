@@ -3,7 +3,6 @@
 use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Waker};
-use std::thread;
 use std::time::Duration;
 
 use disco::{DRef, Json, LaneSession, Result, Session, SessionExt, Value, WorkerId, block_on};
@@ -244,7 +243,7 @@ impl<'s> Values<'s> {
         WorkerId::new(self.random.below(self.session.world().size()) as u32)
     }
 
-    /// Polls a future up to three times, some milliseconds apart, and drops it.
+    /// Polls a future up to three times, at random moments, and drops it.
     fn poll(&mut self, future: impl Future) {
         let mut future = pin!(future);
         let mut context = Context::from_waker(Waker::noop());
@@ -252,8 +251,7 @@ impl<'s> Values<'s> {
             if future.as_mut().poll(&mut context).is_ready() {
                 return;
             }
-            // A random moment.
-            thread::sleep(Duration::from_micros(self.random.below(3000) as u64));
+            self.random.pause(Duration::from_millis(3));
         }
     }
 }

@@ -6,6 +6,8 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 use std::{fs, process, thread};
 
+use disco_conformance::waiting::poll;
+
 /// Maximum duration of one step; longer than all deadlines of the sessions.
 const STEP_LIMIT: Duration = Duration::from_secs(60);
 /// Number of steps in a report.
@@ -32,14 +34,10 @@ pub(crate) fn report() -> String {
 pub(crate) fn start_watchdog() {
     step("the soak starts");
     thread::spawn(|| {
-        loop {
-            thread::sleep(Duration::from_secs(1));
-            let last = STEPS.lock().unwrap().back().map(|(at, _)| at.elapsed());
-            if last.is_some_and(|last| last > STEP_LIMIT) {
-                eprintln!("soak: no end of a step after {STEP_LIMIT:?}\n{}", report());
-                process::abort();
-            }
-        }
+        let last = || STEPS.lock().unwrap().back().map(|(at, _)| at.elapsed());
+        poll(Duration::MAX, || last().filter(|last| *last > STEP_LIMIT));
+        eprintln!("soak: no end of a step after {STEP_LIMIT:?}\n{}", report());
+        process::abort();
     });
 }
 
