@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use disco::{DRef, DType, Deadlines, Error, LaneSession, Session, SessionExt, SessionKind, Tensor, WorkerId, block_on};
-use disco_conformance::waiting::wait_until;
+use disco_conformance::waiting::{poll, wait_until};
 use futures_lite::future;
 
 use super::link::{Proxy, behind};
@@ -234,12 +234,10 @@ fn a_large_argument_waits_for_a_full_lane() {
     // Worker 1 takes no other command until the file is removed.
     let file = tempfile::NamedTempFile::new().unwrap();
     block_on(session.call_named("tests.stay", (1, file.path().display().to_string()))).unwrap();
-    for _ in 0..2 {
-        while let Some(called) = block_on(future::poll_once(pin!(session.call(&length, ("four",))))) {
-            called.unwrap();
-        }
-        // The node takes some commands after the lane was full for the first time.
-        thread::sleep(Duration::from_millis(300));
+    let submit = || block_on(future::poll_once(pin!(session.call(&length, ("four",)))));
+    // The node takes some commands after the lane was full for the first time.
+    while let Some(called) = poll(Duration::from_millis(300), submit) {
+        called.unwrap();
     }
     let (one, other) = (large(0), Tensor::from_slice(&[7u64], [1]).unwrap());
     let begun = proxy.passed();

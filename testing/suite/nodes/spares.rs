@@ -10,10 +10,11 @@ use disco::{
     Announce, DataPlane as _, LaneSession, ReplacementPolicy, Session as _, SessionExt as _, WorkerId, block_on,
 };
 use disco_conformance::waiting::wait_until;
+use rustix::process::Pid;
 
 use super::programs::{HEARTBEAT, OTHER_TOKEN, ask, builder, complaint, end, node, node_of, read_until};
 use super::replace::{kill, replace};
-use crate::workers::{NOBODY, lost, random};
+use crate::workers::{NOBODY, kill_after, lost, random};
 
 super::tests!(
     a_spare_takes_the_place_of_a_lost_node_without_an_announcement,
@@ -176,9 +177,7 @@ fn a_spare_that_is_killed_while_it_takes_a_place_is_replaced_by_the_next_one() {
         lost(&host.session);
         let second = thread::scope(|scope| {
             let replaced = scope.spawn(|| block_on(host.session.replace_lost()));
-            // The moment of its end differs.
-            thread::sleep(Duration::from_millis(milliseconds));
-            first.kill().unwrap();
+            kill_after(Duration::from_millis(milliseconds), Pid::from_child(&first));
             first.wait().unwrap();
             let second = host.node(true);
             // Fails if the first one has joined and then ends.
@@ -199,14 +198,13 @@ fn random_nodes_and_spares_are_killed_again_and_again() {
     let host = Host::start(4, 1, ReplacementPolicy::at_once(), true);
     let mut below = random(11);
     for _ in 0..8 {
-        let mut spare = host.node(true);
+        let spare = host.node(true);
         if below(2) == 0 {
             host.await_spares(1);
         }
         if below(3) == 0 {
             // It ends before or while it joins.
-            thread::sleep(Duration::from_millis(below(20)));
-            spare.kill().unwrap();
+            kill_after(Duration::from_millis(below(20)), Pid::from_child(&spare));
         }
         host.nodes.lock().unwrap().push(spare);
         let victims: std::collections::BTreeSet<u32> = (0..=below(2)).map(|_| 1 + below(3) as u32).collect();

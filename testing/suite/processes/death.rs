@@ -3,7 +3,6 @@
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 use std::sync::{Arc, mpsc};
-use std::thread;
 use std::time::Duration;
 
 use disco::{
@@ -21,7 +20,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::functions::resident;
 use super::{first_line, life, programs};
-use crate::workers::NOBODY;
+use crate::workers::{NOBODY, kill_after};
 
 super::tests!(
     a_killed_worker_is_lost_before_the_silence_limit,
@@ -128,9 +127,7 @@ fn a_worker_killed_during_a_collective_is_lost_and_leaks_no_memory() {
         let (session, pid) = connected(2, LONG);
         call(&session, "tests.reduce", (4 << 20, 1_000_000, NOBODY)).unwrap();
         wait_until_in_collective(&session, 0..3);
-        // The moment of the kill differs.
-        thread::sleep(Duration::from_millis(7 * round));
-        kill_process(pid, Signal::KILL).unwrap();
+        kill_after(Duration::from_millis(7 * round), pid);
         assert_eq!(lost(session), KILLED);
     }
     let is_as_before = || (life::resources() == before).then_some(());

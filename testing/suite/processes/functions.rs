@@ -25,7 +25,7 @@ disco::register_function!("tests.resident", resident_here);
 disco::register_function!("tests.noise", noise);
 disco::register_function!("tests.unequal", unequal);
 disco::register_function!("tests.split_on", split_on);
-disco::register_function!("tests.late_sum", late_sum);
+disco::register_function!("tests.sum_of", sum_of);
 disco::register_function!("tests.reduce_as", reduce_as);
 disco::register_reduction!("tests.first", f64, first);
 disco::register_reduction!("tests.last", f64, last);
@@ -141,14 +141,8 @@ fn split_on(ctx: &mut WorkerContext, times: u32) -> disco::Result<()> {
     (0..times).try_for_each(|round| ctx.comm()?.split(Some((me + round) % 2), 0).map(drop))
 }
 
-/// The sum of `number` over all workers, or if it is 0 a sleep of the workers from `first` on.
-fn late_sum(ctx: &mut WorkerContext, first: u32, time: f64, number: i64) -> disco::Result<i64> {
-    if number == 0 {
-        if ctx.worker() >= first.into() {
-            thread::sleep(Duration::from_secs_f64(time));
-        }
-        return Ok(0);
-    }
+/// The sum of `number` over all workers.
+fn sum_of(ctx: &mut WorkerContext, number: i64) -> disco::Result<i64> {
     let x = Tensor::from_slice(&[number], [1])?;
     ctx.comm()?.all_reduce_in_place(&x, Reduction::Sum)?;
     Ok(x.view::<i64>()?[0])

@@ -168,13 +168,10 @@ pub(crate) fn resources() -> (usize, usize, usize, usize) {
 /// [`resources`], once they are unchanged for 100 ms: threads of earlier tests end with a delay.
 pub(crate) fn steady_resources() -> (usize, usize, usize, usize) {
     let mut before = resources();
-    loop {
-        std::thread::sleep(Duration::from_millis(100));
-        let now = resources();
-        if std::mem::replace(&mut before, now) == now {
-            return now;
-        }
+    while let Some(now) = poll(Duration::from_millis(100), || Some(resources()).filter(|now| *now != before)) {
+        before = now;
     }
+    before
 }
 
 fn sessions_leave_no_processes_descriptors_mappings_or_threads() {

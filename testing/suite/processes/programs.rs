@@ -6,9 +6,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
-use std::thread::sleep;
 use std::time::Duration;
-use std::{env, fs};
+use std::{env, fs, thread};
 
 use disco::error::ErrorKind;
 use disco::{
@@ -245,18 +244,21 @@ fn mpi() {
 
 /// Cancels calls that split communicators, and calls that not all ranks have begun, at moments that differ.
 async fn cancel_over_mpi(session: &LaneSession) {
-    for round in 0..12u32 {
+    let pause = |microseconds| thread::sleep(Duration::from_micros(microseconds));
+    for round in 0..12 {
         let call = session.call_named("tests.split_on", (20_000,)).await.unwrap();
-        sleep(Duration::from_micros(u64::from(round) * 900));
+        pause(900 * round);
         session.cancel(&call, "enough").unwrap();
         for worker in session.world().workers() {
             assert_eq!(session.get(&call, worker).await.unwrap_err().kind(), ErrorKind::Cancelled);
         }
         session.init_ccl("mpi", &[]).await.unwrap();
-        session.call_named("tests.late_sum", (1, 0.002, 0)).await.unwrap();
-        let call = session.call_named("tests.late_sum", (0, 0.0, 1000)).await.unwrap();
-        let next = session.call_named("tests.late_sum", (0, 0.0, 1)).await.unwrap();
-        sleep(Duration::from_micros(1700 + u64::from(round) * 50));
+        for late in [1, 2] {
+            session.call_named("tests.sleep", (late, 0.002)).await.unwrap();
+        }
+        let call = session.call_named("tests.sum_of", (1000,)).await.unwrap();
+        let next = session.call_named("tests.sum_of", (1,)).await.unwrap();
+        pause(1700 + 50 * round);
         session.cancel(&call, "not needed").unwrap();
         match session.get_all_as::<i64>(&next).await {
             Ok(sums) => assert_eq!(sums, [3; 3], "round {round}"),

@@ -16,7 +16,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::first_line;
 use super::replace::{accept, call, check_sums, check_sums_anew, kill, lose, poll_and_drop, start};
-use crate::workers::{lost, random};
+use crate::workers::{kill_after, lost, random};
 
 super::tests!(
     survivors_of_a_loss_are_numbered_anew_and_keep_their_registers,
@@ -361,9 +361,7 @@ fn new_workers_that_die_at_once_are_dropped() {
             thread::spawn(move || {
                 // The first new workers die before, while or after they join.
                 if at < 9 {
-                    // Each at another moment.
-                    thread::sleep(Duration::from_millis(4 * at));
-                    child.kill().unwrap();
+                    kill_after(Duration::from_millis(4 * at), Pid::from_child(&child));
                     child.wait().unwrap();
                     killed.fetch_add(1, Ordering::Relaxed);
                 }

@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::death::is_alive;
 use super::programs;
 use super::replace::{call, check_sums_anew, kill, lose};
-use crate::workers::lost;
+use crate::workers::{kill_after, lost};
 
 super::tests!(
     a_spare_takes_the_place_of_a_lost_worker_and_another_one_starts,
@@ -120,9 +120,7 @@ fn a_spare_that_is_killed_while_it_takes_a_place_is_replaced() {
         let spare = *spares(&session, 1).first().unwrap();
         lose(&session, &[1]);
         let killer = thread::spawn(move || {
-            // The moment of its end differs.
-            thread::sleep(Duration::from_micros(microseconds));
-            end(spare);
+            kill_after(Duration::from_micros(microseconds), Pid::from_raw(spare as i32).unwrap());
         });
         // Its end fails this replacement, or is the loss of the new worker.
         _ = block_on(session.replace_lost());

@@ -1,10 +1,11 @@
 //! Worker functions of sessions of processes and of sessions of nodes.
 
 use std::time::{Duration, Instant};
-use std::{env, process};
+use std::{env, process, thread};
 
 use disco::{Error, LaneSession, Session as _, SessionExt as _, WorkerContext, WorkerId, block_on};
 use disco_conformance::waiting;
+use rustix::process::{Pid, Signal, kill_process};
 
 disco::register_function!("tests.pid", pid);
 disco::register_function!("tests.variable", variable);
@@ -65,6 +66,12 @@ fn store(ctx: &mut WorkerContext, number: i64) -> disco::Result<i64> {
     assert!(start.elapsed() < deadline);
     let leader = store.compare_and_set(&key("leader"), None, &[ctx.worker().index() as u8])?;
     Ok(leader[0].into())
+}
+
+/// Kills a process after a time. Tests repeat it with other times, so that the moment of the kill differs.
+pub(crate) fn kill_after(time: Duration, pid: Pid) {
+    thread::sleep(time);
+    kill_process(pid, Signal::KILL).unwrap();
 }
 
 /// Checks that all workers share one store: they agree on each leader.
