@@ -2,8 +2,7 @@
 //! copies of 4 MiB or more.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use disco::nccl::cuda::Cuda;
 use disco::{
@@ -235,11 +234,7 @@ fn assert_copies_fail_once(function: &str) {
     let outcome = queue.copy_in(&device, &source).and_then(|()| queue.copy_out(&back, &device));
     let error = text(outcome);
     assert!(error.contains(function), "{error}");
-    let start = Instant::now();
-    while threads("disco-ccl-copy") > 0 {
-        assert!(start.elapsed() < SYNCHRONIZE_DEADLINE, "a thread of the copy does not end");
-        thread::sleep(Duration::from_millis(1));
-    }
+    poll(SYNCHRONIZE_DEADLINE, || (threads("disco-ccl-copy") == 0).then_some(())).expect("the threads of the copy end");
     queue.copy_in(&device, &source).unwrap();
     queue.copy_out(&back, &device).unwrap();
     queue.synchronize(SYNCHRONIZE_DEADLINE).unwrap();

@@ -9,6 +9,7 @@ use disco::{
     Builder, CommunicatorExt as _, DType, DataPlane as _, DeviceApi as _, DeviceKind, Reduction, Tensor, WorkerContext,
     block_on,
 };
+use disco_conformance::waiting::poll;
 
 use crate::alone::without;
 use crate::costs::{becomes, counts, end, threads};
@@ -85,12 +86,8 @@ fn free_blocks(ctx: &mut WorkerContext) -> disco::Result<()> {
     ctx.comm()?.all_reduce_in_place(&tensor, Reduction::Sum)?;
     drop(blocks);
     // Time in which blocks that don't wait for the stream would be freed.
-    thread::sleep(Duration::from_millis(20));
-    assert_eq!(
-        (counts().allocations, threads(REAPER_THREAD)),
-        (before, 1),
-        "blocks that wait for the stream, and threads"
-    );
+    let freed = poll(Duration::from_millis(20), || (counts().allocations != before).then_some(()));
+    assert_eq!((freed, threads(REAPER_THREAD)), (None, 1), "blocks that wait for the stream, and threads");
     ctx.comm()?.synchronize()
 }
 

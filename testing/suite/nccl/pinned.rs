@@ -4,7 +4,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use disco::nccl::cuda::Cuda;
@@ -223,8 +222,8 @@ on_the_double!(a_dropped_queue_keeps_its_claims_until_its_copies_are_over, [], {
     let start = Instant::now();
     drop(queue);
     assert!(start.elapsed() < CALL_LIMIT, "the drop waits for the stream");
-    thread::sleep(Duration::from_millis(50));
-    assert!(is_busy(dst.bytes()), "the stream has not passed the copy");
+    let free = poll(Duration::from_millis(50), || (!is_busy(dst.bytes())).then_some(()));
+    assert_eq!(free, None, "the stream has not passed the copy");
     gate.open();
     becomes("the claim of the target", || is_busy(dst.bytes()), false);
     assert_has(&dst, &contents);
