@@ -4,6 +4,7 @@ use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use disco::{Error, Session, block_on};
+use disco_conformance::waiting::poll;
 use futures_lite::future::poll_once;
 
 use super::{Door, Kind, answer, builder, call, start};
@@ -40,19 +41,14 @@ fn a_subset_whose_future_is_dropped_leaves_the_parent_alone(kind: Kind) {
     let door = Door::new();
     // Holds worker 1 back, so that it does not join.
     call(&parent, "subsets.wait", (1, door.text())).unwrap();
-    for polls in 0..4 {
-        block_on(async {
-            let mut starting = pin!(parent.subset([0, 1, 2]));
-            for _ in 0..polls {
-                if let Some(started) = poll_once(starting.as_mut()).await {
-                    // Threads of this process start without the parent's worker.
-                    assert!(started.is_ok() && [Kind::Threads, Kind::Nodes].contains(&kind));
-                    break;
-                }
-                // The start goes on for a while before the next poll, and is dropped at another stage.
-                std::thread::sleep(std::time::Duration::from_millis(20));
-            }
-        });
+    // Each start goes on for longer, and is dropped at another stage.
+    for milliseconds in [0, 20, 40, 60] {
+        let mut starting = pin!(parent.subset([0, 1, 2]));
+        let start = || block_on(poll_once(starting.as_mut()));
+        if let Some(started) = poll(Duration::from_millis(milliseconds), start) {
+            // Threads of this process start without the parent's worker.
+            assert!(started.is_ok() && [Kind::Threads, Kind::Nodes].contains(&kind));
+        }
     }
     door.open();
     assert_eq!(answer(&parent).unwrap(), [0, 1, 2, 3]);

@@ -174,13 +174,13 @@ fn an_unknown_function_is_the_loss_of_workers_of_tvm() {
 
 /// Functions of Python for these tests.
 const HELPERS: &str = r#"
-import os, time, tvm_ffi
+import os, threading, tvm_ffi
 @tvm_ffi.register_global_func("tests.tvm.pid")
 def _pid():
     return os.getpid()
 @tvm_ffi.register_global_func("tests.tvm.sleep")
 def _sleep():
-    time.sleep(600)
+    threading.Event().wait()
 "#;
 
 fn options_with_helpers(workers: usize) -> Option<Options> {
@@ -229,7 +229,7 @@ fn a_worker_of_tvm_that_can_not_start_is_an_error_with_its_last_line() {
         error.starts_with("worker ") && error.contains(expected) && error.contains("No module named 'tvm"),
         "{error}"
     );
-    options.arguments = vec!["-c".into(), "import time; time.sleep(600)".into()];
+    options.arguments = vec!["-c".into(), "import signal; signal.pause()".into()];
     options.start = Duration::from_millis(300);
     let error = tvm::processes(options, Deadlines::default()).unwrap_err().to_string();
     assert_eq!(error, "start of TVM's workers: no end after 300ms: no answer from worker 0, worker 1");
