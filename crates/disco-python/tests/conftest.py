@@ -47,11 +47,22 @@ def alive(pid):
         return False
 
 
-def ended(pids, seconds=15):
-    """Whether all of the processes end in time."""
+def until(condition, seconds=15):
+    """Whether a condition becomes true in time."""
     end = time.monotonic() + seconds
-    while any(alive(pid) for pid in pids):
+    while not condition():
         if time.monotonic() > end:
             return False
         time.sleep(0.05)
     return True
+
+
+def ended(pids, seconds=15):
+    """Whether all of the processes end in time."""
+    return until(lambda: not any(map(alive, pids)), seconds)
+
+
+@disco.function
+def sleep(ctx, seconds):
+    time.sleep(seconds)
+    return ctx.worker

@@ -1,19 +1,12 @@
 """Sessions for asyncio."""
 
 import asyncio
-import time
 
 import disco
 import numpy as np
 import pytest
 
-from conftest import KINDS
-
-
-@disco.function
-def sleep(ctx, seconds):
-    time.sleep(seconds)
-    return ctx.worker
+from conftest import KINDS, sleep
 
 
 @disco.function
@@ -49,7 +42,7 @@ def test_other_tasks_run_while_one_waits_and_waits_of_several_tasks_end():
             async def tick():
                 nonlocal ticks
                 while True:
-                    await asyncio.sleep(0.01)
+                    await asyncio.sleep(0)
                     ticks += 1
 
             ticking = asyncio.create_task(tick())
@@ -110,7 +103,8 @@ def test_a_loop_that_closes_while_a_wait_is_pending_ends_it():
 
     async def main():
         asyncio.ensure_future(_wait(ref))
-        await asyncio.sleep(0.05)
+        # The task runs until it waits.
+        await asyncio.sleep(0)
 
     async def _wait(ref):
         return await ref

@@ -10,7 +10,7 @@ import disco
 import numpy as np
 import pytest
 
-from conftest import KINDS, started
+from conftest import KINDS, sleep, started, until
 
 
 class Custom(Exception):
@@ -228,12 +228,6 @@ def process(ctx):
     return os.getpid()
 
 
-@disco.function
-def sleep(ctx, seconds):
-    time.sleep(seconds)
-    return ctx.worker
-
-
 @pytest.mark.parametrize("worker", [0, 1, 2])
 @pytest.mark.parametrize("kind", ["processes", "nodes"])
 def test_a_killed_worker_is_named_replaced_and_gets_the_functions_again(kind, worker):
@@ -304,10 +298,8 @@ def test_resize(processes):
 
 def test_status_names_the_function_that_a_worker_is_in(processes):
     ref = sleep(processes, 1.0)
-    time.sleep(0.3)
-    status = processes.status()
-    assert len(status["workers"]) == 3
-    assert "sleep" in str(status["workers"][0])
+    assert until(lambda: "sleep" in str(processes.status()["workers"][0]))
+    assert len(processes.status()["workers"]) == 3
     ref.get_all()
 
 

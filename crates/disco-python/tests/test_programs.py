@@ -76,11 +76,12 @@ def test_ctrl_c_of_a_terminal_reaches_the_workers_and_leaves_no_traceback_of_the
         """
         s = disco.session(processes=2, backend=None)
         print(*sleep(s, 0).get_all(), flush=True)
+        s.call(lambda ctx: print("inside", flush=True))
         sleep(s, 100).get()
         """,
     )
     pids = [int(pid) for pid in process.stdout.readline().split()]
-    time.sleep(0.3)
+    assert all("inside" in process.stdout.readline() for _ in pids)
     # A terminal sends it to all processes of the group.
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=60)
@@ -354,7 +355,7 @@ def test_a_thread_that_is_no_daemon_is_named_and_does_not_keep_a_worker(tmp_path
         tmp_path,
         """
         def start(ctx):
-            threading.Thread(target=time.sleep, args=(1000,), name="writer").start()
+            threading.Thread(target=threading.Event().wait, name="writer").start()
 
         with disco.session(processes=2, backend=None) as s:
             s.call(start).get_all()

@@ -10,7 +10,7 @@ import nbclient
 import nbformat
 import pytest
 
-from conftest import alive, ended
+from conftest import alive, ended, until
 
 
 class Kernel:
@@ -58,7 +58,9 @@ import numpy as np
 s = disco.session(processes=2)
 
 @disco.function
-def work(ctx, seconds=0):
+def work(ctx, seconds=0, marker=None):
+    if marker:
+        open(marker, "w").close()
     time.sleep(seconds)
     return helper(ctx.worker)
 
@@ -82,15 +84,16 @@ def test_functions_of_cells_are_sent_and_sent_again_after_a_new_definition(kerne
     assert kernel.run("work(s).get_all()") == ("['new', 'new']", None)
 
 
-def test_an_interrupt_ends_the_wait_and_the_session_goes_on(kernel):
+def test_an_interrupt_ends_the_wait_and_the_session_goes_on(kernel, tmp_path):
     kernel.run(START)
+    marker = tmp_path / "inside"
 
     def interrupt():
-        time.sleep(1)
+        assert until(marker.exists)
         kernel.manager.interrupt_kernel()
 
     begin = time.monotonic()
-    _, error = kernel.run("work(s, 5).get()", while_running=interrupt)
+    _, error = kernel.run(f"work(s, 5, {str(marker)!r}).get()", while_running=interrupt)
     assert error["ename"] == "KeyboardInterrupt" and time.monotonic() - begin < 4
     assert kernel.run("work(s).get_all()") == ("[1, 2]", None)
 
@@ -107,12 +110,13 @@ def test_the_exception_of_a_worker_is_shown_with_its_traceback(kernel):
 
 
 @pytest.mark.parametrize("how", ["shutdown", "restart", "kill"])
-def test_workers_end_with_their_kernel(kernel, how):
+def test_workers_end_with_their_kernel(kernel, tmp_path, how):
     kernel.run(START)
     workers = pids(kernel)
     assert len(workers) == 2 and all(alive(pid) for pid in workers)
-    kernel.client.execute("work(s, 1000).get()")
-    time.sleep(0.5)
+    marker = tmp_path / "inside"
+    kernel.client.execute(f"work(s, 1000, {str(marker)!r}).get()")
+    assert until(marker.exists)
     if how == "restart":
         kernel.manager.restart_kernel(now=True)
     elif how == "kill":
