@@ -127,6 +127,11 @@ def errors_have_the_classes_of_their_status():
     raised(openai.AuthenticationError, lambda: complete(stranger), "token")
 
 
+def until(condition):
+    while not condition():
+        time.sleep(0.01)
+
+
 def a_full_server_is_asked_again():
     """The worker stands still, so that requests wait until there are too many."""
     expected = complete().choices[0].text
@@ -135,8 +140,7 @@ def a_full_server_is_asked_again():
     waiting = [threading.Thread(target=complete, kwargs={"n": 16, "max_tokens": 1}) for _ in range(16)]
     for thread in waiting:
         thread.start()
-    while metric("vllm:num_requests_running") + metric("vllm:num_requests_waiting") < 256:
-        time.sleep(0.01)
+    until(lambda: metric("vllm:num_requests_running") + metric("vllm:num_requests_waiting") >= 256)
     error = raised(openai.RateLimitError, lambda: complete(client.with_options(max_retries=0)), "256")
     assert error.code == "too_many_requests" and error.response.headers["retry-after"] == "1"
     again = {}
@@ -149,8 +153,7 @@ def a_full_server_is_asked_again():
     asking.start()
     # Until the server has refused it once.
     refusals = metric("disco_serve_rejections_total", 'reason="too_many_requests"')
-    while metric("disco_serve_rejections_total", 'reason="too_many_requests"') <= refusals:
-        time.sleep(0.01)
+    until(lambda: metric("disco_serve_rejections_total", 'reason="too_many_requests"') > refusals)
     os.kill(workers[0], signal.SIGCONT)
     for thread in [asking, *waiting]:
         thread.join()
