@@ -16,6 +16,7 @@ mod modules;
 mod peers;
 mod python;
 mod run;
+mod sleeps;
 mod steps;
 mod table;
 mod test_programs;
@@ -78,6 +79,8 @@ enum Command {
     Modules,
     /// Count the crates that users build, and compare the numbers with their limits
     Crates,
+    /// Count the sleeps of tests, and compare their number with its limit
+    Sleeps,
     /// Measure Disco beside TVM and MPI libraries, and write the tables of docs/maintainers/performance.md
     Peers(peers::Peers),
     /// Check the types and stubs of the Python package, and run its tests
@@ -112,6 +115,7 @@ impl Command {
             Self::Deny => return tools::deny(),
             Self::Crates => return crates::check(),
             Self::Modules => return modules::check(),
+            Self::Sleeps => return sleeps::check(),
             Self::Peers(peers) => return peers.run(),
             Self::Python(python) => return python.run(),
             Self::Programs(selection) => return test_programs::run(&selection),

@@ -80,13 +80,14 @@ const FEATURES: [(&str, &[&str]); 14] = [
     ("models", &[]),
 ];
 
-/// Format, clippy with all features, cycles between modules, and numbers of crates.
+/// Format, clippy with all features, cycles between modules, numbers of crates, and the number of sleeps in tests.
 pub(crate) fn lints() -> Vec<Step> {
     vec![
         step("format", "fmt --all --check"),
         step("clippy", &format!("clippy --quiet --workspace --all-targets {ALL_FEATURES} -- -D warnings")),
         step("no cycles between modules", "run --quiet --package xtask -- modules"),
         step("numbers of crates", "run --quiet --package xtask -- crates"),
+        step("number of sleeps in tests", "run --quiet --package xtask -- sleeps"),
     ]
 }
 
