@@ -162,7 +162,7 @@ mod tests {
             package("disco-core", &[], "suite"),
             package("disco-channel", &["disco-core"], "ring"),
             package("disco-runtime", &["disco-channel"], "facade"),
-            package("disco-gpu-double", &[], "driver"),
+            package("disco-gpu-double", &[], "double"),
         ];
         let selection = selection(&["disco-core/src/lib.rs".to_owned()], &packages);
         assert_eq!(selection.changed, ["disco-core"]);

@@ -1,0 +1,255 @@
+//! Memory of other processes. Each test has a child that exports memory.
+
+use crate::common::child::{self, Child, alone, to_bytes, to_text};
+use crate::common::member::read;
+use crate::common::{OK, allocate, enter, free, set, use_device};
+use disco_gpu_double::controls::{Counts, gpu_double_counts};
+use disco_gpu_double::cuda::abi::{Code, IpcHandle, Stream};
+use disco_gpu_double::cuda::exports::context::cuDevicePrimaryCtxRelease_v2;
+use disco_gpu_double::cuda::exports::copy::{cuMemcpyDtoD_v2, cuMemcpyHtoD_v2};
+use disco_gpu_double::cuda::exports::ipc::{cuIpcCloseMemHandle, cuIpcGetMemHandle, cuIpcOpenMemHandle_v2};
+use disco_gpu_double::cuda::exports::memory::{cuMemFree_v2, cuMemsetD8Async, cuPointerGetAttribute};
+use disco_gpu_double::cuda::exports::stream::{cuStreamDestroy_v2, cuStreamQuery, cuStreamSynchronize};
+use disco_gpu_double::cuda::exports::word::{cuStreamWaitValue32_v2, cuStreamWriteValue32_v2};
+
+const CHILD: &str = "ipc::child_that_has_memory";
+/// Size of the child's memory: not a multiple of the page size, and the memory does not start at a page.
+const BYTES: usize = 70_000;
+
+/// A child with memory of device 1 that serves requests. The last bytes of the memory contain its size.
+#[test]
+fn child_that_has_memory() {
+    if !child::is(CHILD) {
+        return;
+    }
+    let stream = use_device(1);
+    let (_before, pointer) = (allocate(100), allocate(BYTES));
+    let tail = (BYTES as u32).to_le_bytes();
+    // SAFETY: the source has this many bytes.
+    assert_eq!(unsafe { cuMemcpyHtoD_v2(pointer + BYTES as u64 - 4, tail.as_ptr().cast(), 4) }, OK);
+    child::reply(&to_text(&export(pointer + 10).reserved));
+    for request in child::requests() {
+        match request.as_str() {
+            "read" => child::reply(&to_text(&read(pointer, 8))),
+            "free" => free(pointer),
+            // Adds 1 to the word once it is 5, and only then.
+            "pass" => {
+                assert_eq!(cuStreamWaitValue32_v2(stream, pointer, 5, 1), OK);
+                assert_eq!(cuStreamWriteValue32_v2(stream, pointer, 6, 0), OK);
+                child::reply(if cuStreamQuery(stream) == Code::NOT_READY { "waits" } else { "does not wait" });
+                assert_eq!(cuStreamSynchronize(stream), OK);
+            }
+            other => panic!("{other}"),
+        }
+        child::reply("done");
+    }
+}
+
+/// A child, its exported handle, and a stream of device 0.
+fn with_child() -> (Child, IpcHandle, Stream) {
+    let mut child = Child::start(CHILD);
+    let reserved = to_bytes(&child.reply()).try_into().unwrap();
+    (child, IpcHandle { reserved }, use_device(0))
+}
+
+fn export(pointer: u64) -> IpcHandle {
+    let mut handle = IpcHandle { reserved: [0; 64] };
+    assert_eq!(cuIpcGetMemHandle(Some(&mut handle), pointer), OK);
+    handle
+}
+
+fn open(handle: IpcHandle) -> Result<u64, Code> {
+    let mut pointer = 0;
+    match cuIpcOpenMemHandle_v2(Some(&mut pointer), handle, 1) {
+        OK => Ok(pointer),
+        code => Err(code),
+    }
+}
+
+fn opened() -> u64 {
+    let mut counts = Counts::default();
+    gpu_double_counts(Some(&mut counts));
+    counts.opened
+}
+
+#[test]
+fn both_processes_see_writes_of_the_other() {
+    alone(|| {
+        let (mut child, handle, stream) = with_child();
+        let pointer = open(handle).unwrap();
+        assert_eq!(read(pointer, 4), [0xa5; 4]);
+        let tail = read(pointer + BYTES as u64 - 4, 4);
+        assert_eq!(tail, (BYTES as u32).to_le_bytes(), "the opened range equals the child's allocation");
+        assert_eq!(cuMemsetD8Async(pointer + 2, 7, 2, stream), OK);
+        assert_eq!(cuStreamSynchronize(stream), OK);
+        assert_eq!(child.ask("read"), "a5a50707a5a5a5a5");
+        assert_eq!(child.reply(), "done");
+        let own = allocate(4);
+        assert_eq!(cuMemcpyDtoD_v2(own, pointer + 1, 4), OK);
+        assert_eq!(read(own, 4), [0xa5, 7, 7, 0xa5]);
+        let mut device = 9_u32;
+        // SAFETY: the output has the size of the result.
+        assert_eq!(unsafe { cuPointerGetAttribute((&raw mut device).cast(), 9, pointer) }, OK);
+        assert_eq!(device, 1, "the memory belongs to the device of the child");
+        free(own);
+        assert_eq!([cuIpcCloseMemHandle(pointer), cuStreamDestroy_v2(stream)], [OK; 2]);
+    });
+}
+
+#[test]
+fn opened_memory_ends_with_the_allocation() {
+    alone(|| {
+        let (_child, handle, stream) = with_child();
+        let pointer = open(handle).unwrap();
+        assert_eq!(cuMemsetD8Async(pointer, 0, BYTES, stream), OK);
+        assert_eq!(cuMemsetD8Async(pointer, 0, BYTES + 1, stream), Code::INVALID_VALUE);
+        assert_eq!(cuMemsetD8Async(pointer - 1, 0, 1, stream), Code::INVALID_VALUE);
+        assert_eq!([cuStreamSynchronize(stream), cuIpcCloseMemHandle(pointer), cuStreamDestroy_v2(stream)], [OK; 3]);
+    });
+}
+
+#[test]
+fn each_open_needs_its_own_close() {
+    alone(|| {
+        let (_child, handle, stream) = with_child();
+        assert_eq!(opened(), 0);
+        let pointer = open(handle).unwrap();
+        assert_eq!((open(handle), opened()), (Ok(pointer), 2));
+        let other = use_device(2);
+        let elsewhere = open(handle).unwrap();
+        assert_ne!(elsewhere, pointer, "each context has its own address of it");
+        assert_eq!((cuIpcCloseMemHandle(elsewhere), cuIpcCloseMemHandle(pointer), opened()), (OK, OK, 1));
+        assert_eq!(read(pointer, 1), [0xa5]);
+        assert_eq!((cuIpcCloseMemHandle(pointer), opened()), (OK, 0));
+        assert_eq!(cuIpcCloseMemHandle(pointer), Code::INVALID_VALUE);
+        assert_eq!(cuMemsetD8Async(pointer, 0, 1, other), Code::INVALID_VALUE);
+        [stream, other].into_iter().for_each(|stream| assert_eq!(cuStreamDestroy_v2(stream), OK));
+    });
+}
+
+#[test]
+fn only_the_owner_frees_and_exports_memory() {
+    alone(|| {
+        let (mut child, handle, stream) = with_child();
+        let pointer = open(handle).unwrap();
+        assert_eq!(cuMemFree_v2(pointer), Code::INVALID_VALUE);
+        let mut again = handle;
+        assert_eq!(cuIpcGetMemHandle(Some(&mut again), pointer), Code::INVALID_VALUE);
+        assert_eq!(child.ask("read"), "a5a5a5a5a5a5a5a5");
+        let own = allocate(8);
+        assert_eq!(cuIpcCloseMemHandle(own), Code::INVALID_VALUE);
+        assert_eq!(open(export(own)), Err(Code::INVALID_CONTEXT), "it is this process's");
+        assert_eq!(export(own), export(own + 7).without_offset());
+        free(own);
+        assert_eq!([cuIpcCloseMemHandle(pointer), cuStreamDestroy_v2(stream)], [OK; 2]);
+    });
+}
+
+trait WithoutOffset {
+    fn without_offset(self) -> Self;
+}
+
+impl WithoutOffset for IpcHandle {
+    fn without_offset(mut self) -> Self {
+        self.reserved[56..].fill(0);
+        self
+    }
+}
+
+#[test]
+fn invalid_handles_are_refused() {
+    alone(|| {
+        let (_child, handle, stream) = with_child();
+        let changed = |at: usize| {
+            let mut handle = handle;
+            handle.reserved[at] ^= 0x40;
+            open(handle)
+        };
+        assert_eq!(open(IpcHandle { reserved: [0; 64] }), Err(Code::INVALID_VALUE));
+        assert_eq!(changed(3), Err(Code::INVALID_VALUE), "the mark");
+        assert_eq!(changed(24), Err(Code::INVALID_DEVICE), "the device");
+        let (process, file, offset, far, bytes, many, stamp) = (19, 20, 33, 39, 40, 47, 50);
+        for at in [process, file, offset, far, many, stamp] {
+            assert_eq!(changed(at), Err(Code::INVALID_HANDLE), "byte {at}");
+        }
+        let mut none = handle;
+        none.reserved[bytes..bytes + 8].fill(0);
+        assert_eq!(open(none), Err(Code::INVALID_HANDLE));
+        let mut pointer = 0;
+        assert_eq!(cuIpcOpenMemHandle_v2(Some(&mut pointer), handle, 0), Code::INVALID_VALUE);
+        set(c"GPU_DOUBLE_PEER_ACCESS", c"0");
+        assert_eq!(open(handle), Err(Code::PEER_ACCESS_UNSUPPORTED));
+        let same = use_device(1);
+        let pointer = open(handle).unwrap();
+        set(c"GPU_DOUBLE_PEER_ACCESS", c"1");
+        assert_eq!((cuIpcCloseMemHandle(pointer), opened()), (OK, 0));
+        [stream, same].into_iter().for_each(|stream| assert_eq!(cuStreamDestroy_v2(stream), OK));
+    });
+}
+
+#[test]
+fn opened_memory_outlives_its_killed_process() {
+    alone(|| {
+        let (mut child, handle, stream) = with_child();
+        let pointer = open(handle).unwrap();
+        child.kill();
+        assert_eq!(read(pointer, 1), [0xa5]);
+        assert_eq!(cuIpcCloseMemHandle(pointer), OK);
+        assert_eq!(open(handle), Err(Code::INVALID_HANDLE));
+        assert_eq!(cuStreamDestroy_v2(stream), OK);
+    });
+}
+
+#[test]
+fn work_on_memory_that_its_process_has_freed_fails() {
+    alone(|| {
+        let (mut child, handle, stream) = with_child();
+        let broken = use_device(3);
+        let pointer = open(handle).unwrap();
+        assert_eq!(child.ask("free"), "done");
+        assert_eq!(open(handle), Err(Code::INVALID_HANDLE), "although it is open");
+        assert_eq!(cuMemsetD8Async(pointer, 0, 1, broken), OK);
+        assert_eq!(cuStreamSynchronize(broken), Code::ILLEGAL_ADDRESS);
+        assert_eq!(cuIpcCloseMemHandle(pointer), Code::ILLEGAL_ADDRESS);
+        assert_eq!((opened(), cuDevicePrimaryCtxRelease_v2(3)), (0, OK), "it is closed all the same");
+        let again = use_device(3);
+        assert_eq!(open(handle), Err(Code::INVALID_HANDLE));
+        [stream, broken, again].into_iter().for_each(|stream| assert_eq!(cuStreamDestroy_v2(stream), OK));
+    });
+}
+
+#[test]
+fn work_on_closed_memory_fails() {
+    alone(|| {
+        let (mut child, handle, stream) = with_child();
+        let broken = use_device(3);
+        let pointer = open(handle).unwrap();
+        set(c"GPU_DOUBLE_DELAY_US", c"50000");
+        assert_eq!(cuMemsetD8Async(pointer, 0, 1, broken), OK);
+        assert_eq!(cuIpcCloseMemHandle(pointer), OK);
+        assert_eq!(cuStreamSynchronize(broken), Code::ILLEGAL_ADDRESS);
+        set(c"GPU_DOUBLE_DELAY_US", c"0");
+        assert_eq!(child.ask("read"), "a5a5a5a5a5a5a5a5");
+        assert_eq!(cuDevicePrimaryCtxRelease_v2(3), OK);
+        enter(0);
+        [stream, broken].into_iter().for_each(|stream| assert_eq!(cuStreamDestroy_v2(stream), OK));
+    });
+}
+
+#[test]
+fn streams_of_two_processes_wait_for_each_other() {
+    alone(|| {
+        let (mut child, handle, stream) = with_child();
+        let pointer = open(handle).unwrap();
+        for _ in 0..20 {
+            assert_eq!(cuStreamWriteValue32_v2(stream, pointer, 4, 0), OK);
+            assert_eq!(cuStreamSynchronize(stream), OK);
+            assert_eq!(child.ask("pass"), "waits");
+            assert_eq!(cuStreamWriteValue32_v2(stream, pointer, 5, 0), OK);
+            assert_eq!(cuStreamWaitValue32_v2(stream, pointer, 6, 1), OK);
+            assert_eq!(cuStreamSynchronize(stream), OK);
+            assert_eq!((read(pointer, 1), child.reply().as_str()), (vec![6], "done"));
+        }
+        assert_eq!([cuIpcCloseMemHandle(pointer), cuStreamDestroy_v2(stream)], [OK; 2]);
+    });
+}

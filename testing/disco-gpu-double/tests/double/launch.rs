@@ -1,0 +1,258 @@
+//! Modules and launches: refused calls, and launches that fail when they run.
+
+use crate::common::child::alone;
+use std::ffi::{CStr, CString, c_void};
+use std::mem::offset_of;
+use std::ptr;
+use std::thread;
+
+use crate::common::member::{LONG_TIMEOUT_NS, Member, connect, devices, function, launch, load, members, write};
+use crate::common::params::{self, FIELDS};
+use crate::common::{OK, allocate, free, new_stream, use_device};
+use disco_gpu_double::cuda::abi::Code;
+use disco_gpu_double::cuda::exports::context::cuDevicePrimaryCtxRelease_v2;
+use disco_gpu_double::cuda::exports::device::cuDeviceGetAttribute;
+use disco_gpu_double::cuda::exports::memory::cuMemFree_v2;
+use disco_gpu_double::cuda::exports::module::{
+    cuLaunchKernel, cuModuleLoadData, cuModuleUnload, cuOccupancyMaxActiveBlocksPerMultiprocessor,
+};
+use disco_gpu_double::cuda::exports::stream::{cuStreamDestroy_v2, cuStreamQuery, cuStreamSynchronize};
+use disco_gpu_double::cuda::exports::word::{cuStreamWaitValue32_v2, cuStreamWriteValue32_v2};
+use disco_gpu_double::cuda::kernel::params::Params;
+
+const ONE_SHOT: &CStr = c"disco_one_shot_f32";
+const BARRIER: &CStr = c"disco_barrier";
+
+#[test]
+fn the_parameter_layout_equals_that_of_disco_nccl() {
+    let ours = [
+        ("data", offset_of!(Params, data)),
+        ("state", offset_of!(Params, state)),
+        ("input", offset_of!(Params, input)),
+        ("output", offset_of!(Params, output)),
+        ("abort", offset_of!(Params, abort)),
+        ("report", offset_of!(Params, report)),
+        ("timeout_ns", offset_of!(Params, timeout_ns)),
+        ("count", offset_of!(Params, count)),
+        ("rank", offset_of!(Params, rank)),
+        ("world", offset_of!(Params, world)),
+        ("near", offset_of!(Params, near)),
+        ("relay", offset_of!(Params, relay)),
+        ("unused", offset_of!(Params, unused)),
+    ];
+    assert_eq!((ours, size_of::<Params>()), (FIELDS, size_of::<params::Params>()));
+}
+
+#[test]
+fn a_module_has_all_kernels_and_no_others() {
+    alone(|| {
+        devices();
+        let stream = use_device(0);
+        let module = load();
+        let source = include_str!("../../../../disco-nccl/src/p2p/kernels/name.rs");
+        let names: Vec<_> = source.split("c\"").skip(1).map(|rest| rest.split_once('"').unwrap().0).collect();
+        assert_eq!(names.len(), 10);
+        let mut functions: Vec<_> =
+            names.iter().map(|name| function(module, &CString::new(*name).unwrap()).unwrap().addr()).collect();
+        functions.sort_unstable();
+        functions.dedup();
+        assert_eq!(functions.len(), 10);
+        assert_eq!(function(module, c"disco_one_shot_f64"), Err(Code::NOT_FOUND));
+        assert_eq!(function(stream, BARRIER), Err(Code::INVALID_HANDLE));
+        let other = load();
+        assert_ne!(function(module, BARRIER), function(other, BARRIER));
+        assert_eq!([cuModuleUnload(module), cuModuleUnload(other)], [OK; 2]);
+        assert_eq!(
+            (cuModuleUnload(module), function(module, BARRIER)),
+            (Code::INVALID_HANDLE, Err(Code::INVALID_HANDLE))
+        );
+        assert_eq!(cuStreamDestroy_v2(stream), OK);
+    });
+}
+
+#[test]
+fn only_machine_code_is_loaded() {
+    alone(|| {
+        devices();
+        let stream = use_device(0);
+        for image in [&b"\0"[..], b"\x7fEL\0", b".version 8.0\0"] {
+            let mut module = ptr::null_mut();
+            // SAFETY: the image has four bytes, or fewer of which the last is 0.
+            assert_eq!(unsafe { cuModuleLoadData(Some(&mut module), image.as_ptr().cast()) }, Code::INVALID_IMAGE);
+        }
+        // SAFETY: the image is null.
+        assert_eq!(unsafe { cuModuleLoadData(Some(&mut ptr::null_mut()), ptr::null()) }, Code::INVALID_VALUE);
+        assert_eq!(cuStreamDestroy_v2(stream), OK);
+    });
+}
+
+#[test]
+fn a_multiprocessor_has_room_for_two_blocks() {
+    alone(|| {
+        devices();
+        let stream = use_device(1);
+        let module = load();
+        let function = function(module, ONE_SHOT).unwrap();
+        let resident = |threads| {
+            let mut blocks = 9;
+            (cuOccupancyMaxActiveBlocksPerMultiprocessor(Some(&mut blocks), function, threads, 0), blocks)
+        };
+        assert_eq!([32, 512, 513].map(resident), [(OK, 2), (OK, 2), (OK, 0)]);
+        assert_eq!([0, -1].map(resident), [(Code::INVALID_VALUE, 9); 2]);
+        let mut value = 0;
+        for (attribute, expected) in [(16, 132), (75, 9), (76, 0)] {
+            assert_eq!((cuDeviceGetAttribute(Some(&mut value), attribute, 1), value), (OK, expected));
+        }
+        assert_eq!(cuModuleUnload(module), OK);
+        assert_eq!(resident(32), (Code::INVALID_HANDLE, 9));
+        assert_eq!(cuStreamDestroy_v2(stream), OK);
+    });
+}
+
+#[test]
+fn launches_with_an_unsupported_grid_are_refused() {
+    alone(|| {
+        devices();
+        let members = members(3, 4);
+        let one = &members[0];
+        one.enter();
+        let kernel = function(one.module, ONE_SHOT).unwrap();
+        let params = ptr::from_ref(&one.params).cast::<c_void>();
+        // SAFETY: the pointer is that of valid parameters.
+        let code = |blocks, threads| unsafe { launch(kernel, blocks, threads, one.stream, &params) };
+        for blocks in [[65, 1, 1], [0, 1, 1], [1, 2, 1], [1, 1, 2]] {
+            assert_eq!(code(blocks, [32, 1, 1]), Code::INVALID_VALUE, "{blocks:?}");
+        }
+        for threads in [[513, 1, 1], [0, 1, 1], [2, 1, 1], [32, 2, 1], [32, 1, 2]] {
+            assert_eq!(code([1, 1, 1], threads), Code::INVALID_VALUE, "{threads:?}");
+        }
+        let raw = |kernel, stream, params, extra| {
+            // SAFETY: the pointer is null or that of valid parameters.
+            unsafe { cuLaunchKernel(kernel, 1, 1, 1, 32, 1, 1, 0, stream, params, extra) }
+        };
+        let (none, some) = (ptr::null::<*const c_void>(), ptr::from_ref(&params));
+        assert_eq!(raw(kernel, one.stream, none, none), Code::INVALID_VALUE);
+        assert_eq!(raw(kernel, one.stream, &ptr::null(), none), Code::INVALID_VALUE);
+        assert_eq!(raw(kernel, one.stream, some, some), Code::INVALID_VALUE);
+        assert_eq!(raw(one.module, one.stream, some, none), Code::INVALID_HANDLE);
+        assert_eq!(raw(kernel, members[1].stream, some, none), Code::INVALID_HANDLE, "the stream is another device's");
+        members[1].enter();
+        assert_eq!(
+            raw(kernel, members[1].stream, some, none),
+            Code::INVALID_HANDLE,
+            "the function is another device's"
+        );
+        one.enter();
+        assert_eq!((cuStreamQuery(one.stream), one.report()), (OK, 0));
+        members.into_iter().for_each(Member::end);
+    });
+}
+
+/// Launches on one of two ranks with changed parameters, and returns the code of its device. The other rank launches
+/// nothing.
+fn outcome(change: impl FnOnce(&mut params::Params)) -> Code {
+    let mut members = members(2, 4);
+    let (whole, one) = (members[0].params, &mut members[0]);
+    one.enter();
+    one.params.timeout_ns = 0;
+    change(&mut one.params);
+    assert_eq!(one.launch(ONE_SHOT, 1, 32), OK, "it is found out later");
+    let outcome = one.synchronize();
+    one.params = whole;
+    if outcome != OK {
+        // Releases all references to the context: those of the test, of the member, and of the helpers that made the
+        // device current.
+        while cuDevicePrimaryCtxRelease_v2(0) == OK {}
+        connect(0);
+    }
+    members.into_iter().for_each(Member::end);
+    outcome
+}
+
+#[test]
+fn a_launch_with_inaccessible_memory_fails() {
+    alone(|| {
+        devices();
+        type Change = fn(&mut params::Params);
+        let wrong: [(&str, Change); 13] = [
+            ("no input", |params| params.input = 0),
+            ("input ends too early", |params| params.input += 16),
+            ("output ends too early", |params| params.count += 1),
+            ("output of a peer", |params| params.output = params.data[1]),
+            ("input within a vector", |params| params.input += 8),
+            ("no buffer of a peer", |params| params.data[1] = 0),
+            ("no buffer of its own", |params| params.data[0] = 0),
+            ("a peer's buffer ends too early", |params| params.data[1] += 128),
+            ("a state within a line", |params| params.state[1] += 64),
+            ("a state ends too early", |params| params.state[0] += 128),
+            ("no report", |params| params.report = 0),
+            ("an abort word within a word", |params| params.abort += 2),
+            ("a rank out of the world", |params| params.rank = 2),
+        ];
+        for (what, change) in wrong {
+            assert_eq!(outcome(change), Code::ILLEGAL_ADDRESS, "{what}");
+        }
+        assert_eq!(outcome(|_| {}), OK);
+        assert_eq!(outcome(|params| params.data[2] = 16), OK, "of no rank");
+    });
+}
+
+#[test]
+fn a_peers_memory_needs_access() {
+    alone(|| {
+        devices();
+        while cuDevicePrimaryCtxRelease_v2(0) == OK {}
+        let members = members(2, 4);
+        members[0].enter();
+        assert_eq!((members[0].launch(BARRIER, 1, 32), members[0].synchronize()), (OK, Code::ILLEGAL_ADDRESS));
+        while cuDevicePrimaryCtxRelease_v2(0) == OK {}
+        connect(0);
+        members.into_iter().for_each(Member::end);
+    });
+}
+
+#[test]
+fn a_launch_fails_if_its_memory_was_freed_before_it_runs() {
+    alone(|| {
+        devices();
+        let members = members(2, 4);
+        let one = &members[0];
+        one.enter();
+        let (word, other) = (allocate(4), new_stream());
+        write(word, &[0; 4]);
+        assert_eq!(cuStreamWaitValue32_v2(one.stream, word, 1, 0), OK);
+        assert_eq!(one.launch(ONE_SHOT, 1, 32), OK);
+        assert_eq!(cuMemFree_v2(members[1].params.data[1]), OK);
+        assert_eq!(cuStreamWriteValue32_v2(other, word, 1, 0), OK);
+        assert_eq!(one.synchronize(), Code::ILLEGAL_ADDRESS);
+        while cuDevicePrimaryCtxRelease_v2(0) == OK {}
+        connect(0);
+        one.enter();
+        free(word);
+        assert_eq!(cuStreamDestroy_v2(other), OK);
+        let mut members = members;
+        members[1].enter();
+        members[1].params.data[1] = allocate(4);
+        members.into_iter().for_each(Member::end);
+    });
+}
+
+#[test]
+fn states_are_shared_with_streams() {
+    alone(|| {
+        devices();
+        let members = members(2, 4);
+        let (one, two_ranks) = (&members[0], &members[1]);
+        let run = |member: &Member| {
+            member.enter();
+            assert_eq!((member.launch(BARRIER, 1, 32), member.synchronize()), (OK, OK));
+            assert_eq!(member.params.timeout_ns, LONG_TIMEOUT_NS);
+        };
+        thread::scope(|scope| [one, two_ranks].into_iter().for_each(|member| drop(scope.spawn(move || run(member)))));
+        let stream = use_device(0);
+        let flag = one.params.state[0] + 128;
+        assert_eq!(cuStreamWaitValue32_v2(stream, flag, 1, 1), OK, "rank 1 has come to the first");
+        assert_eq!([cuStreamSynchronize(stream), cuStreamDestroy_v2(stream)], [OK; 2]);
+        members.into_iter().for_each(Member::end);
+    });
+}

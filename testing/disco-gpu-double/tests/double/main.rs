@@ -1,0 +1,38 @@
+//! The double by itself: its functions beside the header of the real library, results of collectives and kernels, and
+//! calls that it refuses as the real libraries do.
+//!
+//! The tests call the double's functions as those of a Rust library. Most tests run in a process of their own
+//! ([`common::child::alone`]), because variables, injected faults, devices and their errors belong to a process.
+
+#![cfg(target_os = "linux")]
+#![allow(unsafe_code, clippy::unwrap_used, reason = "tests, which call functions of C")]
+
+mod common;
+mod driver;
+mod faults;
+mod free;
+mod graph;
+mod header;
+mod hip;
+mod hip_ipc;
+mod hip_kinds;
+mod hip_start;
+mod interrupt;
+mod ipc;
+mod kernel_failures;
+mod kernels;
+mod launch;
+mod lifecycle;
+mod memory;
+mod nccl_ends;
+mod nccl_processes;
+mod nvml;
+mod peer;
+mod processes;
+mod queues;
+mod refusals;
+mod shared_faults;
+mod shared_object;
+mod start;
+mod values;
+mod word;

@@ -1,0 +1,185 @@
+//! Writes of words by streams, and waits for words.
+
+use crate::common::child::alone;
+use std::ptr;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::mpsc;
+use std::thread;
+
+use crate::common::{
+    OK, allocate, enable_access, enter, free, new_stream, settle, this_thread, use_device, wait_until,
+    wait_until_blocked,
+};
+use disco_gpu_double::cuda::abi::{Code, Stream};
+use disco_gpu_double::cuda::exports::context::cuDevicePrimaryCtxRelease_v2;
+use disco_gpu_double::cuda::exports::copy::cuMemcpyDtoHAsync_v2;
+use disco_gpu_double::cuda::exports::device::cuDeviceGetAttribute;
+use disco_gpu_double::cuda::exports::event::{cuEventCreate, cuEventDestroy_v2};
+use disco_gpu_double::cuda::exports::memory::{cuMemFreeHost, cuMemHostAlloc, cuMemsetD8Async};
+use disco_gpu_double::cuda::exports::stream::{cuStreamDestroy_v2, cuStreamQuery, cuStreamSynchronize};
+use disco_gpu_double::cuda::exports::word::{cuStreamWaitValue32_v2, cuStreamWriteValue32_v2};
+
+fn write(stream: Stream, pointer: u64, value: u32) {
+    assert_eq!([cuStreamWriteValue32_v2(stream, pointer, value, 0), cuStreamSynchronize(stream)], [OK; 2]);
+}
+
+/// Waits for a word. Without `ends`, the wait must not end before the word is written once more.
+fn wait(word: u32, value: u32, flags: u32, assert_ends: bool) {
+    let stream = use_device(0);
+    let (writer, pointer) = (new_stream(), allocate(4));
+    write(writer, pointer, word);
+    assert_eq!(cuStreamWaitValue32_v2(stream, pointer, value, flags), OK);
+    if !assert_ends {
+        settle();
+        assert_eq!(cuStreamQuery(stream), Code::NOT_READY, "{word:#x} is not {value:#x} by {flags}");
+        write(writer, pointer, value);
+    }
+    wait_until(|| (cuStreamQuery(stream) == OK).then_some(()));
+    free(pointer);
+    [writer, stream].into_iter().for_each(|stream| assert_eq!(cuStreamDestroy_v2(stream), OK));
+}
+
+#[test]
+fn waits_end_when_the_word_satisfies_the_condition() {
+    alone(|| {
+        let (geq, eq, and) = (0, 1, 2);
+        [(7, true), (8, true), (6, false), (0, false)]
+            .iter()
+            .for_each(|&(word, assert_ends)| wait(word, 7, geq, assert_ends));
+        // The comparison wraps.
+        [(0x8000_0006, true), (0x8000_0007, false)]
+            .iter()
+            .for_each(|&(word, assert_ends)| wait(word, 7, geq, assert_ends));
+        wait(3, u32::MAX - 3, geq, true);
+        wait(u32::MAX, 0, geq, false);
+        [(7, true), (8, false), (0, false)].iter().for_each(|&(word, assert_ends)| wait(word, 7, eq, assert_ends));
+        [(0x11, true), (0x21, true), (0x0f, false)]
+            .iter()
+            .for_each(|&(word, assert_ends)| wait(word, 0x30, and, assert_ends));
+    });
+}
+
+#[test]
+fn earlier_writes_are_visible_after_the_wait() {
+    alone(|| {
+        let stream = use_device(0);
+        let (writer, data, word) = (new_stream(), allocate(1 << 16), allocate(8));
+        write(writer, word + 4, 0);
+        for n in 1..=50_u8 {
+            assert_eq!(cuStreamWaitValue32_v2(stream, word + 4, n.into(), 0), OK);
+            assert_eq!(cuMemsetD8Async(data, n, 1 << 16, writer), OK);
+            assert_eq!(cuStreamWriteValue32_v2(writer, word + 4, n.into(), 1), OK);
+            let mut found = vec![0; 1 << 16];
+            // SAFETY: the destination has room for all bytes.
+            assert_eq!(unsafe { cuMemcpyDtoHAsync_v2(found.as_mut_ptr().cast(), data, 1 << 16, stream) }, OK);
+            assert!(found.iter().all(|&byte| byte == n));
+        }
+        [data, word].into_iter().for_each(free);
+        [writer, stream].into_iter().for_each(|stream| assert_eq!(cuStreamDestroy_v2(stream), OK));
+    });
+}
+
+/// The driver holds a lock of the context, so threads that share a device can hang if one of them copies like this while
+/// its stream waits for the other.
+#[test]
+fn a_copy_to_pageable_memory_holds_up_other_calls_until_its_stream_has_made_it() {
+    alone(|| {
+        let stream = use_device(3);
+        let (pointer, mut pinned) = (allocate(4), ptr::null_mut());
+        assert_eq!(cuMemHostAlloc(Some(&mut pinned), 4, 0), OK);
+        // SAFETY: the allocation has room for a word, which only this test accesses.
+        let word = unsafe { &*pinned.cast::<AtomicU32>() };
+        word.store(0, SeqCst);
+        assert_eq!(cuStreamWaitValue32_v2(stream, pinned as u64, 1, 0), OK);
+        let (copied_on, (sender, entered)) = (stream as usize, mpsc::channel());
+        thread::scope(|scope| {
+            let copying = sender.clone();
+            let copies = scope.spawn(move || {
+                enter(3);
+                let mut found = [0_u8; 4];
+                copying.send(this_thread()).unwrap();
+                // SAFETY: the destination has room for all bytes.
+                let code = unsafe { cuMemcpyDtoHAsync_v2(found.as_mut_ptr().cast(), pointer, 4, copied_on as Stream) };
+                assert_eq!(code, OK);
+            });
+            wait_until_blocked(&entered.recv().unwrap());
+            let calls = scope.spawn(move || {
+                enter(3);
+                let mut event = ptr::null_mut();
+                sender.send(this_thread()).unwrap();
+                assert_eq!(
+                    (cuEventCreate(Some(&mut event), 2), word.load(SeqCst)),
+                    (OK, 1),
+                    "the call waits for the copy"
+                );
+                assert_eq!(cuEventDestroy_v2(event), OK);
+            });
+            wait_until_blocked(&entered.recv().unwrap());
+            word.store(1, SeqCst);
+            [copies, calls].into_iter().for_each(|thread| thread.join().unwrap());
+        });
+        assert_eq!(cuMemFreeHost(pinned), OK);
+        free(pointer);
+        assert_eq!(cuStreamDestroy_v2(stream), OK);
+    });
+}
+
+#[test]
+fn invalid_words_and_flags_are_refused() {
+    alone(|| {
+        let stream = use_device(0);
+        let pointer = allocate(10);
+        for (at, expected) in
+            [(0, OK), (4, OK), (2, Code::INVALID_VALUE), (8, Code::INVALID_VALUE), (12, Code::INVALID_VALUE)]
+        {
+            assert_eq!(cuStreamWriteValue32_v2(stream, pointer + at, 0, 0), expected, "{at}");
+            assert_eq!(cuStreamWaitValue32_v2(stream, pointer + at, 0, 0), expected, "{at}");
+        }
+        assert_eq!(cuStreamWriteValue32_v2(stream, pointer, 0, 2), Code::INVALID_VALUE);
+        assert_eq!(cuStreamWaitValue32_v2(stream, pointer, 0, 3), Code::NOT_SUPPORTED);
+        assert_eq!(cuStreamWaitValue32_v2(stream, pointer, 0, 4), Code::INVALID_VALUE);
+        let mut value = 9;
+        for (attribute, expected) in [(92, 1), (93, 1), (94, 0), (122, 1), (123, 0)] {
+            assert_eq!((cuDeviceGetAttribute(Some(&mut value), attribute, 0), value), (OK, expected), "{attribute}");
+        }
+        assert_eq!(cuStreamSynchronize(stream), OK);
+        free(pointer);
+        assert_eq!(cuStreamDestroy_v2(stream), OK);
+    });
+}
+
+#[test]
+fn a_wait_ends_with_the_context() {
+    alone(|| {
+        let stream = use_device(2);
+        let pointer = allocate(4);
+        assert_eq!(cuMemsetD8Async(pointer, 0, 4, stream), OK);
+        assert_eq!(cuStreamWaitValue32_v2(stream, pointer, 1, 0), OK);
+        settle();
+        assert_eq!(cuStreamQuery(stream), Code::NOT_READY);
+        assert_eq!(cuDevicePrimaryCtxRelease_v2(2), OK);
+        enter(0);
+        wait_until(|| (cuStreamQuery(stream) == OK).then_some(()));
+        free(pointer);
+        assert_eq!(cuStreamDestroy_v2(stream), OK);
+    });
+}
+
+#[test]
+fn a_wait_for_memory_that_is_freed_fails() {
+    alone(|| {
+        let other = use_device(1);
+        let pointer = allocate(4);
+        let stream = use_device(1);
+        write(other, pointer, 0);
+        let watcher = use_device(3);
+        enable_access(1);
+        assert_eq!(cuStreamWaitValue32_v2(watcher, pointer, 1, 0), OK);
+        free(pointer);
+        assert_eq!(cuStreamSynchronize(watcher), Code::ILLEGAL_ADDRESS);
+        assert_eq!(cuDevicePrimaryCtxRelease_v2(3), OK);
+        enter(1);
+        [other, stream, watcher].into_iter().for_each(|stream| assert_eq!(cuStreamDestroy_v2(stream), OK));
+    });
+}
