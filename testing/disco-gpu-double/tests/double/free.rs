@@ -1,22 +1,20 @@
 //! Frees that wait for work of devices, and frees of pools, which do not.
 
-use crate::common::child::alone;
-use std::ffi::c_void;
 use std::ptr;
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use crate::common::{OK, allocate, enter, free, set, use_device};
-use disco_gpu_double::cuda::abi::{Access, Code, Location, Pool, PoolProps, Stream};
+use crate::common::child::alone;
+use crate::common::{OK, allocate, enable_access, enter, free, set, use_device};
+use disco_gpu_double::cuda::abi::{Access, Code, IpcHandle, Location, Pool, PoolProps, Stream};
 use disco_gpu_double::cuda::exports::copy::cuMemcpyDtoDAsync_v2;
 use disco_gpu_double::cuda::exports::ipc::cuIpcGetMemHandle;
 use disco_gpu_double::cuda::exports::memory::{cuMemFreeHost, cuMemHostAlloc, cuMemsetD8Async};
 use disco_gpu_double::cuda::exports::pool::{
-    cuMemAllocAsync, cuMemAllocFromPoolAsync, cuMemFreeAsync, cuMemPoolCreate, cuMemPoolDestroy, cuMemPoolGetAttribute,
-    cuMemPoolSetAccess, cuMemPoolSetAttribute, cuMemPoolTrimTo,
+    cuMemAllocFromPoolAsync, cuMemFreeAsync, cuMemPoolCreate, cuMemPoolDestroy, cuMemPoolSetAccess,
 };
-use disco_gpu_double::cuda::exports::stream::{cuStreamDestroy_v2, cuStreamQuery, cuStreamSynchronize};
+use disco_gpu_double::cuda::exports::stream::{cuStreamQuery, cuStreamSynchronize};
 use disco_gpu_double::cuda::exports::word::{cuStreamWaitValue32_v2, cuStreamWriteValue32_v2};
 
 const PROPS: PoolProps = PoolProps {
@@ -40,16 +38,6 @@ fn take(pool: Pool, bytes: usize, stream: Stream) -> u64 {
     pointer
 }
 
-fn number(pool: Pool, attribute: i32) -> u64 {
-    let mut number = 0_u64;
-    let at: *mut c_void = (&raw mut number).cast();
-    #[allow(unsafe_code, reason = "a C function")]
-    // SAFETY: the output has 64 bits.
-    let code = unsafe { cuMemPoolGetAttribute(pool, attribute, at) };
-    assert_eq!(code, OK);
-    number
-}
-
 /// A limit for work that does not wait for the peer.
 const LONG: Duration = Duration::from_secs(10);
 /// A time in which work that waits for the peer does not return.
@@ -70,21 +58,15 @@ fn returns_while_a_peer_waits(limit: Duration, work: impl FnOnce()) -> bool {
         let other = use_device(1);
         assert_eq!(cuStreamWriteValue32_v2(other, word, 1, 0), OK);
         assert_eq!(cuStreamSynchronize(ptr::without_provenance_mut(address)), OK);
-        assert_eq!(cuStreamDestroy_v2(other), OK);
         is_early
     });
     enter(0);
     work();
     // Fails if the peer has not waited that long.
     _ = tell.send(());
-    let is_early = ender.join().unwrap();
-    enter(1);
-    free(word);
-    assert_eq!(cuStreamDestroy_v2(peer), OK);
-    is_early
+    ender.join().unwrap()
 }
 
-/// One test, because access is the process's.
 #[test]
 fn plain_frees_wait_for_peers_and_pool_frees_do_not() {
     alone(|| {
@@ -98,7 +80,7 @@ fn plain_frees_wait_for_peers_and_pool_frees_do_not() {
         let (first, second, host, other_host) = (allocate(8), allocate(8), pinned(), pinned());
         assert!(returns_while_a_peer_waits(LONG, || free(first)), "devices without access are no peers");
         enter(0);
-        crate::common::enable_access(1);
+        enable_access(1);
         assert!(!returns_while_a_peer_waits(SHORT, || free(second)));
         assert!(!returns_while_a_peer_waits(SHORT, || assert_eq!(cuMemFreeHost(host), OK)));
         enter(0);
@@ -108,29 +90,6 @@ fn plain_frees_wait_for_peers_and_pool_frees_do_not() {
             let pointer = take(pool, 1 << 20, stream);
             assert_eq!([cuMemFreeAsync(pointer, stream), cuStreamSynchronize(stream), cuMemPoolDestroy(pool)], [OK; 3]);
         }));
-        enter(0);
-        assert_eq!(cuStreamDestroy_v2(stream), OK);
-    });
-}
-
-#[test]
-fn a_pool_keeps_memory_up_to_its_threshold() {
-    alone(|| {
-        let (stream, pool) = (use_device(2), pool(2));
-        let (reserved, used) = (|| number(pool, 5), || number(pool, 7));
-        let pointer = take(pool, 3 << 20, stream);
-        assert_eq!((reserved(), used()), (3 << 20, 3 << 20));
-        assert_eq!(cuMemFreeAsync(pointer, stream), OK);
-        assert_eq!((reserved(), used()), (3 << 20, 0));
-        let threshold = 1_u64 << 20;
-        #[allow(unsafe_code, reason = "a C function")]
-        // SAFETY: the value has 64 bits.
-        let code = unsafe { cuMemPoolSetAttribute(pool, 4, (&raw const threshold).cast()) };
-        assert_eq!([code, cuStreamSynchronize(stream)], [OK; 2]);
-        assert_eq!(reserved(), 1 << 20);
-        assert_eq!(cuMemPoolTrimTo(pool, 4096), OK);
-        assert_eq!(reserved(), 4096);
-        assert_eq!([cuMemPoolDestroy(pool), cuStreamDestroy_v2(stream)], [OK; 2]);
     });
 }
 
@@ -139,37 +98,15 @@ fn pool_memory_is_freed_when_the_stream_reaches_the_free() {
     alone(|| {
         let (stream, pool) = (use_device(3), pool(3));
         let (pointer, to) = (take(pool, 8, stream), allocate(8));
-        assert_eq!(
-            cuIpcGetMemHandle(Some(&mut disco_gpu_double::cuda::abi::IpcHandle { reserved: [0; 64] }), pointer),
-            Code::INVALID_VALUE
-        );
+        assert_eq!(cuIpcGetMemHandle(Some(&mut IpcHandle { reserved: [0; 64] }), pointer), Code::INVALID_VALUE);
         assert_eq!([cuMemcpyDtoDAsync_v2(to, pointer, 8, stream), cuMemFreeAsync(pointer, stream)], [OK; 2]);
         assert_eq!(cuMemFreeAsync(pointer, stream), Code::INVALID_VALUE, "it was freed");
         assert_eq!(cuMemFreeAsync(to, stream), Code::INVALID_VALUE, "the memory does not belong to a pool");
         assert_eq!([cuStreamSynchronize(stream), cuStreamQuery(stream)], [OK; 2]);
         assert_eq!(cuMemcpyDtoDAsync_v2(to, pointer, 8, stream), Code::INVALID_VALUE);
         let access = Access { location: Location { kind: 1, id: 3 }, flags: 3 };
-        #[allow(unsafe_code, reason = "a C function")]
         // SAFETY: the array has one element.
         let code = unsafe { cuMemPoolSetAccess(pool, &raw const access, 1) };
         assert_eq!(code, Code::INVALID_VALUE, "no device is its own peer");
-        free(to);
-        assert_eq!([cuMemPoolDestroy(pool), cuStreamDestroy_v2(stream)], [OK; 2]);
-    });
-}
-
-#[test]
-fn a_device_has_a_pool_without_a_handle() {
-    alone(|| {
-        // Another device than that of the test of thresholds: a synchronisation trims all pools of a device.
-        let stream = use_device(3);
-        let (mut pointer, to) = (0, allocate(8));
-        assert_eq!(cuMemAllocAsync(Some(&mut pointer), 8, stream), OK);
-        assert_eq!([cuMemcpyDtoDAsync_v2(to, pointer, 8, stream), cuMemFreeAsync(pointer, stream)], [OK; 2]);
-        assert_eq!(cuMemFreeAsync(pointer, stream), Code::INVALID_VALUE, "it was freed");
-        assert_eq!(cuMemAllocAsync(None, 8, stream), Code::INVALID_VALUE);
-        assert_eq!([cuStreamSynchronize(stream), cuStreamQuery(stream)], [OK; 2]);
-        free(to);
-        assert_eq!(cuStreamDestroy_v2(stream), OK);
     });
 }

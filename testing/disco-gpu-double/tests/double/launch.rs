@@ -1,23 +1,17 @@
 //! Modules and launches: refused calls, and launches that fail when they run.
 
-use crate::common::child::alone;
 use std::ffi::{CStr, CString, c_void};
 use std::mem::offset_of;
 use std::ptr;
-use std::thread;
 
-use crate::common::member::{LONG_TIMEOUT_NS, Member, connect, devices, function, launch, load, members, write};
+use crate::common::child::alone;
+use crate::common::member::{connect, devices, function, launch, load, members};
 use crate::common::params::{self, FIELDS};
-use crate::common::{OK, allocate, free, new_stream, use_device};
+use crate::common::{OK, enter, use_device};
 use disco_gpu_double::cuda::abi::Code;
 use disco_gpu_double::cuda::exports::context::cuDevicePrimaryCtxRelease_v2;
-use disco_gpu_double::cuda::exports::device::cuDeviceGetAttribute;
-use disco_gpu_double::cuda::exports::memory::cuMemFree_v2;
-use disco_gpu_double::cuda::exports::module::{
-    cuLaunchKernel, cuModuleLoadData, cuModuleUnload, cuOccupancyMaxActiveBlocksPerMultiprocessor,
-};
-use disco_gpu_double::cuda::exports::stream::{cuStreamDestroy_v2, cuStreamQuery, cuStreamSynchronize};
-use disco_gpu_double::cuda::exports::word::{cuStreamWaitValue32_v2, cuStreamWriteValue32_v2};
+use disco_gpu_double::cuda::exports::module::{cuLaunchKernel, cuModuleLoadData, cuModuleUnload};
+use disco_gpu_double::cuda::exports::stream::cuStreamQuery;
 use disco_gpu_double::cuda::kernel::params::Params;
 
 const ONE_SHOT: &CStr = c"disco_one_shot_f32";
@@ -66,7 +60,6 @@ fn a_module_has_all_kernels_and_no_others() {
             (cuModuleUnload(module), function(module, BARRIER)),
             (Code::INVALID_HANDLE, Err(Code::INVALID_HANDLE))
         );
-        assert_eq!(cuStreamDestroy_v2(stream), OK);
     });
 }
 
@@ -74,7 +67,7 @@ fn a_module_has_all_kernels_and_no_others() {
 fn only_machine_code_is_loaded() {
     alone(|| {
         devices();
-        let stream = use_device(0);
+        enter(0);
         for image in [&b"\0"[..], b"\x7fEL\0", b".version 8.0\0"] {
             let mut module = ptr::null_mut();
             // SAFETY: the image has four bytes, or fewer of which the last is 0.
@@ -82,30 +75,6 @@ fn only_machine_code_is_loaded() {
         }
         // SAFETY: the image is null.
         assert_eq!(unsafe { cuModuleLoadData(Some(&mut ptr::null_mut()), ptr::null()) }, Code::INVALID_VALUE);
-        assert_eq!(cuStreamDestroy_v2(stream), OK);
-    });
-}
-
-#[test]
-fn a_multiprocessor_has_room_for_two_blocks() {
-    alone(|| {
-        devices();
-        let stream = use_device(1);
-        let module = load();
-        let function = function(module, ONE_SHOT).unwrap();
-        let resident = |threads| {
-            let mut blocks = 9;
-            (cuOccupancyMaxActiveBlocksPerMultiprocessor(Some(&mut blocks), function, threads, 0), blocks)
-        };
-        assert_eq!([32, 512, 513].map(resident), [(OK, 2), (OK, 2), (OK, 0)]);
-        assert_eq!([0, -1].map(resident), [(Code::INVALID_VALUE, 9); 2]);
-        let mut value = 0;
-        for (attribute, expected) in [(16, 132), (75, 9), (76, 0)] {
-            assert_eq!((cuDeviceGetAttribute(Some(&mut value), attribute, 1), value), (OK, expected));
-        }
-        assert_eq!(cuModuleUnload(module), OK);
-        assert_eq!(resident(32), (Code::INVALID_HANDLE, 9));
-        assert_eq!(cuStreamDestroy_v2(stream), OK);
     });
 }
 
@@ -144,7 +113,6 @@ fn launches_with_an_unsupported_grid_are_refused() {
         );
         one.enter();
         assert_eq!((cuStreamQuery(one.stream), one.report()), (OK, 0));
-        members.into_iter().for_each(Member::end);
     });
 }
 
@@ -152,20 +120,18 @@ fn launches_with_an_unsupported_grid_are_refused() {
 /// nothing.
 fn outcome(change: impl FnOnce(&mut params::Params)) -> Code {
     let mut members = members(2, 4);
-    let (whole, one) = (members[0].params, &mut members[0]);
+    let one = &mut members[0];
     one.enter();
     one.params.timeout_ns = 0;
     change(&mut one.params);
     assert_eq!(one.launch(ONE_SHOT, 1, 32), OK, "it is found out later");
     let outcome = one.synchronize();
-    one.params = whole;
     if outcome != OK {
         // Releases all references to the context: those of the test, of the member, and of the helpers that made the
         // device current.
         while cuDevicePrimaryCtxRelease_v2(0) == OK {}
         connect(0);
     }
-    members.into_iter().for_each(Member::end);
     outcome
 }
 
@@ -205,54 +171,5 @@ fn a_peers_memory_needs_access() {
         let members = members(2, 4);
         members[0].enter();
         assert_eq!((members[0].launch(BARRIER, 1, 32), members[0].synchronize()), (OK, Code::ILLEGAL_ADDRESS));
-        while cuDevicePrimaryCtxRelease_v2(0) == OK {}
-        connect(0);
-        members.into_iter().for_each(Member::end);
-    });
-}
-
-#[test]
-fn a_launch_fails_if_its_memory_was_freed_before_it_runs() {
-    alone(|| {
-        devices();
-        let members = members(2, 4);
-        let one = &members[0];
-        one.enter();
-        let (word, other) = (allocate(4), new_stream());
-        write(word, &[0; 4]);
-        assert_eq!(cuStreamWaitValue32_v2(one.stream, word, 1, 0), OK);
-        assert_eq!(one.launch(ONE_SHOT, 1, 32), OK);
-        assert_eq!(cuMemFree_v2(members[1].params.data[1]), OK);
-        assert_eq!(cuStreamWriteValue32_v2(other, word, 1, 0), OK);
-        assert_eq!(one.synchronize(), Code::ILLEGAL_ADDRESS);
-        while cuDevicePrimaryCtxRelease_v2(0) == OK {}
-        connect(0);
-        one.enter();
-        free(word);
-        assert_eq!(cuStreamDestroy_v2(other), OK);
-        let mut members = members;
-        members[1].enter();
-        members[1].params.data[1] = allocate(4);
-        members.into_iter().for_each(Member::end);
-    });
-}
-
-#[test]
-fn states_are_shared_with_streams() {
-    alone(|| {
-        devices();
-        let members = members(2, 4);
-        let (one, two_ranks) = (&members[0], &members[1]);
-        let run = |member: &Member| {
-            member.enter();
-            assert_eq!((member.launch(BARRIER, 1, 32), member.synchronize()), (OK, OK));
-            assert_eq!(member.params.timeout_ns, LONG_TIMEOUT_NS);
-        };
-        thread::scope(|scope| [one, two_ranks].into_iter().for_each(|member| drop(scope.spawn(move || run(member)))));
-        let stream = use_device(0);
-        let flag = one.params.state[0] + 128;
-        assert_eq!(cuStreamWaitValue32_v2(stream, flag, 1, 1), OK, "rank 1 has come to the first");
-        assert_eq!([cuStreamSynchronize(stream), cuStreamDestroy_v2(stream)], [OK; 2]);
-        members.into_iter().for_each(Member::end);
     });
 }

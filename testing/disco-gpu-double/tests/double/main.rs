@@ -7,32 +7,20 @@
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code, clippy::unwrap_used, reason = "tests, which call functions of C")]
 
+mod across;
 mod common;
-mod driver;
-mod faults;
 mod free;
 mod graph;
 mod header;
 mod hip;
-mod hip_ipc;
-mod hip_kinds;
-mod hip_start;
-mod interrupt;
 mod ipc;
-mod kernel_failures;
 mod kernels;
 mod launch;
 mod lifecycle;
 mod memory;
-mod nccl_ends;
-mod nccl_processes;
-mod nvml;
 mod peer;
-mod processes;
 mod queues;
 mod refusals;
-mod shared_faults;
-mod shared_object;
 mod start;
 mod values;
 mod word;

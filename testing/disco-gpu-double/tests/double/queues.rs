@@ -1,40 +1,21 @@
 //! Hardware queues: which streams block each other.
 
-use crate::common::child::alone;
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr;
-use std::sync::Once;
 
+use crate::common::child::alone;
 use crate::common::member::{function, launch, load, read, write};
 use crate::common::params::{Params, STATE_BYTES};
-use crate::common::{OK, allocate, at, enter, free, new_stream, set, settle, wait_until};
+use crate::common::{OK, allocate, enter, free, new_stream, set, settle, wait_until};
 use disco_gpu_double::cuda::abi::{Code, STREAM_NON_BLOCKING, Stream};
-use disco_gpu_double::cuda::exports::event::{cuEventCreate, cuEventDestroy_v2, cuEventRecord};
-use disco_gpu_double::cuda::exports::stream::{
-    cuCtxGetStreamPriorityRange, cuStreamCreateWithPriority, cuStreamDestroy_v2, cuStreamQuery, cuStreamWaitEvent,
-};
+use disco_gpu_double::cuda::exports::stream::{cuCtxGetStreamPriorityRange, cuStreamCreateWithPriority, cuStreamQuery};
 use disco_gpu_double::cuda::exports::word::{cuStreamWaitValue32_v2, cuStreamWriteValue32_v2};
-use disco_gpu_double::hip;
-use disco_gpu_double::hip::exports::device::hipSetDevice;
-use disco_gpu_double::hip::exports::stream::{
-    hipDeviceGetStreamPriorityRange, hipStreamCreateWithFlags, hipStreamCreateWithPriority, hipStreamDestroy,
-    hipStreamQuery,
-};
-use disco_gpu_double::hip::exports::word::{hipStreamWaitValue32, hipStreamWriteValue32};
 
-/// Creates streams of a device; the first stream has the first of `queues` hardware queues. Each test has its own
-/// device.
-fn streams(device: c_int, queues: &CStr, count: usize) -> Vec<Stream> {
-    take(device);
+/// Creates streams of device 0; the first stream has the first of `queues` hardware queues.
+fn streams(queues: &CStr, count: usize) -> Vec<Stream> {
+    enter(0);
     set(c"CUDA_DEVICE_MAX_CONNECTIONS", queues);
     (0..count).map(|_| new_stream()).collect()
-}
-
-/// Makes a device current on this thread. There is one device for each test.
-fn take(device: c_int) {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| set(c"GPU_DOUBLE_DEVICES", c"7"));
-    enter(device);
 }
 
 /// Allocates a word with value 0.
@@ -68,16 +49,13 @@ fn assert_blocked(stream: Stream) {
 }
 
 fn end(streams: impl IntoIterator<Item = Stream>) {
-    streams.into_iter().for_each(|stream| {
-        assert_ends(stream);
-        assert_eq!(cuStreamDestroy_v2(stream), OK);
-    });
+    streams.into_iter().for_each(assert_ends);
 }
 
 #[test]
 fn a_wait_blocks_the_streams_of_its_queue_only() {
     alone(|| {
-        let (streams, [awaited, other]) = (streams(0, c"8", 17), [word(), word()]);
+        let (streams, [awaited, other]) = (streams(c"8", 17), [word(), word()]);
         wait_word(streams[0], awaited);
         write_word(streams[8], awaited);
         streams[1..8].iter().chain(&streams[9..16]).for_each(|&stream| {
@@ -89,28 +67,13 @@ fn a_wait_blocks_the_streams_of_its_queue_only() {
         assert_eq!(read(awaited, 4), [0; 4]);
         write_word(streams[1], awaited);
         end(streams);
-        [awaited, other].into_iter().for_each(free);
-    });
-}
-
-#[test]
-fn a_stream_of_high_priority_is_not_blocked() {
-    alone(|| {
-        let (streams, awaited) = (streams(1, c"1", 2), word());
-        wait_word(streams[0], awaited);
-        write_word(streams[1], awaited);
-        assert_blocked(streams[1]);
-        let urgent = priority_stream(-1);
-        write_word(urgent, awaited);
-        end(streams.into_iter().chain([urgent]));
-        free(awaited);
     });
 }
 
 #[test]
 fn a_stream_of_default_priority_shares_a_queue() {
     alone(|| {
-        let (mut streams, awaited) = (streams(2, c"1", 1), word());
+        let (mut streams, awaited) = (streams(c"1", 1), word());
         let (mut least, mut greatest) = (9, 9);
         assert_eq!(cuCtxGetStreamPriorityRange(Some(&mut least), Some(&mut greatest)), OK);
         assert_eq!((least, greatest), (0, -5));
@@ -130,37 +93,6 @@ fn a_stream_of_default_priority_shares_a_queue() {
     });
 }
 
-#[test]
-fn with_more_queues_a_later_stream_has_its_own() {
-    alone(|| {
-        let (streams, awaited) = (streams(3, c"32", 9), word());
-        wait_word(streams[0], awaited);
-        write_word(streams[8], awaited);
-        end(streams);
-        free(awaited);
-    });
-}
-
-#[test]
-fn a_wait_for_an_event_blocks_the_queue() {
-    alone(|| {
-        let (streams, [awaited, other]) = (streams(4, c"2", 3), [word(), word()]);
-        let mut event = ptr::null_mut();
-        assert_eq!(cuEventCreate(Some(&mut event), 0), OK);
-        // Queue 0: streams 0 and 2; queue 1: stream 1.
-        wait_word(streams[1], awaited);
-        assert_eq!(cuEventRecord(event, streams[1]), OK);
-        assert_eq!(cuStreamWaitEvent(streams[0], event, 0), OK);
-        write_word(streams[2], other);
-        assert_blocked(streams[2]);
-        let urgent = priority_stream(-5);
-        write_word(urgent, awaited);
-        end(streams.into_iter().chain([urgent]));
-        assert_eq!((cuEventDestroy_v2(event), read(other, 4)), (OK, vec![1, 0, 0, 0]));
-        [awaited, other].into_iter().for_each(free);
-    });
-}
-
 /// Launches the barrier kernel of one of two ranks.
 fn meet(stream: Stream, states: [u64; 2], rank: u32, [abort, report]: [u64; 2]) {
     let mut params = Params { timeout_ns: 60_000_000_000, world: 2, rank, abort, report, ..Params::default() };
@@ -174,7 +106,7 @@ fn meet(stream: Stream, states: [u64; 2], rank: u32, [abort, report]: [u64; 2]) 
 #[test]
 fn kernels_of_one_queue_run_at_the_same_time_and_later_work_blocks_the_queue() {
     alone(|| {
-        let (streams, words) = (streams(5, c"1", 3), [word(), word()]);
+        let (streams, words) = (streams(c"1", 3), [word(), word()]);
         let (states, other) = ([0, 1].map(|_| allocate(STATE_BYTES)), word());
         states.iter().for_each(|&state| write(state, &[0; STATE_BYTES]));
         // Two kernels of one queue run at the same time.
@@ -192,35 +124,5 @@ fn kernels_of_one_queue_run_at_the_same_time_and_later_work_blocks_the_queue() {
         let urgent = priority_stream(-1);
         meet(urgent, states, 1, words);
         end(streams.into_iter().chain([urgent]));
-        words.into_iter().chain(states).chain([other]).for_each(free);
-    });
-}
-
-#[test]
-fn hip_has_its_own_number_of_queues_and_priorities() {
-    alone(|| {
-        const OK: hip::abi::Code = hip::abi::Code::SUCCESS;
-        take(6);
-        let awaited = word();
-        assert_eq!(hipSetDevice(6), OK);
-        let mut streams = [ptr::null_mut(); 6];
-        for stream in &mut streams[..5] {
-            assert_eq!(hipStreamCreateWithFlags(Some(stream), STREAM_NON_BLOCKING), OK);
-        }
-        let (mut least, mut greatest) = (9, 9);
-        assert_eq!(hipDeviceGetStreamPriorityRange(Some(&mut least), Some(&mut greatest)), OK);
-        assert_eq!((least, greatest), (1, -1));
-        assert_eq!(hipStreamCreateWithPriority(Some(&mut streams[5]), STREAM_NON_BLOCKING, greatest), OK);
-        let word = at(awaited, 0);
-        assert_eq!(hipStreamWaitValue32(streams[0], word, 1, 0, u32::MAX), OK);
-        assert_eq!(hipStreamWriteValue32(streams[4], word, 1, 0), OK);
-        settle();
-        assert_eq!([0, 4].map(|index| hipStreamQuery(streams[index])), [hip::abi::Code::NOT_READY; 2]);
-        assert_eq!(hipStreamWriteValue32(streams[5], word, 1, 0), OK);
-        for stream in streams {
-            wait_until(|| (hipStreamQuery(stream) == OK).then_some(()));
-            assert_eq!(hipStreamDestroy(stream), OK);
-        }
-        free(awaited);
     });
 }

@@ -1,10 +1,10 @@
 //! Calls that the double refuses, and that the real library may accept.
 
-use crate::common::child::alone;
 use std::ptr;
 use std::sync::Barrier;
 use std::thread;
 
+use crate::common::child::alone;
 use crate::common::{allocate, at, failed, init, last_error, on_ranks, ready, settled, unique_id, use_device};
 use disco_gpu_double::nccl::abi::{Code, CommHandle, DataType, RedOp, UniqueId};
 use disco_gpu_double::nccl::config::Config;
@@ -49,7 +49,6 @@ fn invalid_arguments_are_refused() {
             assert_eq!(ncclCommDeregister(comm, handle), Code::SUCCESS);
             assert_eq!(ncclCommDeregister(comm, handle), Code::INVALID_ARGUMENT);
             assert_eq!(ncclCommRegister(comm, a, 65, Some(&mut handle)), Code::INVALID_ARGUMENT);
-            rank.free(pointer);
         });
     });
 }
@@ -65,7 +64,6 @@ fn overlapping_buffers_are_refused_except_in_place() {
             assert_eq!(ncclReduceScatter(start, other, 1, F32, RedOp::SUM, comm, stream), Code::INVALID_ARGUMENT);
             assert_eq!(ncclAllGather(own, start, 1, F32, comm, stream), Code::SUCCESS);
             rank.synchronize();
-            rank.free(pointer);
         });
     });
 }
@@ -79,7 +77,6 @@ fn memory_of_another_device_is_refused() {
             let pair = at(pointer, 0);
             let code = ncclAllReduce(pair, pair, 1, F32, RedOp::SUM, rank.comm, rank.stream);
             assert_eq!(code, Code::INVALID_ARGUMENT);
-            rank.free(pointer);
         });
     });
 }
@@ -126,7 +123,6 @@ fn groups_whose_calls_access_the_same_memory_are_refused() {
             });
             assert_eq!(wrong, Code::INVALID_ARGUMENT, "one is refused, and so are all");
             rank.synchronize();
-            rank.free(pointer);
         });
     });
 }
@@ -147,7 +143,6 @@ fn different_collectives_fail_on_all_ranks() {
             );
             rank.synchronize();
             assert_eq!(ncclAllReduce(a, b, 2, F32, op, rank.comm, rank.stream), Code::INVALID_USAGE);
-            rank.free(pointer);
         });
     });
 }
@@ -169,7 +164,6 @@ fn a_send_that_differs_from_its_receive_fails() {
                  rank 1: ncclRecv(3 of ncclFloat32, from 0)"
             );
             rank.synchronize();
-            rank.free(pointer);
         });
     });
 }

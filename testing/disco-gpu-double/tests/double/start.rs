@@ -1,36 +1,43 @@
-//! Calls that are refused before `cuInit`, and before a thread has a context.
+//! The first calls of a process: functions that need an initialised library, a device or a context.
 
-use crate::common::child::alone;
-use std::ffi::CStr;
 use std::ptr;
 
+use crate::common::child::alone;
 use crate::common::{OK, last_error, set, unique_id, use_device};
 use disco_gpu_double::cuda::abi::Code;
 use disco_gpu_double::cuda::exports::context::{cuCtxGetCurrent, cuCtxSetCurrent, cuDevicePrimaryCtxRelease_v2};
-use disco_gpu_double::cuda::exports::device::{cuDeviceGet, cuDeviceGetCount, cuDriverGetVersion, cuInit};
+use disco_gpu_double::cuda::exports::device::{cuDeviceGet, cuDeviceGetCount, cuInit};
 use disco_gpu_double::cuda::exports::memory::cuMemAlloc_v2;
 use disco_gpu_double::cuda::exports::stream::{cuStreamDestroy_v2, cuStreamQuery};
-use disco_gpu_double::cuda::exports::text::{cuGetErrorName, cuGetErrorString};
+use disco_gpu_double::hip;
+use disco_gpu_double::hip::exports::device::{
+    hipDeviceGet, hipDeviceSynchronize, hipGetDevice, hipGetDeviceCount, hipInit, hipSetDevice,
+};
+use disco_gpu_double::hip::exports::memory::{hipFree, hipMalloc};
+use disco_gpu_double::hip::exports::stream::{hipStreamDestroy, hipStreamQuery};
+use disco_gpu_double::hip::exports::text::hipGetLastError;
 use disco_gpu_double::nccl;
 use disco_gpu_double::nccl::exports::communicator::ncclCommInitRank;
+use disco_gpu_double::nvml;
+use disco_gpu_double::nvml::exports::library::{nvmlDeviceGetHandleByPciBusId_v2, nvmlInit_v2, nvmlShutdown};
+
+/// A communicator is refused on a machine without a device.
+fn check_no_communicator() {
+    let mut comm = ptr::null_mut();
+    let code = ncclCommInitRank(Some(&mut comm), 1, unique_id(), 0);
+    assert_eq!(code, nccl::abi::Code::UNHANDLED_CUDA_ERROR);
+    assert!(last_error(ptr::null_mut()).ends_with("cuInit returned CUDA error 100"));
+}
 
 #[test]
 fn functions_need_the_driver_and_a_context() {
     alone(|| {
         let mut number = 0;
-        assert_eq!((cuDriverGetVersion(Some(&mut number)), number), (OK, 13000));
         assert_eq!(cuDeviceGetCount(Some(&mut number)), Code::NOT_INITIALIZED);
         assert_eq!(cuStreamQuery(ptr::null_mut()), Code::NOT_INITIALIZED);
-
         set(c"GPU_DOUBLE_INIT", c"100");
         assert_eq!(cuInit(0), Code(100));
-        assert_eq!(text(Code(100), cuGetErrorName), "CUDA_ERROR_NO_DEVICE");
-        assert_eq!(text(Code(803), cuGetErrorName), "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH");
-        assert_eq!(text(Code(100), cuGetErrorString), "no CUDA-capable device is detected");
-        let mut comm = ptr::null_mut();
-        let code = ncclCommInitRank(Some(&mut comm), 1, unique_id(), 0);
-        assert_eq!(code, nccl::abi::Code::UNHANDLED_CUDA_ERROR);
-        assert!(last_error(ptr::null_mut()).ends_with("cuInit returned CUDA error 100"));
+        check_no_communicator();
 
         set(c"GPU_DOUBLE_INIT", c"0");
         set(c"GPU_DOUBLE_DEVICES", c"3");
@@ -42,20 +49,56 @@ fn functions_need_the_driver_and_a_context() {
         assert_eq!(cuMemAlloc_v2(Some(&mut pointer), 8), Code::INVALID_CONTEXT);
         let stream = use_device(1);
         let mut context = ptr::null_mut();
-        assert_eq!(cuCtxGetCurrent(Some(&mut context)), OK);
-        assert_eq!(cuStreamQuery(stream), OK);
-        assert_eq!(cuStreamDestroy_v2(stream), OK);
-        assert_eq!(cuStreamQuery(stream), Code::INVALID_HANDLE);
-        assert_eq!(cuDevicePrimaryCtxRelease_v2(1), OK);
-        assert_eq!(cuDevicePrimaryCtxRelease_v2(1), Code::INVALID_CONTEXT);
+        assert_eq!([cuCtxGetCurrent(Some(&mut context)), cuStreamQuery(stream)], [OK; 2]);
+        assert_eq!([cuStreamDestroy_v2(stream), cuStreamQuery(stream)], [OK, Code::INVALID_HANDLE]);
+        assert_eq!([(); 2].map(|()| cuDevicePrimaryCtxRelease_v2(1)), [OK, Code::INVALID_CONTEXT]);
         assert_eq!(cuMemAlloc_v2(Some(&mut pointer), 8), Code::INVALID_CONTEXT);
         assert_eq!(cuCtxSetCurrent(context), Code::INVALID_CONTEXT);
     });
 }
 
-fn text(code: Code, of: extern "C" fn(Code, Option<&mut *const std::ffi::c_char>) -> Code) -> String {
-    let mut text = ptr::null();
-    assert_eq!(of(code, Some(&mut text)), OK);
-    // SAFETY: the text is static and ends with a NUL byte.
-    unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+#[test]
+fn functions_of_hip_need_a_device_but_no_initialisation() {
+    use hip::abi::Code;
+    const OK: Code = Code::SUCCESS;
+    alone(|| {
+        let (mut number, mut pointer) = (9, ptr::null_mut());
+        set(c"GPU_DOUBLE_INIT", c"100");
+        assert_eq!(hipInit(0), Code::INVALID_DEVICE);
+        assert_eq!((hipGetDeviceCount(Some(&mut number)), number), (Code::NO_DEVICE, 0));
+        let codes = [
+            hipGetDevice(Some(&mut number)),
+            hipSetDevice(0),
+            hipDeviceGet(Some(&mut number), 0),
+            hipMalloc(Some(&mut pointer), 8),
+            hipFree(ptr::null_mut()),
+            hipStreamQuery(ptr::null_mut()),
+            hipStreamDestroy(ptr::null_mut()),
+            hipDeviceSynchronize(),
+        ];
+        assert_eq!(codes, [Code::NO_DEVICE; 8]);
+        assert_eq!([hipGetLastError(), hipGetLastError()], [Code::NO_DEVICE, OK]);
+        check_no_communicator();
+
+        set(c"GPU_DOUBLE_INIT", c"0");
+        set(c"GPU_DOUBLE_DEVICES", c"3");
+        assert_eq!((hipGetDevice(Some(&mut number)), number), (OK, 0), "device 0 is current without hipSetDevice");
+        assert_eq!((hipGetDeviceCount(Some(&mut number)), number), (OK, 3));
+        assert_eq!([hipInit(0), hipInit(1)], [OK, Code::INVALID_VALUE]);
+    });
+}
+
+#[test]
+fn functions_of_nvml_need_its_initialisation() {
+    use nvml::abi::Code;
+    alone(|| {
+        let device = || {
+            let mut device = ptr::null_mut();
+            // SAFETY: the text ends with a NUL byte.
+            unsafe { nvmlDeviceGetHandleByPciBusId_v2(c"0000:01:00.0".as_ptr(), Some(&mut device)) }
+        };
+        assert_eq!([device(), nvmlShutdown()], [Code::UNINITIALIZED; 2]);
+        assert_eq!([nvmlInit_v2(), device(), nvmlShutdown()], [Code::SUCCESS; 3]);
+        assert_eq!(nvmlShutdown(), Code::UNINITIALIZED);
+    });
 }

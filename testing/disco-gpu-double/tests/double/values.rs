@@ -1,13 +1,12 @@
 //! Results of collectives, compared with loops in `f64`.
 
 use crate::common::child::alone;
-use crate::common::{Rank, at, free, on_ranks, share};
+use crate::common::{Rank, at, free, on_ranks};
 use disco_gpu_double::cuda::abi::DevicePointer;
-use disco_gpu_double::nccl::abi::{Code, DataType, RedOp, SCALAR_DEVICE, SCALAR_HOST_IMMEDIATE};
+use disco_gpu_double::nccl::abi::{Code, DataType, RedOp};
 use disco_gpu_double::nccl::exports::collective::{
     ncclAllGather, ncclAllReduce, ncclAlltoAll, ncclBroadcast, ncclGather, ncclReduce, ncclReduceScatter, ncclScatter,
 };
-use disco_gpu_double::nccl::exports::operator::{ncclRedOpCreatePreMulSum, ncclRedOpDestroy};
 use float8::{F8E4M3, F8E5M2};
 use half::{bf16, f16};
 
@@ -97,21 +96,6 @@ fn ok(code: Code) {
 }
 
 #[test]
-fn tests_pass_with_ranks_in_several_processes() {
-    alone(|| {
-        let tests = [
-            "values::every_type_is_reduced_by_every_operation",
-            "values::collectives_without_reduction_move_the_right_blocks",
-            "values::in_place_buffers_are_those_of_the_header",
-            "values::each_rank_multiplies_by_its_own_scalar",
-            "values::collectives_of_zero_elements_do_nothing",
-        ];
-        tests.into_iter().for_each(|test| share::passes_in_processes(test, 2));
-        share::passes_in_processes("values::collectives_without_reduction_move_the_right_blocks", 3);
-    });
-}
-
-#[test]
 fn every_type_is_reduced_by_every_operation() {
     alone(|| {
         for ranks in [2, 3] {
@@ -177,30 +161,6 @@ fn collectives_without_reduction_move_the_right_blocks() {
                 assert_eq!(read(to_three, 6), (0..3).flat_map(|from| block(from, 9)).collect::<Vec<_>>());
             }
             rank.synchronize();
-            [one, three, to_one, to_three].into_iter().for_each(free);
-        });
-    });
-}
-
-#[test]
-fn in_place_buffers_are_those_of_the_header() {
-    alone(|| {
-        on_ranks(2, true, |rank| {
-            let (own, stream, comm, f32) = (rank.rank, rank.stream, rank.comm, DataType::F32);
-            let own_bytes = 4 * own;
-            let pair = rank.floats(&[1.0 + own as f32, 10.0 + own as f32]);
-            ok(ncclAllReduce(at(pair, 0), at(pair, 0), 2, f32, RedOp::SUM, comm, stream));
-            assert_eq!(rank.read_floats(pair, 2), [3.0, 21.0]);
-            ok(ncclReduceScatter(at(pair, 0), at(pair, own_bytes), 1, f32, RedOp::SUM, comm, stream));
-            ok(ncclAllGather(at(pair, own_bytes), at(pair, 0), 1, f32, comm, stream));
-            assert_eq!(rank.read_floats(pair, 2), [6.0, 42.0]);
-            ok(ncclReduce(at(pair, 0), at(pair, 0), 2, f32, RedOp::PROD, 1, comm, stream));
-            ok(ncclBroadcast(at(pair, 0), at(pair, 0), 2, f32, 1, comm, stream));
-            assert_eq!(rank.read_floats(pair, 2), [36.0, 1764.0]);
-            ok(ncclGather(at(pair, own_bytes), at(pair, 0), 1, f32, 0, comm, stream));
-            ok(ncclScatter(at(pair, 0), at(pair, own_bytes), 1, f32, 0, comm, stream));
-            assert_eq!(rank.read_floats(pair, 2), [36.0, 1764.0]);
-            rank.free(pair);
         });
     });
 }
@@ -215,7 +175,6 @@ fn small_floats_are_rounded_once() {
             let pair = at(pointer, 0);
             ok(ncclAllReduce(pair, pair, 1, DataType::F16, RedOp::SUM, rank.comm, rank.stream));
             assert_eq!(decode(DataType::F16, &rank.download(pointer, 2)), [2050.0]);
-            rank.free(pointer);
         });
     });
 }
@@ -229,47 +188,6 @@ fn integers_wrap_before_they_are_divided_towards_zero() {
             let pair = at(pointer, 0);
             ok(ncclAllReduce(pair, pair, 3, DataType::I8, RedOp::AVG, rank.comm, rank.stream));
             assert_eq!(rank.download(pointer, 3).iter().map(|&x| x as i8).collect::<Vec<_>>(), [-1, -28, 0]);
-            rank.free(pointer);
-        });
-    });
-}
-
-#[test]
-#[allow(unsafe_code)]
-fn each_rank_multiplies_by_its_own_scalar() {
-    alone(|| {
-        on_ranks(2, true, |rank| {
-            let mut factor = 2.0 + rank.rank as f32;
-            let on_device = rank.floats(&[factor]);
-            let pair = rank.floats(&[10.0, 1.0]);
-            let scalars = [(at(on_device, 0), SCALAR_DEVICE), ((&raw mut factor).cast(), SCALAR_HOST_IMMEDIATE)];
-            for (scalar, residence) in scalars {
-                let mut op = RedOp::SUM;
-                let (f32, comm) = (DataType::F32, rank.comm);
-                // SAFETY: the scalar is valid during the call.
-                ok(unsafe { ncclRedOpCreatePreMulSum(Some(&mut op), scalar, f32, residence, comm) });
-                assert!(op.0 >= 5);
-                let refused = ncclAllReduce(at(pair, 0), at(pair, 0), 1, DataType::I32, op, comm, rank.stream);
-                assert_eq!(refused, Code::INVALID_ARGUMENT, "the operator belongs to another data type");
-                let recv = rank.floats(&[0.0; 2]);
-                ok(ncclAllReduce(at(pair, 0), at(recv, 0), 2, f32, op, comm, rank.stream));
-                ok(ncclRedOpDestroy(op, comm));
-                assert_eq!(rank.read_floats(recv, 2), [50.0, 5.0]);
-                assert_eq!(ncclRedOpDestroy(op, comm), Code::INVALID_ARGUMENT);
-                rank.free(recv);
-            }
-            [on_device, pair].into_iter().for_each(free);
-        });
-    });
-}
-
-#[test]
-fn collectives_of_zero_elements_do_nothing() {
-    alone(|| {
-        on_ranks(1, true, |rank| {
-            let null = std::ptr::null_mut();
-            ok(ncclAllReduce(null, null, 0, DataType::F32, RedOp::SUM, rank.comm, rank.stream));
-            ok(ncclAlltoAll(null, null, 0, DataType::F32, rank.comm, rank.stream));
         });
     });
 }

@@ -1,12 +1,12 @@
 //! Writes of words by streams, and waits for words.
 
-use crate::common::child::alone;
 use std::ptr;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::mpsc;
 use std::thread;
 
+use crate::common::child::alone;
 use crate::common::{
     OK, allocate, enable_access, enter, free, new_stream, settle, this_thread, use_device, wait_until,
     wait_until_blocked,
@@ -15,68 +15,37 @@ use disco_gpu_double::cuda::abi::{Code, Stream};
 use disco_gpu_double::cuda::exports::context::cuDevicePrimaryCtxRelease_v2;
 use disco_gpu_double::cuda::exports::copy::cuMemcpyDtoHAsync_v2;
 use disco_gpu_double::cuda::exports::device::cuDeviceGetAttribute;
-use disco_gpu_double::cuda::exports::event::{cuEventCreate, cuEventDestroy_v2};
-use disco_gpu_double::cuda::exports::memory::{cuMemFreeHost, cuMemHostAlloc, cuMemsetD8Async};
-use disco_gpu_double::cuda::exports::stream::{cuStreamDestroy_v2, cuStreamQuery, cuStreamSynchronize};
+use disco_gpu_double::cuda::exports::event::cuEventCreate;
+use disco_gpu_double::cuda::exports::memory::cuMemHostAlloc;
+use disco_gpu_double::cuda::exports::stream::{cuStreamQuery, cuStreamSynchronize};
 use disco_gpu_double::cuda::exports::word::{cuStreamWaitValue32_v2, cuStreamWriteValue32_v2};
 
 fn write(stream: Stream, pointer: u64, value: u32) {
     assert_eq!([cuStreamWriteValue32_v2(stream, pointer, value, 0), cuStreamSynchronize(stream)], [OK; 2]);
 }
 
-/// Waits for a word. Without `ends`, the wait must not end before the word is written once more.
-fn wait(word: u32, value: u32, flags: u32, assert_ends: bool) {
-    let stream = use_device(0);
-    let (writer, pointer) = (new_stream(), allocate(4));
+/// Waits for a word. Without `ends`, the wait must not end before the value is written.
+fn wait(word: u32, value: u32, flags: u32, ends: bool) {
+    let (stream, writer, pointer) = (use_device(0), new_stream(), allocate(4));
     write(writer, pointer, word);
     assert_eq!(cuStreamWaitValue32_v2(stream, pointer, value, flags), OK);
-    if !assert_ends {
+    if !ends {
         settle();
         assert_eq!(cuStreamQuery(stream), Code::NOT_READY, "{word:#x} is not {value:#x} by {flags}");
         write(writer, pointer, value);
     }
     wait_until(|| (cuStreamQuery(stream) == OK).then_some(()));
-    free(pointer);
-    [writer, stream].into_iter().for_each(|stream| assert_eq!(cuStreamDestroy_v2(stream), OK));
 }
 
 #[test]
 fn waits_end_when_the_word_satisfies_the_condition() {
     alone(|| {
         let (geq, eq, and) = (0, 1, 2);
-        [(7, true), (8, true), (6, false), (0, false)]
-            .iter()
-            .for_each(|&(word, assert_ends)| wait(word, 7, geq, assert_ends));
+        [(7, true), (8, true), (6, false), (0, false)].into_iter().for_each(|(word, ends)| wait(word, 7, geq, ends));
         // The comparison wraps.
-        [(0x8000_0006, true), (0x8000_0007, false)]
-            .iter()
-            .for_each(|&(word, assert_ends)| wait(word, 7, geq, assert_ends));
-        wait(3, u32::MAX - 3, geq, true);
-        wait(u32::MAX, 0, geq, false);
-        [(7, true), (8, false), (0, false)].iter().for_each(|&(word, assert_ends)| wait(word, 7, eq, assert_ends));
-        [(0x11, true), (0x21, true), (0x0f, false)]
-            .iter()
-            .for_each(|&(word, assert_ends)| wait(word, 0x30, and, assert_ends));
-    });
-}
-
-#[test]
-fn earlier_writes_are_visible_after_the_wait() {
-    alone(|| {
-        let stream = use_device(0);
-        let (writer, data, word) = (new_stream(), allocate(1 << 16), allocate(8));
-        write(writer, word + 4, 0);
-        for n in 1..=50_u8 {
-            assert_eq!(cuStreamWaitValue32_v2(stream, word + 4, n.into(), 0), OK);
-            assert_eq!(cuMemsetD8Async(data, n, 1 << 16, writer), OK);
-            assert_eq!(cuStreamWriteValue32_v2(writer, word + 4, n.into(), 1), OK);
-            let mut found = vec![0; 1 << 16];
-            // SAFETY: the destination has room for all bytes.
-            assert_eq!(unsafe { cuMemcpyDtoHAsync_v2(found.as_mut_ptr().cast(), data, 1 << 16, stream) }, OK);
-            assert!(found.iter().all(|&byte| byte == n));
-        }
-        [data, word].into_iter().for_each(free);
-        [writer, stream].into_iter().for_each(|stream| assert_eq!(cuStreamDestroy_v2(stream), OK));
+        [(0x8000_0006, true), (0x8000_0007, false)].into_iter().for_each(|(word, ends)| wait(word, 7, geq, ends));
+        [(7, true), (8, false), (0, false)].into_iter().for_each(|(word, ends)| wait(word, 7, eq, ends));
+        [(0x11, true), (0x21, true), (0x0f, false)].into_iter().for_each(|(word, ends)| wait(word, 0x30, and, ends));
     });
 }
 
@@ -113,15 +82,11 @@ fn a_copy_to_pageable_memory_holds_up_other_calls_until_its_stream_has_made_it()
                     (OK, 1),
                     "the call waits for the copy"
                 );
-                assert_eq!(cuEventDestroy_v2(event), OK);
             });
             wait_until_blocked(&entered.recv().unwrap());
             word.store(1, SeqCst);
             [copies, calls].into_iter().for_each(|thread| thread.join().unwrap());
         });
-        assert_eq!(cuMemFreeHost(pinned), OK);
-        free(pointer);
-        assert_eq!(cuStreamDestroy_v2(stream), OK);
     });
 }
 
@@ -144,25 +109,6 @@ fn invalid_words_and_flags_are_refused() {
             assert_eq!((cuDeviceGetAttribute(Some(&mut value), attribute, 0), value), (OK, expected), "{attribute}");
         }
         assert_eq!(cuStreamSynchronize(stream), OK);
-        free(pointer);
-        assert_eq!(cuStreamDestroy_v2(stream), OK);
-    });
-}
-
-#[test]
-fn a_wait_ends_with_the_context() {
-    alone(|| {
-        let stream = use_device(2);
-        let pointer = allocate(4);
-        assert_eq!(cuMemsetD8Async(pointer, 0, 4, stream), OK);
-        assert_eq!(cuStreamWaitValue32_v2(stream, pointer, 1, 0), OK);
-        settle();
-        assert_eq!(cuStreamQuery(stream), Code::NOT_READY);
-        assert_eq!(cuDevicePrimaryCtxRelease_v2(2), OK);
-        enter(0);
-        wait_until(|| (cuStreamQuery(stream) == OK).then_some(()));
-        free(pointer);
-        assert_eq!(cuStreamDestroy_v2(stream), OK);
     });
 }
 
@@ -171,7 +117,7 @@ fn a_wait_for_memory_that_is_freed_fails() {
     alone(|| {
         let other = use_device(1);
         let pointer = allocate(4);
-        let stream = use_device(1);
+        enter(1);
         write(other, pointer, 0);
         let watcher = use_device(3);
         enable_access(1);
@@ -180,6 +126,5 @@ fn a_wait_for_memory_that_is_freed_fails() {
         assert_eq!(cuStreamSynchronize(watcher), Code::ILLEGAL_ADDRESS);
         assert_eq!(cuDevicePrimaryCtxRelease_v2(3), OK);
         enter(1);
-        [other, stream, watcher].into_iter().for_each(|stream| assert_eq!(cuStreamDestroy_v2(stream), OK));
     });
 }

@@ -28,9 +28,13 @@ pub(crate) fn alone<F: FnOnce()>(body: F) {
 }
 
 /// A command that runs this program again with one test.
-pub(crate) fn again(test: &str) -> Command {
+fn again(test: &str) -> Command {
     let mut command = Command::new(env::current_exe().unwrap());
     command.args([test, "--exact", "--nocapture", "--test-threads=1"]).env(ALONE_VARIABLE, "1");
+    // A free by one rank would wait for another rank, which may wait for the first one.
+    command.env("GPU_DOUBLE_PEER_FREES", "0");
+    // With a hardware queue for each stream, a wait of one stream does not block another stream.
+    command.envs(["CUDA_DEVICE_MAX_CONNECTIONS", "GPU_MAX_HW_QUEUES"].map(|name| (name, "1000")));
     command
 }
 

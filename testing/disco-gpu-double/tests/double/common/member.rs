@@ -6,16 +6,13 @@ use std::ptr;
 
 use disco_gpu_double::cuda::abi::{Code, DevicePointer, Function, Module, Stream};
 use disco_gpu_double::cuda::exports::copy::{cuMemcpyDtoH_v2, cuMemcpyHtoD_v2};
-use disco_gpu_double::cuda::exports::memory::{cuMemFree_v2, cuMemFreeHost, cuMemHostAlloc};
-use disco_gpu_double::cuda::exports::module::{cuLaunchKernel, cuModuleGetFunction, cuModuleLoadData, cuModuleUnload};
-use disco_gpu_double::cuda::exports::stream::{cuStreamDestroy_v2, cuStreamSynchronize};
+use disco_gpu_double::cuda::exports::memory::cuMemHostAlloc;
+use disco_gpu_double::cuda::exports::module::{cuLaunchKernel, cuModuleGetFunction, cuModuleLoadData};
+use disco_gpu_double::cuda::exports::stream::cuStreamSynchronize;
 
-use super::params::{MAX_BLOCKS, MAX_WORLD, Params, STATE_BYTES};
+use super::params::{Params, STATE_BYTES};
 use super::{OK, allocate, enable_access, enter, set, use_device};
 
-/// Offsets of the counts and of the status in a rank's state.
-pub(crate) const COUNTS: usize = 128 * MAX_BLOCKS * MAX_WORLD;
-pub(crate) const STATUS: usize = COUNTS + 4 * MAX_BLOCKS * MAX_WORLD;
 /// A timeout that no successful handshake reaches, in nanoseconds.
 pub(crate) const LONG_TIMEOUT_NS: u64 = 60_000_000_000;
 
@@ -83,12 +80,7 @@ impl Member {
 
     /// Launches a kernel with the rank's parameters.
     pub(crate) fn launch(&self, name: &CStr, blocks: u32, threads: u32) -> Code {
-        self.launch_with(&self.params, name, blocks, threads)
-    }
-
-    /// Launches a kernel with other parameters.
-    pub(crate) fn launch_with(&self, params: &Params, name: &CStr, blocks: u32, threads: u32) -> Code {
-        let params = ptr::from_ref(params).cast::<c_void>();
+        let params = ptr::from_ref(&self.params).cast::<c_void>();
         let function = function(self.module, name).unwrap();
         // SAFETY: the pointer is that of valid parameters.
         unsafe { launch(function, [blocks, 1, 1], [threads, 1, 1], self.stream, &params) }
@@ -109,48 +101,10 @@ impl Member {
         read(self.params.output, 16 * self.params.count as usize)
     }
 
-    /// Overwrites the output.
-    pub(crate) fn forget_output(&self) {
-        write(self.params.output, &vec![0xee; 16 * self.params.count as usize]);
-    }
-
     /// The failure report.
     pub(crate) fn report(&self) -> u32 {
         // SAFETY: it is a word of pinned memory.
         unsafe { word(self.params.report).read_volatile() }
-    }
-
-    /// Clears the failure report.
-    pub(crate) fn clear_report(&self) {
-        // SAFETY: it is a word of pinned memory.
-        unsafe { word(self.params.report).write_volatile(0) };
-    }
-
-    /// Sets the abort flag.
-    pub(crate) fn abort(&self) {
-        // SAFETY: it is a word of pinned memory.
-        unsafe { word(self.params.abort).write_volatile(1) };
-    }
-
-    /// A word of the rank's state.
-    pub(crate) fn state(&self, offset: usize) -> u32 {
-        let bytes = read(self.params.state[self.rank] + offset as u64, 4);
-        u32::from_le_bytes(bytes.try_into().unwrap())
-    }
-
-    /// Frees all resources.
-    pub(crate) fn end(self) {
-        self.enter();
-        let Params { data, state, input, output, abort, report, .. } = self.params;
-        for pointer in [data[self.rank], state[self.rank], input] {
-            assert_eq!(cuMemFree_v2(pointer), OK);
-        }
-        // Fails if the output is the input.
-        _ = cuMemFree_v2(output);
-        for pointer in [abort, report] {
-            assert_eq!(cuMemFreeHost(word(pointer).cast()), OK);
-        }
-        assert_eq!([cuModuleUnload(self.module), cuStreamDestroy_v2(self.stream)], [OK; 2]);
     }
 }
 

@@ -5,20 +5,15 @@ pub(crate) mod member;
 #[path = "../../../../../disco-nccl/src/p2p/kernels/params.rs"]
 #[allow(unreachable_pub, dead_code, reason = "the kernels' own")]
 pub(crate) mod params;
-pub(crate) mod rank_handle;
-pub(crate) mod several_processes;
-pub(crate) mod share;
 
 use std::ffi::{CStr, c_int, c_void};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Mutex, Once, PoisonError};
 use std::time::{Duration, Instant};
 use std::{fs, ptr, thread};
 
 use disco_gpu_double::controls::gpu_double_set;
 use disco_gpu_double::cuda;
-use disco_gpu_double::cuda::abi::{DevicePointer, Event, STREAM_NON_BLOCKING, Stream};
+use disco_gpu_double::cuda::abi::{DevicePointer, STREAM_NON_BLOCKING, Stream};
 use disco_gpu_double::cuda::exports::context::{cuCtxSetCurrent, cuDevicePrimaryCtxRetain};
 use disco_gpu_double::cuda::exports::copy::{cuMemcpyDtoHAsync_v2, cuMemcpyHtoDAsync_v2};
 use disco_gpu_double::cuda::exports::device::cuInit;
@@ -29,13 +24,9 @@ use disco_gpu_double::nccl::abi::{Code, CommHandle, DataType, UniqueId};
 use disco_gpu_double::nccl::config::Config;
 use disco_gpu_double::nccl::exports::collective::ncclBroadcast;
 use disco_gpu_double::nccl::exports::communicator::{
-    ncclCommAbort, ncclCommDestroy, ncclCommGetAsyncError, ncclCommInitRankConfig, ncclCommSplit,
+    ncclCommAbort, ncclCommDestroy, ncclCommGetAsyncError, ncclCommInitRankConfig,
 };
 use disco_gpu_double::nccl::exports::library::{ncclGetLastError, ncclGetUniqueId};
-
-use share::Share;
-
-use disco_gpu_double::cuda::exports::event::cuEventCreate;
 
 /// The success code of the driver.
 pub(crate) const OK: cuda::abi::Code = cuda::abi::Code::SUCCESS;
@@ -48,43 +39,22 @@ pub(crate) struct Rank {
     pub(crate) ranks: usize,
     pub(crate) comm: CommHandle,
     pub(crate) stream: Stream,
-    /// Memory to free after all ranks have ended.
-    freed: Mutex<Vec<DevicePointer>>,
 }
 
 /// Runs `body` on each rank, with one device for each, and ends the communicators. Blocking communicators are connected
-/// for collectives before, so that a launch does not wait for launches of the other ranks. A process with a [`Share`]
-/// runs its ranks only.
-pub(crate) fn on_ranks<T: Send>(ranks: usize, blocking: bool, body: impl Fn(&Rank) -> T + Sync) -> Vec<T> {
-    static CALLS: AtomicUsize = AtomicUsize::new(0);
-    let share = Share::own();
-    let id = match &share {
-        Some(share) => share.unique_id(CALLS.fetch_add(1, Relaxed), unique_id),
-        None => unique_id(),
-    };
-    let is_here = |rank: &usize| share.as_ref().is_none_or(|share| share.has(*rank));
-    let body = &body;
+/// for collectives before, so that a launch does not wait for launches of the other ranks.
+pub(crate) fn on_ranks(ranks: usize, blocking: bool, body: impl Fn(&Rank) + Sync) {
+    let (id, body) = (unique_id(), &body);
     let run = move |rank: usize| {
         let stream = use_device(rank as c_int);
-        let comm = ready(init(id, ranks, rank, blocking).1);
-        let rank = Rank { rank, ranks, comm, stream, freed: Mutex::default() };
+        let rank = Rank { rank, ranks, comm: ready(init(id, ranks, rank, blocking).1), stream };
         if blocking {
             rank.connect();
         }
-        let answer = body(&rank);
+        body(&rank);
         rank.end();
-        (answer, rank.rank as c_int, rank.freed.into_inner().unwrap_or_else(PoisonError::into_inner))
     };
-    let ended: Vec<_> = thread::scope(|scope| {
-        let threads = (0..ranks).filter(is_here).map(|rank| scope.spawn(move || run(rank))).collect::<Vec<_>>();
-        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
-    });
-    let free_all = |(answer, device, freed): (T, c_int, Vec<DevicePointer>)| {
-        enter(device);
-        freed.into_iter().for_each(free);
-        answer
-    };
-    ended.into_iter().map(free_all).collect()
+    thread::scope(|scope| (0..ranks).for_each(|rank| drop(scope.spawn(move || run(rank)))));
 }
 
 /// A new unique id.
@@ -104,18 +74,6 @@ pub(crate) fn init(id: UniqueId, ranks: usize, rank: usize, blocking: bool) -> (
     (code, comm)
 }
 
-/// Splits a communicator with its own configuration. Returns the code of the call, the final code of the parent, and
-/// the child.
-pub(crate) fn split(parent: CommHandle, color: c_int, key: c_int) -> (Code, Code, CommHandle) {
-    let mut child = ptr::null_mut();
-    // SAFETY: the configuration is null, and `child` is valid until the split is done.
-    let code = unsafe { ncclCommSplit(parent, color, key, Some(&mut child), ptr::null()) };
-    if code == Code::IN_PROGRESS {
-        assert_eq!(child, ptr::null_mut(), "the handle is set when the split is done");
-    }
-    (code, settled(parent), child)
-}
-
 /// Waits until the communicator is not in progress, and asserts success.
 pub(crate) fn ready(comm: CommHandle) -> CommHandle {
     assert_eq!(settled(comm), Code::SUCCESS, "{}", last_error(comm));
@@ -133,20 +91,13 @@ pub(crate) fn failed(comm: CommHandle) -> Code {
 }
 
 /// Polls until `ready` returns a value.
-pub(crate) fn wait_until<T>(ready: impl FnMut() -> Option<T>) -> T {
-    let answer = poll(TEST_TIMEOUT, ready);
-    answer.unwrap_or_else(|| panic!("the condition does not become true within {TEST_TIMEOUT:?}"))
-}
-
-/// Polls until `ready` returns a value. `None` if there is none after `limit`.
-pub(crate) fn poll<T>(limit: Duration, mut ready: impl FnMut() -> Option<T>) -> Option<T> {
+pub(crate) fn wait_until<T>(mut ready: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
-        let is_late = start.elapsed() > limit;
-        let answer = ready();
-        if answer.is_some() || is_late {
+        if let Some(answer) = ready() {
             return answer;
         }
+        assert!(start.elapsed() < TEST_TIMEOUT, "the condition does not become true within {TEST_TIMEOUT:?}");
         thread::sleep(Duration::from_micros(200));
     }
 }
@@ -193,13 +144,6 @@ pub(crate) fn set(name: &CStr, value: &CStr) {
     assert_eq!(unsafe { gpu_double_set(name.as_ptr(), value.as_ptr()) }, 1, "{name:?} {value:?}");
 }
 
-/// Runs `test` with injected faults.
-pub(crate) fn with_faults(rules: &CStr, test: impl FnOnce()) {
-    set(c"GPU_DOUBLE_FAULTS", rules);
-    test();
-    set(c"GPU_DOUBLE_FAULTS", c"");
-}
-
 /// Makes a device current on this thread, and creates a stream on it.
 pub(crate) fn use_device(device: c_int) -> Stream {
     enter(device);
@@ -208,14 +152,6 @@ pub(crate) fn use_device(device: c_int) -> Stream {
 
 /// Makes a device current on this thread, also a failed device.
 pub(crate) fn enter(device: c_int) {
-    static ONCE: Once = Once::new();
-    // Tests that run in parallel share the devices: a free of one test would wait for a rank of another test, which may
-    // wait for a free.
-    ONCE.call_once(|| {
-        set(c"GPU_DOUBLE_PEER_FREES", c"0");
-        // With a hardware queue for each stream, a wait of one test does not block a stream of another test.
-        set(c"CUDA_DEVICE_MAX_CONNECTIONS", c"1000");
-    });
     assert_eq!(cuInit(0), OK);
     let mut context = ptr::null_mut();
     assert_eq!(cuDevicePrimaryCtxRetain(Some(&mut context), device), OK);
@@ -236,13 +172,6 @@ pub(crate) fn new_stream() -> Stream {
     stream
 }
 
-/// Creates an event without times.
-pub(crate) fn new_event() -> Event {
-    let mut event = ptr::null_mut();
-    assert_eq!(cuEventCreate(Some(&mut event), 2), OK);
-    event
-}
-
 /// Allocates device memory.
 pub(crate) fn allocate(bytes: usize) -> DevicePointer {
     let mut pointer = 0;
@@ -261,12 +190,6 @@ pub(crate) fn at(pointer: DevicePointer, bytes: usize) -> *mut c_void {
 }
 
 impl Rank {
-    /// Frees memory after all ranks have ended. [`free`] waits for all streams of the device, also for those of tests
-    /// that run in parallel. Their ranks could be inside a collective whose other ranks wait in a free for this test.
-    pub(crate) fn free(&self, pointer: DevicePointer) {
-        self.freed.lock().unwrap_or_else(PoisonError::into_inner).push(pointer);
-    }
-
     /// Allocates memory and writes `bytes` to it.
     pub(crate) fn upload(&self, bytes: &[u8]) -> DevicePointer {
         let pointer = allocate(bytes.len());
@@ -316,7 +239,7 @@ impl Rank {
         let code = ncclBroadcast(pair, pair, 1, DataType::F32, 0, self.comm, self.stream);
         assert_eq!(code, Code::SUCCESS);
         self.synchronize();
-        self.free(pointer);
+        free(pointer);
     }
 
     fn end(&self) {
