@@ -5,7 +5,7 @@
 use std::ffi::{CStr, c_char, c_int};
 
 pub use crate::counts::Counts;
-use crate::cuda::{event, graph, pool};
+use crate::cuda::{event, graph};
 use crate::{counts, settings};
 
 /// `void gpu_double_counts(struct counts *)`: writes six 64-bit numbers, see [`Counts`].
@@ -26,12 +26,6 @@ pub extern "C" fn gpu_double_events() -> u64 {
 #[unsafe(no_mangle)]
 pub extern "C" fn gpu_double_graphs() -> u64 {
     graph::live() as u64
-}
-
-/// `uint64_t gpu_double_pools(void)`: pools that are not destroyed.
-#[unsafe(no_mangle)]
-pub extern "C" fn gpu_double_pools() -> u64 {
-    pool::live() as u64
 }
 
 /// `int gpu_double_set(const char *name, const char *value)`: sets a variable. Returns 0, without effect, if the

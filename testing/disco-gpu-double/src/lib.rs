@@ -139,7 +139,7 @@
 //!
 //! | call | code |
 //! |---|---|
-//! | allocations and frees of device or pinned memory, queries of events, calls that wait for the device, modules, memory of other processes: in the capturing thread, and for a global capture in all threads; not if the capture or the thread is relaxed | 900 `STREAM_CAPTURE_UNSUPPORTED` |
+//! | allocations and frees of device or pinned memory, queries of events, calls that wait for the device, modules, memory of other processes: in the capturing thread, and for a global capture in all threads; not if the capture is relaxed | 900 `STREAM_CAPTURE_UNSUPPORTED` |
 //! | a query of the captured stream or a wait for it, in all modes; the default stream | 900 |
 //! | allocations of `cuMemAllocFromPoolAsync` and of HIP on the captured stream, and copies of host memory that is not pinned (the real driver adds nodes for them) | 900 |
 //! | a free of memory that the capture has not allocated by `cuMemAllocAsync`; an end of the capture with such memory that is not freed (the real driver launches that graph once) | 1 `INVALID_VALUE` |
@@ -170,8 +170,8 @@
 //! | `GPU_DOUBLE_MEMORY` | 1073741824 | bytes of memory of each device |
 //! | `GPU_DOUBLE_NCCL_VERSION` | 22809 | result of `ncclGetVersion`; all functions exist for any version |
 //! | `GPU_DOUBLE_DRIVER` | 13000 | result of `cuDriverGetVersion` |
-//! | `GPU_DOUBLE_HIP` | 60342131 | result of `hipRuntimeGetVersion` and `hipDriverGetVersion`: 6.3.42131 |
-//! | `GPU_DOUBLE_INIT` | 0 | return code of `cuInit` and of HIP's functions that need a device: 100 no device (`hipInit`: 101), 803 driver mismatch |
+//! | `GPU_DOUBLE_HIP` | 60342131 | result of `hipRuntimeGetVersion`: 6.3.42131 |
+//! | `GPU_DOUBLE_INIT` | 0 | return code of `cuInit` and of HIP's functions that need a device: 100 no device, 803 driver mismatch |
 //! | `GPU_DOUBLE_CONNECT` | 0 | launches of a non-blocking communicator that are in progress at first: 0 as the version does, 1 those that connect, 2 all |
 //! | `GPU_DOUBLE_DELAY_US` | 0 | minimum duration of each piece of stream work and of background work, in µs |
 //! | `GPU_DOUBLE_POLL_US` | 0 | time for which a stream's thread polls for work before it sleeps, in µs |

@@ -27,7 +27,6 @@ codes! {
     NOT_READY = 600, CUDA_ERROR_NOT_READY, "device not ready";
     ILLEGAL_ADDRESS = 700, CUDA_ERROR_ILLEGAL_ADDRESS, "an illegal memory access was encountered";
     PEER_ACCESS_ALREADY_ENABLED = 704, CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED, "peer access is already enabled";
-    PEER_ACCESS_NOT_ENABLED = 705, CUDA_ERROR_PEER_ACCESS_NOT_ENABLED, "peer access has not been enabled";
     CONTEXT_IS_DESTROYED = 709, CUDA_ERROR_CONTEXT_IS_DESTROYED, "context is destroyed";
     LAUNCH_FAILED = 719, CUDA_ERROR_LAUNCH_FAILED, "unspecified launch failure";
     NOT_SUPPORTED = 801, CUDA_ERROR_NOT_SUPPORTED, "operation not supported";

@@ -1,6 +1,5 @@
 //! Stream captures: calls on a captured stream add nodes to a graph.
 
-use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::mem;
@@ -41,14 +40,7 @@ const FORBIDDEN_FUNCTIONS: &[&str] = &[
     "hipHostMalloc",
     "hipHostFree",
     "hipEventQuery",
-    "hipEventSynchronize",
-    "hipDeviceSynchronize",
 ];
-
-thread_local! {
-    /// `cuThreadExchangeStreamCaptureMode`
-    static MODE: Cell<Mode> = const { Cell::new(Mode::Global) };
-}
 
 /// `CUstreamCaptureMode`: the threads to which a capture forbids unsafe calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,18 +97,13 @@ impl Mode {
     }
 }
 
-/// `cuThreadExchangeStreamCaptureMode`: sets the calling thread's mode and returns the previous one.
-pub(crate) fn exchange(mode: Mode) -> Mode {
-    MODE.replace(mode)
-}
-
 /// Rejects a function that a capture forbids to this thread, and invalidates the capture.
 pub(crate) fn permit(function: &str) -> Result<(), Code> {
-    if LIVE.load(SeqCst) == 0 || MODE.get() == Mode::Relaxed || !FORBIDDEN_FUNCTIONS.contains(&function) {
+    if LIVE.load(SeqCst) == 0 || !FORBIDDEN_FUNCTIONS.contains(&function) {
         return Ok(());
     }
     let (thread, captures) = (thread::current().id(), lock(&CAPTURES));
-    let is_global = |capture: &Capture| capture.mode == Mode::Global && MODE.get() == Mode::Global;
+    let is_global = |capture: &Capture| capture.mode == Mode::Global;
     let is_own = |capture: &Capture| capture.mode != Mode::Relaxed && capture.thread == thread;
     let forbidding: Vec<_> = captures.iter().filter(|capture| is_own(capture) || is_global(capture)).collect();
     forbidding.iter().for_each(|capture| capture.invalidate());

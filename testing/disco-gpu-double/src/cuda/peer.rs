@@ -29,12 +29,6 @@ pub(crate) fn enable(device: &Device, peer: &Device) -> Result<(), Code> {
     if is_new { Ok(()) } else { Err(Code::PEER_ACCESS_ALREADY_ENABLED) }
 }
 
-/// `cuCtxDisablePeerAccess`.
-pub(crate) fn disable(device: &Device, peer: &Device) -> Result<(), Code> {
-    let was_there = lock(&device.peers.0).remove(&peer.ordinal);
-    if was_there { Ok(()) } else { Err(Code::PEER_ACCESS_NOT_ENABLED) }
-}
-
 impl Peers {
     /// Whether the set contains a device.
     pub(crate) fn have(&self, device: &Device) -> bool {

@@ -73,11 +73,6 @@ pub(crate) fn release(device: &Device) {
     }
 }
 
-/// Number of pools.
-pub(crate) fn live() -> usize {
-    POOLS.len()
-}
-
 impl Pool {
     /// The device of the pool's memory.
     pub(crate) fn device(&self) -> &'static Device {

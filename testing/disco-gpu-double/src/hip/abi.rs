@@ -26,7 +26,6 @@ codes! {
     NOT_READY = 600, hipErrorNotReady, "device not ready";
     ILLEGAL_ADDRESS = 700, hipErrorIllegalAddress, "an illegal memory access was encountered";
     PEER_ACCESS_ALREADY_ENABLED = 704, hipErrorPeerAccessAlreadyEnabled, "peer access is already enabled";
-    PEER_ACCESS_NOT_ENABLED = 705, hipErrorPeerAccessNotEnabled, "peer access has not been enabled";
     CONTEXT_IS_DESTROYED = 709, hipErrorContextIsDestroyed, "context is destroyed";
     LAUNCH_FAILURE = 719, hipErrorLaunchFailure, "unspecified launch failure";
     NOT_SUPPORTED = 801, hipErrorNotSupported, "operation not supported";

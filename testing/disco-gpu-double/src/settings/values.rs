@@ -123,7 +123,7 @@ impl Settings {
         self.driver.load(Relaxed) as i32
     }
 
-    /// Result of `hipRuntimeGetVersion` and `hipDriverGetVersion`.
+    /// Result of `hipRuntimeGetVersion`.
     pub(crate) fn hip(&self) -> i32 {
         self.hip.load(Relaxed) as i32
     }

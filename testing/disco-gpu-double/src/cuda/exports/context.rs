@@ -40,12 +40,6 @@ pub extern "C" fn cuCtxSetCurrent(context: Context) -> Code {
     Code::of(device::of_context(context).map(device::make_current))
 }
 
-/// `CUresult cuCtxGetDevice(CUdevice *device)`
-#[unsafe(no_mangle)]
-pub extern "C" fn cuCtxGetDevice(at: Option<&mut DeviceId>) -> Code {
-    Code::of(device::current().and_then(|device| write_output(at, device.ordinal as DeviceId)))
-}
-
 /// `CUresult cuCtxSynchronize(void)`
 #[unsafe(no_mangle)]
 pub extern "C" fn cuCtxSynchronize() -> Code {

@@ -43,16 +43,6 @@ pub unsafe extern "C" fn cuDeviceGetName(name: *mut c_char, len: c_int, device: 
     Code::of(device::find(device).and_then(|_| unsafe { identity::write(name, len, identity::NAME) }))
 }
 
-/// `CUresult cuDeviceGetPCIBusId(char *id, int len, CUdevice)`
-///
-/// # Safety
-/// The buffer has room for `len` bytes.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceGetPCIBusId(id: *mut c_char, len: c_int, device: DeviceId) -> Code {
-    // SAFETY: the caller guarantees what `# Safety` requires.
-    Code::of(device::find(device).and_then(|_| unsafe { identity::write(id, len, &identity::pci(device)) }))
-}
-
 /// `CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute, CUdevice)`: 0 for attributes that the double does not
 /// know.
 #[unsafe(no_mangle)]

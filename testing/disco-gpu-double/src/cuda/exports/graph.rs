@@ -29,12 +29,6 @@ pub extern "C" fn cuStreamIsCapturing(stream: Stream, status: Option<&mut c_int>
     Code::of(device::current().and_then(|_| write_output(status, status_of(stream)?)))
 }
 
-/// `CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)`
-#[unsafe(no_mangle)]
-pub extern "C" fn cuThreadExchangeStreamCaptureMode(mode: Option<&mut c_int>) -> Code {
-    Code::of(mode.ok_or(Code::INVALID_VALUE).and_then(exchange))
-}
-
 /// `CUresult cuGraphInstantiateWithFlags(CUgraphExec *, CUgraph, unsigned long long flags)`: flags must be 0.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuGraphInstantiateWithFlags(at: Option<&mut GraphExec>, graph: Graph, flags: c_ulonglong) -> Code {
@@ -93,11 +87,6 @@ pub(crate) fn status_of(handle: Stream) -> Result<c_int, Code> {
     }
     let capture = stream::of_handle(handle)?.capture.current();
     Ok(capture.map_or(0, |capture| 1 + c_int::from(capture.is_invalid())))
-}
-
-pub(crate) fn exchange(mode: &mut c_int) -> Result<(), Code> {
-    *mode = capture::exchange(Mode::of(*mode)?) as c_int;
-    Ok(())
 }
 
 pub(crate) fn instantiate(at: Option<&mut GraphExec>, graph: Graph, flags: c_ulonglong) -> Result<(), Code> {

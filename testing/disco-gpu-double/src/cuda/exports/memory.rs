@@ -2,10 +2,10 @@
 
 #![allow(unsafe_code, reason = "C functions")]
 
-use std::ffi::{c_int, c_uchar, c_uint, c_void};
+use std::ffi::{c_uchar, c_uint, c_void};
 
 use crate::cuda::abi::{Code, DevicePointer, Stream};
-use crate::cuda::memory::{self, Span};
+use crate::cuda::memory::{self};
 use crate::cuda::{capture, copy, device, pinned, stream};
 use crate::settings;
 
@@ -70,28 +70,4 @@ fn fill(function: &str, pointer: DevicePointer, byte: u8, count: usize, stream: 
     let device = device::begin_call(function)?;
     let stream = stream::find(stream, device)?;
     copy::submit(&stream, count, || copy::fill(pointer, byte, count))
-}
-
-/// `CUresult cuPointerGetAttribute(void *data, CUpointer_attribute, CUdeviceptr)`: the memory type and the device
-/// ordinal.
-///
-/// # Safety
-/// `data` is null or has room for 32 bits.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuPointerGetAttribute(data: *mut c_void, attribute: c_int, pointer: DevicePointer) -> Code {
-    let span = match Span::of(pointer, 0) {
-        Ok(span) if !data.is_null() => span,
-        Ok(_) => return Code::INVALID_VALUE,
-        Err(code) => return code,
-    };
-    let answer = match attribute {
-        // CU_POINTER_ATTRIBUTE_MEMORY_TYPE: CU_MEMORYTYPE_DEVICE
-        2 => 2,
-        // CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
-        9 => span.device().ordinal as c_uint,
-        _ => return Code::INVALID_VALUE,
-    };
-    // SAFETY: both results have 32 bits, for which the caller guarantees room.
-    unsafe { data.cast::<c_uint>().write(answer) };
-    Code::SUCCESS
 }

@@ -30,12 +30,3 @@ pub extern "C" fn cuCtxEnablePeerAccess(peer: Context, flags: c_uint) -> Code {
         peer::enable(device, peer)
     }))
 }
-
-/// `CUresult cuCtxDisablePeerAccess(CUcontext peer)`
-#[unsafe(no_mangle)]
-pub extern "C" fn cuCtxDisablePeerAccess(peer: Context) -> Code {
-    Code::of(device::begin_call("cuCtxDisablePeerAccess").and_then(|device| {
-        let peer = device::of_context(peer)?.ok_or(Code::INVALID_CONTEXT)?;
-        peer::disable(device, peer)
-    }))
-}

@@ -2,26 +2,13 @@
 
 #![allow(unsafe_code, reason = "C functions")]
 
-use std::ffi::{c_char, c_int, c_uint};
+use std::ffi::{c_char, c_int};
 
 use super::write_output;
 use crate::cuda::identity;
-use crate::hip::abi::{Code, DeviceId, Uuid};
+use crate::hip::abi::{Code, DeviceId};
 use crate::hip::{current, last};
 use crate::settings;
-
-/// `hipError_t hipInit(unsigned int flags)`: `hipErrorInvalidDevice` if there is no device.
-#[unsafe(no_mangle)]
-pub extern "C" fn hipInit(flags: c_uint) -> Code {
-    let found = if flags == 0 { current::devices().map(|_| ()) } else { Err(Code::INVALID_VALUE) };
-    last::note(found.map_err(|code| if code == Code::NO_DEVICE { Code::INVALID_DEVICE } else { code }))
-}
-
-/// `hipError_t hipDriverGetVersion(int *version)`: needs no device.
-#[unsafe(no_mangle)]
-pub extern "C" fn hipDriverGetVersion(version: Option<&mut c_int>) -> Code {
-    last::note(write_output(version, settings::read().hip()))
-}
 
 /// `hipError_t hipRuntimeGetVersion(int *version)`: needs no device.
 #[unsafe(no_mangle)]
@@ -49,12 +36,6 @@ pub extern "C" fn hipGetDevice(at: Option<&mut c_int>) -> Code {
     last::note(current::current().and_then(|device| write_output(at, device.ordinal as c_int)))
 }
 
-/// `hipError_t hipDeviceGet(hipDevice_t *device, int ordinal)`
-#[unsafe(no_mangle)]
-pub extern "C" fn hipDeviceGet(at: Option<&mut DeviceId>, ordinal: c_int) -> Code {
-    last::note(current::find(ordinal).and_then(|_| write_output(at, ordinal)))
-}
-
 /// `hipError_t hipDeviceGetName(char *name, int len, hipDevice_t)`
 ///
 /// # Safety
@@ -65,12 +46,6 @@ pub unsafe extern "C" fn hipDeviceGetName(name: *mut c_char, len: c_int, device:
     last::note(current::find(device).and_then(|_| Ok(unsafe { identity::write(name, len, identity::NAME) }?)))
 }
 
-/// `hipError_t hipDeviceGetUuid(hipUUID *uuid, hipDevice_t)`
-#[unsafe(no_mangle)]
-pub extern "C" fn hipDeviceGetUuid(uuid: Option<&mut Uuid>, device: DeviceId) -> Code {
-    last::note(current::find(device).and_then(|_| write_output(uuid, identity::uuid(device))))
-}
-
 /// `hipError_t hipDeviceGetPCIBusId(char *id, int len, int device)`
 ///
 /// # Safety
@@ -79,10 +54,4 @@ pub extern "C" fn hipDeviceGetUuid(uuid: Option<&mut Uuid>, device: DeviceId) ->
 pub unsafe extern "C" fn hipDeviceGetPCIBusId(id: *mut c_char, len: c_int, device: c_int) -> Code {
     // SAFETY: the caller guarantees what `# Safety` requires.
     last::note(current::find(device).and_then(|_| Ok(unsafe { identity::write(id, len, &identity::pci(device)) }?)))
-}
-
-/// `hipError_t hipDeviceSynchronize(void)`
-#[unsafe(no_mangle)]
-pub extern "C" fn hipDeviceSynchronize() -> Code {
-    last::note(current::begin_call("hipDeviceSynchronize").and_then(|device| Ok(device.synchronize()?)))
 }

@@ -64,12 +64,6 @@ pub extern "C" fn hipEventElapsedTime(milliseconds: Option<&mut f32>, start: Eve
     }))
 }
 
-/// `hipError_t hipEventSynchronize(hipEvent_t)`
-#[unsafe(no_mangle)]
-pub extern "C" fn hipEventSynchronize(event: Event) -> Code {
-    last::note(current::begin_call("hipEventSynchronize").and_then(|_| Ok(event::find(event)?.synchronize()?)))
-}
-
 /// `hipError_t hipEventDestroy(hipEvent_t)`: does not wait. Also destroys the event if its device has failed.
 #[unsafe(no_mangle)]
 pub extern "C" fn hipEventDestroy(event: Event) -> Code {

@@ -6,7 +6,7 @@ use std::ffi::{c_int, c_ulonglong};
 
 use super::write_output;
 use crate::cuda::abi::{Graph, GraphExec};
-use crate::cuda::exports::graph::{begin, end, exchange, instantiate, status_of};
+use crate::cuda::exports::graph::{begin, end, instantiate, status_of};
 use crate::cuda::{graph, stream};
 use crate::hip::abi::{Code, Stream};
 use crate::hip::{current, last};
@@ -28,12 +28,6 @@ pub extern "C" fn hipStreamEndCapture(stream: Stream, at: Option<&mut Graph>) ->
 #[unsafe(no_mangle)]
 pub extern "C" fn hipStreamIsCapturing(stream: Stream, status: Option<&mut c_int>) -> Code {
     last::note(current::current().and_then(|_| write_output(status, status_of(stream)?)))
-}
-
-/// `hipError_t hipThreadExchangeStreamCaptureMode(hipStreamCaptureMode *mode)`
-#[unsafe(no_mangle)]
-pub extern "C" fn hipThreadExchangeStreamCaptureMode(mode: Option<&mut c_int>) -> Code {
-    last::note(mode.ok_or(Code::INVALID_VALUE).and_then(|mode| Ok(exchange(mode)?)))
 }
 
 /// `hipError_t hipGraphInstantiateWithFlags(hipGraphExec_t *, hipGraph_t, unsigned long long flags)`: flags must be 0.

@@ -31,12 +31,3 @@ pub extern "C" fn hipDeviceEnablePeerAccess(peer: c_int, flags: c_uint) -> Code 
         Ok(peer::enable(device, peer)?)
     }))
 }
-
-/// `hipError_t hipDeviceDisablePeerAccess(int peer)`
-#[unsafe(no_mangle)]
-pub extern "C" fn hipDeviceDisablePeerAccess(peer: c_int) -> Code {
-    last::note(current::begin_call("hipDeviceDisablePeerAccess").and_then(|device| {
-        let peer = current::find(peer)?;
-        Ok(peer::disable(device, peer)?)
-    }))
-}

@@ -14,12 +14,6 @@ pub extern "C" fn hipGetLastError() -> Code {
     last::take()
 }
 
-/// `const char *hipGetErrorName(hipError_t)`
-#[unsafe(no_mangle)]
-pub extern "C" fn hipGetErrorName(code: Code) -> *const c_char {
-    describe(code).name.as_ptr()
-}
-
 /// `const char *hipGetErrorString(hipError_t)`
 #[unsafe(no_mangle)]
 pub extern "C" fn hipGetErrorString(code: Code) -> *const c_char {

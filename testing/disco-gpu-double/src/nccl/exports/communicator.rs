@@ -85,12 +85,6 @@ pub extern "C" fn ncclCommCount(comm: CommHandle, count: Option<&mut c_int>) -> 
     ask(comm, count, |_, membership| membership.clique.ranks())
 }
 
-/// `ncclCommCuDevice(ncclComm_t, int *device)`
-#[unsafe(no_mangle)]
-pub extern "C" fn ncclCommCuDevice(comm: CommHandle, device: Option<&mut c_int>) -> Code {
-    ask(comm, device, |comm, _| comm.device.ordinal)
-}
-
 /// `ncclCommUserRank(ncclComm_t, int *rank)`
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclCommUserRank(comm: CommHandle, rank: Option<&mut c_int>) -> Code {
