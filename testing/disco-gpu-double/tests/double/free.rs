@@ -1,5 +1,7 @@
 //! Frees that wait for work of devices, and frees of pools, which do not.
 
+#![allow(unsafe_code, reason = "C functions")]
+
 use std::ptr;
 use std::sync::mpsc;
 use std::thread;

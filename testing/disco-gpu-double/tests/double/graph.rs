@@ -1,5 +1,7 @@
 //! Captures, launches of graphs, and calls that invalidate a capture.
 
+#![allow(unsafe_code, reason = "C functions")]
+
 use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};

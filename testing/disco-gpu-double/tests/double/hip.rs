@@ -1,5 +1,7 @@
 //! HIP: current devices, waits for words, and calls that the double refuses.
 
+#![allow(unsafe_code, reason = "C functions")]
+
 use std::ffi::{c_int, c_uint, c_void};
 use std::{ptr, thread};
 

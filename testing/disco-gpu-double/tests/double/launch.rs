@@ -1,5 +1,7 @@
 //! Modules and launches: refused calls, and launches that fail when they run.
 
+#![allow(unsafe_code, reason = "C functions")]
+
 use std::ffi::{CStr, CString, c_void};
 use std::mem::offset_of;
 use std::ptr;

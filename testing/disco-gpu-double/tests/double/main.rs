@@ -5,7 +5,7 @@
 //! ([`common::child::alone`]), because variables, injected faults, devices and their errors belong to a process.
 
 #![cfg(target_os = "linux")]
-#![allow(unsafe_code, clippy::unwrap_used, reason = "tests, which call functions of C")]
+#![allow(clippy::unwrap_used, reason = "tests")]
 
 mod across;
 mod common;

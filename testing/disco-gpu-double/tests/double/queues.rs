@@ -1,5 +1,7 @@
 //! Hardware queues: which streams block each other.
 
+#![allow(unsafe_code, reason = "C functions")]
+
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr;
 

@@ -1,5 +1,7 @@
 //! Calls that the double refuses, and that the real library may accept.
 
+#![allow(unsafe_code, reason = "C functions")]
+
 use std::ptr;
 use std::sync::Barrier;
 use std::thread;

@@ -1,5 +1,7 @@
 //! The first calls of a process: functions that need an initialised library, a device or a context.
 
+#![allow(unsafe_code, reason = "C functions")]
+
 use std::ptr;
 
 use crate::common::child::alone;

@@ -1,5 +1,7 @@
 //! Writes of words by streams, and waits for words.
 
+#![allow(unsafe_code, reason = "C functions")]
+
 use std::ptr;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::SeqCst;

@@ -1,6 +1,8 @@
 //! Ranks that share memory, for tests of kernels. Each rank has its own device, which has access to the memory of all
 //! other devices.
 
+#![allow(unsafe_code, reason = "C functions")]
+
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr;
 

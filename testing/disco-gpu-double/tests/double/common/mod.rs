@@ -1,5 +1,7 @@
 //! Helpers of the tests: ranks that are threads, each with a device, a stream and a communicator.
 
+#![allow(unsafe_code, reason = "C functions")]
+
 pub(crate) mod child;
 pub(crate) mod member;
 #[path = "../../../../../disco-nccl/src/p2p/kernels/params.rs"]
