@@ -16,7 +16,7 @@ use disco_core::{DType, Reduction};
 use float8::{F8E4M3, F8E5M2};
 use half::{bf16, f16};
 
-use machine::{Machine as _, Plain};
+use machine::{Machine, Plain};
 use number::Truth;
 
 /// One reduction over memory.
@@ -59,7 +59,8 @@ pub(crate) unsafe fn reduce(fold: Fold<'_>) -> bool {
 macro_rules! variant {
     ($name:ident, $machine:ty $(, $attribute:meta)*) => {
         variant! { $name, $machine, [$(#[$attribute])*],
-            // The number of elements loaded at a time: at least 32 bytes, and at most as many as the registers hold.
+            // The number of elements loaded at a time, before the division by `NARROWER`: at least 32 bytes, and at most as
+            // many as the registers hold.
             Bool => Truth, 32;
             I8 => i8, 32;
             U8 => u8, 32;
@@ -89,7 +90,7 @@ macro_rules! variant {
                         #[inline(never)]
                         unsafe fn run(fold: Fold<'_>) -> bool {
                             // SAFETY: the caller guarantees it.
-                            unsafe { fold::run::<$machine, $ty, $lanes>(fold) }
+                            unsafe { fold::run::<$machine, $ty, { $lanes / <$machine as Machine>::NARROWER }>(fold) }
                         }
                     }
                     // SAFETY: the caller guarantees it.
