@@ -1,16 +1,17 @@
-//! The Noise protocol of the crate `snow`, with the cryptography of `ring` and `curve25519-dalek`.
+//! The Noise protocol of the crate `snow`, with the cryptography of `ring`.
 
-mod x25519;
+mod primitives;
 
 use disco_core::{Error, Result};
 use ring::hmac::{self, HMAC_SHA256};
+use ring::rand::SystemRandom;
 use snow::Builder;
 use snow::params::{CipherChoice, DHChoice, HashChoice};
-use snow::resolvers::{CryptoResolver, RingResolver};
+use snow::resolvers::CryptoResolver;
 use snow::types::{Cipher, Dh, Hash, Random};
 pub(crate) use snow::{HandshakeState, StatelessTransportState};
 
-use self::x25519::KeyPair;
+use self::primitives::{AesGcm, KeyPair, Sha256, SystemRng};
 
 const PROTOCOL: &str = "Noise_NNpsk0_25519_AESGCM_SHA256";
 /// Salt of the derivation of the pre-shared key.
@@ -50,7 +51,7 @@ struct Resolver;
 
 impl CryptoResolver for Resolver {
     fn resolve_rng(&self) -> Option<Box<dyn Random>> {
-        RingResolver.resolve_rng()
+        Some(Box::new(SystemRng(SystemRandom::new())))
     }
 
     fn resolve_dh(&self, choice: &DHChoice) -> Option<Box<dyn Dh>> {
@@ -58,11 +59,11 @@ impl CryptoResolver for Resolver {
     }
 
     fn resolve_hash(&self, choice: &HashChoice) -> Option<Box<dyn Hash>> {
-        RingResolver.resolve_hash(choice)
+        matches!(choice, HashChoice::SHA256).then(|| Box::new(Sha256::default()) as Box<dyn Hash>)
     }
 
     fn resolve_cipher(&self, choice: &CipherChoice) -> Option<Box<dyn Cipher>> {
-        RingResolver.resolve_cipher(choice)
+        matches!(choice, CipherChoice::AESGCM).then(|| Box::new(AesGcm::default()) as Box<dyn Cipher>)
     }
 }
 
