@@ -1,57 +1,24 @@
 //! Trains a small network on handwritten digits, data-parallel over the workers of a session:
 //! `cargo run --release --example digits`; `-- --help` lists the options.
 
+mod args;
 mod checkpoints;
 mod data;
 mod model;
 mod random;
 mod train;
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::Parser;
-use disco::{DataPlane, Session, SessionKind, Settings, block_on};
+use disco::{DataPlane, Session, block_on};
 use serde::Serialize;
 
+use crate::args::Args;
 use crate::data::{BATCH, Dataset};
 use crate::train::{Epoch, Failure, Outcome};
 
 /// Seed of the shuffle that selects and orders the training images.
 const SEED: u64 = 0;
-
-/// Train a small network on handwritten digits, data-parallel
-#[derive(Parser)]
-struct Args {
-    /// Number of workers; must divide 64, the rows of a batch [default: one for each node and task of a launcher, else 4]
-    #[arg(long, env = "DISCO_WORKERS")]
-    workers: Option<usize>,
-    /// Backend of the data plane
-    #[arg(long, env = "DISCO_BACKEND", default_value = "local")]
-    backend: String,
-    /// Kind of session: threads, processes, nodes [default: nodes with DISCO_NODES, processes for `mpi`, else threads]
-    #[arg(long, env = "DISCO_SESSION")]
-    session: Option<SessionKind>,
-    /// Device of each worker, separated by commas [default: worker i takes device i]
-    #[arg(long, env = "DISCO_DEVICES", value_delimiter = ',', value_name = "ORDINALS")]
-    devices: Vec<i32>,
-    /// Number of passes over all training images
-    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u16).range(1..))]
-    epochs: u16,
-    /// Gzipped CSV file of training data; each row has 64 pixels from 0 to 16, and the digit
-    #[arg(long)]
-    data: Option<PathBuf>,
-    /// Folder for checkpoints: one after each epoch; a later run continues from the newest
-    #[arg(long, value_name = "FOLDER")]
-    checkpoint: Option<PathBuf>,
-    /// Replace lost workers, and continue from the newest checkpoint; without checkpoints, from the start. Workers must
-    /// be processes
-    #[arg(long)]
-    replace: bool,
-    /// Print the result as one JSON object, without progress
-    #[arg(long)]
-    json: bool,
-}
 
 /// The result, as JSON.
 #[derive(Serialize)]
@@ -66,7 +33,7 @@ struct Report<'a> {
 
 fn main() -> ExitCode {
     disco::init();
-    match run(Args::parse()) {
+    match Args::parse().and_then(run) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("digits: {error}");
@@ -77,9 +44,10 @@ fn main() -> ExitCode {
 
 fn run(args: Args) -> Result<(), Failure> {
     let (data, held_out) = Dataset::load(args.data.as_deref())?.split(SEED);
-    let session = settings(&args)?.builder().start()?;
+    let session = args.settings.builder().start()?;
+    let (backend, devices) = (&args.settings.backend, &args.settings.devices);
     let outcome = block_on(async {
-        session.init_ccl(&args.backend, &args.devices).await?;
+        session.init_ccl(backend, devices).await?;
         let mut report = |epoch: usize, Epoch { loss, accuracy }: &Epoch| {
             if !args.json {
                 println!("epoch {:>3}  loss {loss:.4}  test accuracy {accuracy:.4}", epoch + 1);
@@ -94,7 +62,7 @@ fn run(args: Args) -> Result<(), Failure> {
             && train::is_loss(error)
         {
             eprintln!("digits: {error}\ndigits: the training continues with new workers");
-            outcome = match train::replace(&session, &args.backend, &args.devices).await {
+            outcome = match train::replace(&session, backend, devices).await {
                 Ok(()) => attempt().await,
                 Err(error) => Err(error),
             };
@@ -104,29 +72,17 @@ fn run(args: Args) -> Result<(), Failure> {
         Ok::<_, Failure>(outcome)
     })?;
 
-    let (workers, backend) = (session.world().size(), args.backend);
+    let workers = session.world().size();
     let test_accuracy = outcome.epochs.last().map_or(0.0, |epoch| epoch.accuracy);
     let images_per_second = outcome.images_per_second;
     if args.json {
         let (epochs, losses) = (&outcome.epochs, &outcome.losses);
-        let report = Report { workers, backend: &backend, epochs, losses, test_accuracy, images_per_second };
+        let report = Report { workers, backend, epochs, losses, test_accuracy, images_per_second };
         println!("{}", serde_json::to_string(&report)?);
     } else {
-        print_summary(&outcome, workers, &backend);
+        print_summary(&outcome, workers, backend);
     }
     Ok(())
-}
-
-/// The settings of the environment, changed by the options.
-fn settings(args: &Args) -> disco::Result<Settings> {
-    let mut settings = Settings::from_env()?;
-    let usual = if settings.workers > 1 { settings.workers } else { 4 };
-    settings.workers = args.workers.unwrap_or(usual);
-    if settings.session == SessionKind::Threads {
-        settings.session = SessionKind::of(&args.backend);
-    }
-    settings.session = args.session.unwrap_or(settings.session);
-    Ok(settings)
 }
 
 /// Prints a summary of the training.
