@@ -21,14 +21,18 @@ fn reduce(rank: &Rank, pointer: u64, op: RedOp) -> Code {
     ncclAllReduce(pair, pair, 1, DataType::F32, op, rank.comm, rank.stream)
 }
 
-/// Rank 1. The first request is the unique id.
+/// Rank 1. The first request is the unique id, or "host" if this process is to make the id.
 #[test]
 fn child_that_is_rank_1() {
     if !child::is(CHILD) {
         return;
     }
     let mut requests = child::requests();
-    let id = UniqueId { internal: to_bytes(&requests.next().unwrap()).try_into().unwrap() };
+    let id = match requests.next().unwrap().as_str() {
+        "host" => unique_id(),
+        id => UniqueId { internal: to_bytes(id).try_into().unwrap() },
+    };
+    child::reply(&to_text(&id.internal));
     let own = rank(1, id);
     let pointer = own.floats(&[2.0]);
     for request in requests {
@@ -44,11 +48,11 @@ fn child_that_is_rank_1() {
     }
 }
 
-/// Rank 0 with a number, and the process of rank 1, after a sum.
-fn two_ranks() -> (Rank, u64, Child) {
-    let (id, mut child) = (unique_id(), Child::start(CHILD));
-    child.send(&to_text(&id.internal));
-    let own = rank(0, id);
+/// Rank 0 with a number, and the process of rank 1, after a sum. The process of `host` makes the unique id.
+fn two_ranks(host: usize) -> (Rank, u64, Child) {
+    let mut child = Child::start(CHILD);
+    let request = if host == 0 { to_text(&unique_id().internal) } else { "host".to_owned() };
+    let own = rank(0, UniqueId { internal: to_bytes(&child.ask(&request)).try_into().unwrap() });
     let pointer = own.floats(&[1.0]);
     child.send("sum");
     assert_eq!((reduce(&own, pointer, RedOp::SUM), child.reply().as_str()), (Code::SUCCESS, "0"));
@@ -59,26 +63,34 @@ fn two_ranks() -> (Rank, u64, Child) {
 #[test]
 fn collectives_that_differ_fail_in_all_processes() {
     alone(|| {
-        let (own, pointer, mut child) = two_ranks();
-        assert_eq!((reduce(&own, pointer, RedOp::SUM), child.ask("largest").as_str()), (Code::SUCCESS, "0"));
-        assert_eq!((failed(own.comm), child.ask("error")), (Code::INVALID_USAGE, Code::INVALID_USAGE.0.to_string()));
-        let why = "ranks have called different collectives; rank 0: ncclAllReduce(1 of ncclFloat32, sum); rank 1: \
+        [0, 1].into_iter().for_each(|host| {
+            let (own, pointer, mut child) = two_ranks(host);
+            assert_eq!((reduce(&own, pointer, RedOp::SUM), child.ask("largest").as_str()), (Code::SUCCESS, "0"));
+            assert_eq!(
+                (failed(own.comm), child.ask("error")),
+                (Code::INVALID_USAGE, Code::INVALID_USAGE.0.to_string())
+            );
+            let why = "ranks have called different collectives; rank 0: ncclAllReduce(1 of ncclFloat32, sum); rank 1: \
                    ncclAllReduce(1 of ncclFloat32, max)";
-        assert_eq!((last_error(own.comm).as_str(), child.ask("text").as_str()), (why, why));
+            assert_eq!((last_error(own.comm).as_str(), child.ask("text").as_str()), (why, why));
+        });
     });
 }
 
 #[test]
 fn work_waits_for_a_killed_process_until_an_abort() {
     alone(|| {
-        let (own, pointer, mut child) = two_ranks();
-        assert_eq!(reduce(&own, pointer, RedOp::SUM), Code::SUCCESS);
-        child.kill();
-        settle();
-        assert_eq!((cuStreamQuery(own.stream), async_error(own.comm)), (CudaCode::NOT_READY, Code::SUCCESS));
-        set(c"GPU_DOUBLE_REMOTE_ERRORS", c"1");
-        assert_eq!(failed(own.comm), Code::REMOTE_ERROR);
-        assert_eq!(ncclCommAbort(own.comm), Code::SUCCESS);
-        own.synchronize();
+        [0, 1].into_iter().for_each(|host| {
+            let (own, pointer, mut child) = two_ranks(host);
+            assert_eq!(reduce(&own, pointer, RedOp::SUM), Code::SUCCESS);
+            set(c"GPU_DOUBLE_REMOTE_ERRORS", c"0");
+            child.kill();
+            settle();
+            assert_eq!((cuStreamQuery(own.stream), async_error(own.comm)), (CudaCode::NOT_READY, Code::SUCCESS));
+            set(c"GPU_DOUBLE_REMOTE_ERRORS", c"1");
+            assert_eq!(failed(own.comm), Code::REMOTE_ERROR);
+            assert_eq!(ncclCommAbort(own.comm), Code::SUCCESS);
+            own.synchronize();
+        });
     });
 }
