@@ -1,12 +1,8 @@
 //! What does it cost that worker 0 is a process (`Builder::apart`), and not a thread of the controller?
 
-#![allow(missing_docs, clippy::expect_used, reason = "criterion's macros; a benchmark that fails ends")]
-
-#[path = "common/mod.rs"]
-mod common;
-
 use std::time::{Duration, Instant};
 
+use crate::common;
 use criterion::{Criterion, criterion_group};
 use disco::{
     Builder, DRef, DType, DataPlane as _, LaneSession, Placement, Session as _, SessionExt as _, Tensor, WorkerContext,
@@ -22,7 +18,7 @@ const TRIPS: u32 = 500;
 /// Size in bytes of the tensor that is broadcast.
 const BYTES: usize = 64 << 20;
 
-disco::register_function!("benches.nothing", nothing);
+disco::register_function!("apart.nothing", nothing);
 
 fn nothing(_: &mut WorkerContext) -> disco::Result<()> {
     Ok(())
@@ -41,7 +37,7 @@ impl Subject {
         let prepare = async {
             session.init_ccl("local", &[]).await?;
             let copy = session.empty(DType::U8, [BYTES as i64], Placement::All).await?;
-            Ok::<_, disco::Error>((session.function("benches.nothing").await?, copy))
+            Ok::<_, disco::Error>((session.function("apart.nothing").await?, copy))
         };
         let (nothing, copy) = block_on(prepare).expect("workers live");
         Self { session, nothing, copy }
@@ -121,6 +117,6 @@ fn apart(criterion: &mut Criterion) {
 
 criterion_group!(benches, apart);
 
-fn main() {
+pub(crate) fn main() {
     common::run(benches);
 }

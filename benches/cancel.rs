@@ -1,13 +1,9 @@
 //! How long after a cancellation has a collective ended on all ranks?
 
-#![allow(missing_docs, clippy::expect_used, reason = "criterion's macros; a benchmark that fails ends")]
-
-#[path = "common/mod.rs"]
-mod common;
-
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::common;
 use criterion::{Criterion, criterion_group};
 use disco::{CommunicatorExt as _, DataPlane as _, LaneSession, Reduction, Result, Session, SessionExt as _, Tensor};
 use disco::{WorkerContext, block_on};
@@ -59,6 +55,6 @@ fn cancel(criterion: &mut Criterion) {
 
 criterion_group!(benches, cancel);
 
-fn main() {
+pub(crate) fn main() {
     common::run(benches);
 }

@@ -1,10 +1,5 @@
 //! How long does a collective take, compared with a lower bound?
 
-#![allow(missing_docs, clippy::expect_used, reason = "criterion's macros; a benchmark that fails ends")]
-
-#[path = "common/mod.rs"]
-mod common;
-
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -14,7 +9,8 @@ use disco::{
     SessionExt, SessionKind, Tensor, Value, WorkerContext, block_on,
 };
 
-use common::floor::{Floor, WARM_UP};
+use crate::common;
+use crate::common::floor::{Floor, WARM_UP};
 
 /// Sizes in bytes of the larger of source and destination.
 const SIZES: [usize; 6] = [8, 4 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20];
@@ -229,6 +225,6 @@ fn compare(session: &dyn Session, name: &str, (kind, in_place): (OpKind, bool), 
 
 criterion_group!(benches, collective);
 
-fn main() {
+pub(crate) fn main() {
     common::run(benches);
 }

@@ -5,17 +5,13 @@
 //! floor and, with the feature `mpi`, MPI's own blocking calls. Runs once for each MPI library that the tests have
 //! fetched. `DISCO_WORKERS` sets the number of ranks.
 
-#![allow(missing_docs, clippy::expect_used, reason = "a benchmark that fails ends")]
 #![cfg_attr(feature = "mpi", allow(unsafe_code, reason = "MPI's own calls"))]
-
-#[path = "common/mod.rs"]
-mod common;
 
 use std::hint::black_box;
 use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
-use common::floor::Floor;
+use crate::common::{self, floor::Floor};
 use disco::{
     Builder, CommunicatorExt as _, DType, DataPlane, Error, OpKind, Reduction, Result, Session, Tensor, WorkerContext,
     block_on,
@@ -143,8 +139,11 @@ fn run() {
     }
 }
 
-fn main() {
+pub(crate) fn main() {
     disco::init();
+    if common::measures() && !common::is_selected("decode") {
+        return;
+    }
     let libraries = if cfg!(feature = "mpi") && std::env::var_os("DISCO_MPI_LIBRARY").is_none() {
         common::libraries::fetched()
     } else {

@@ -1,10 +1,6 @@
 //! The cost of a call of a library's function on a worker, beside the bare C call and a Rust worker function.
 
-#![allow(missing_docs, clippy::expect_used, reason = "criterion's macros; a benchmark that fails ends")]
 #![allow(unsafe_code)]
-
-#[path = "common/mod.rs"]
-mod common;
 
 use std::ffi::{c_int, c_void};
 use std::fs;
@@ -15,6 +11,7 @@ use std::ptr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::common;
 use criterion::{Criterion, criterion_group};
 use disco::function::{Args, BoxError, Function};
 use disco::{
@@ -204,6 +201,6 @@ fn ffi(criterion: &mut Criterion) {
 
 criterion_group!(benches, ffi);
 
-fn main() {
+pub(crate) fn main() {
     common::run(benches);
 }

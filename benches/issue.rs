@@ -1,13 +1,9 @@
 //! The cost of a call, from its submission until all workers have executed it. The handle is dropped at once.
 
-#![allow(missing_docs, clippy::expect_used, reason = "criterion's macros; a benchmark that fails ends")]
-
-#[path = "common/mod.rs"]
-mod common;
-
 use std::sync::Arc;
 use std::time::Instant;
 
+use crate::common;
 use criterion::{Criterion, Throughput, criterion_group};
 use disco::{
     DRef, IntoArgs, LaneSession, Result, Session, SessionExt, Value, WorkerContext, WorkerId, block_on, placement,
@@ -67,6 +63,6 @@ async fn calls<A: IntoArgs>(session: &LaneSession, function: &DRef, args: impl F
 
 criterion_group!(benches, issue);
 
-fn main() {
+pub(crate) fn main() {
     common::run(benches);
 }

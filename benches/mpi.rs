@@ -2,16 +2,13 @@
 //!
 //! Runs once for each MPI library that the tests have fetched, or with the library that is found.
 
-#![allow(missing_docs, clippy::expect_used, reason = "criterion's macros; a benchmark that fails ends")]
 #![allow(unsafe_code, reason = "MPI's own calls")]
-
-#[path = "common/mod.rs"]
-mod common;
 
 use std::env;
 use std::process::{self, Command};
 use std::time::{Duration, Instant};
 
+use crate::common;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group};
 use disco::mpi::raw::{self, Call};
 use disco::{
@@ -163,7 +160,7 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
 
 criterion_group!(benches, mpi);
 
-fn main() {
+pub(crate) fn main() {
     let libraries = if env::var_os("DISCO_MPI_LIBRARY").is_some() { Vec::new() } else { common::libraries::fetched() };
     if libraries.is_empty() {
         match disco::mpi::BACKEND.probe() {

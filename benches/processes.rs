@@ -1,12 +1,8 @@
 //! The cost of a collective whose ranks are processes, beside one whose ranks are threads.
 
-#![allow(missing_docs, clippy::expect_used, reason = "criterion's macros; a benchmark that fails ends")]
-
-#[path = "common/mod.rs"]
-mod common;
-
 use std::time::{Duration, Instant};
 
+use crate::common;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group};
 use disco::{
     Builder, CommunicatorExt as _, DType, DataPlane, Error, Reduction, Result, Session, SessionKind, Tensor,
@@ -82,6 +78,6 @@ fn processes(criterion: &mut Criterion) {
 
 criterion_group!(benches, processes);
 
-fn main() {
+pub(crate) fn main() {
     common::run(benches);
 }

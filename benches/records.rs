@@ -1,12 +1,11 @@
 //! The cost of recording an operation, a command or a span, beside two readings of the system's clock and a small
 //! collective. With the feature `metrics`: the time that metrics add to a collective.
 
-#![allow(missing_docs, clippy::expect_used, reason = "criterion's macros; a benchmark that fails ends")]
-
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use criterion::{Criterion, criterion_group, criterion_main};
+use crate::common;
+use criterion::{Criterion, criterion_group};
 use disco::activity::{Activity, OpPlace, RecorderConfig, span};
 use disco::trace::WorkerSpans;
 use disco::{
@@ -201,4 +200,7 @@ fn spans(_: &mut WorkerContext, kind: i64, count: i64) -> disco::Result<f64> {
 disco::register_function!("bench.spans", spans);
 
 criterion_group!(benches, records, collectives);
-criterion_main!(benches);
+
+pub(crate) fn main() {
+    common::run(benches);
+}

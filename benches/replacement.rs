@@ -1,15 +1,11 @@
 //! How long does it take from the death of a worker process, or of a node, to the next finished `all_reduce`?
 
-#![allow(missing_docs, clippy::expect_used, reason = "criterion's macros; a benchmark that fails ends")]
-
-#[path = "common/mod.rs"]
-mod common;
-
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use crate::common;
 use criterion::{Criterion, criterion_group};
 use disco::{
     Announce, Builder, CommunicatorExt as _, DType, DataPlane as _, LaneSession, Reduction, Result, Session as _,
@@ -207,6 +203,6 @@ fn replacement_of_nodes(criterion: &mut Criterion) {
 
 criterion_group!(benches, replacement, replacement_of_nodes);
 
-fn main() {
+pub(crate) fn main() {
     common::run(benches);
 }

@@ -1,16 +1,11 @@
 //! How long does a sync of one worker take, and of all workers?
 
-#![allow(missing_docs, clippy::expect_used, reason = "criterion's macros; a benchmark that fails ends")]
-
-#[path = "common/mod.rs"]
-mod common;
-
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, criterion_group};
 use disco::{Session, SessionKind, WorkerId, block_on};
 
-use common::{spin, tcp};
+use crate::common::{self, spin, tcp};
 
 /// Number of round trips of one measurement.
 const TRIPS: u32 = 500;
@@ -43,6 +38,6 @@ fn round_trip(criterion: &mut Criterion) {
 
 criterion_group!(benches, round_trip);
 
-fn main() {
+pub(crate) fn main() {
     common::run(benches);
 }

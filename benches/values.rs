@@ -1,14 +1,10 @@
 //! How fast is a tensor sent to a worker and back, and how long do small commands wait behind it?
 
-#![allow(missing_docs, clippy::expect_used, reason = "criterion's macros; a benchmark that fails ends")]
-
-#[path = "common/mod.rs"]
-mod common;
-
 use std::hint::black_box;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::common;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group};
 use disco::{
     Builder, DRef, DType, LaneSession, Session, SessionExt as _, SessionKind, Tensor, WorkerContext, WorkerId, block_on,
@@ -21,7 +17,7 @@ const LARGE: usize = 256 << 20;
 /// The worker that tensors are sent to. (Worker 0 is a thread of this process in these sessions.)
 const FAR: WorkerId = WorkerId::new(2);
 
-disco::register_function!("benches.nothing", nothing);
+disco::register_function!("values.nothing", nothing);
 
 fn nothing(_: &mut WorkerContext) -> disco::Result<i64> {
     Ok(0)
@@ -44,7 +40,7 @@ fn tensor(bytes: usize) -> Tensor {
 }
 
 fn handle(session: &LaneSession) -> DRef {
-    let call = async { session.call_named("benches.nothing", ()).await };
+    let call = async { session.call_named("values.nothing", ()).await };
     block_on(call).expect("workers live")
 }
 
@@ -69,7 +65,7 @@ fn memcpy(from: &Tensor, to: &Tensor) -> Duration {
 /// Sets a large tensor, and meanwhile runs small commands on another worker. Returns the time of the set, and the
 /// longest call and sync.
 fn behind(session: &LaneSession, handle: &DRef, large: &Tensor) -> [Duration; 3] {
-    let function = block_on(session.function("benches.nothing")).expect("workers live");
+    let function = block_on(session.function("values.nothing")).expect("workers live");
     let (mut call, mut sync) = (Duration::ZERO, Duration::ZERO);
     let whole = thread::scope(|scope| {
         let transfer = scope.spawn(|| set(session, handle, large));
@@ -131,6 +127,6 @@ fn values(criterion: &mut Criterion) {
 
 criterion_group!(benches, values);
 
-fn main() {
+pub(crate) fn main() {
     common::run(benches);
 }

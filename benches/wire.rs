@@ -1,14 +1,10 @@
 //! The cost of encoding and decoding a command, beside that of copying its bytes.
 
-#![allow(missing_docs, clippy::expect_used, reason = "criterion's macros; a benchmark that fails ends")]
-
-#[path = "common/mod.rs"]
-mod common;
-
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
+use crate::common;
+use criterion::{BatchSize, Criterion, Throughput, criterion_group};
 use disco::{DType, RegisterId, Shape, Tensor, Value, WorkerId};
 use disco_core::{Command, Frame, wire};
 
@@ -77,4 +73,7 @@ fn time(mut work: impl FnMut()) -> Duration {
 }
 
 criterion_group!(benches, wire);
-criterion_main!(benches);
+
+pub(crate) fn main() {
+    common::run(benches);
+}

@@ -1,6 +1,6 @@
 //! Helpers of the benchmarks: sessions, and comparisons with a floor.
 
-// Each benchmark is its own program and uses a part of this module.
+// Each program uses a part of this module.
 #![allow(dead_code)]
 
 pub(crate) mod floor;
@@ -9,6 +9,8 @@ pub(crate) mod spin;
 mod starts;
 pub(crate) mod tcp;
 
+use std::env;
+use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use self::starts::RATIO;
@@ -20,10 +22,38 @@ use disco::{
 /// Number of rounds of a comparison.
 const ROUNDS: usize = 15;
 
+/// Environment variable of a process that runs one benchmark of its program: the benchmark's name.
+const BENCHMARK: &str = "DISCO_BENCHMARK";
+
+/// `main` of a program of several benchmarks. Each runs in a process of its own, so that it measures neither the threads
+/// nor the memory nor the metrics of another one. Filters that are names of benchmarks select these; the other arguments go
+/// to each benchmark.
+pub(crate) fn main(benchmarks: &[(&str, fn())]) -> ExitCode {
+    if let Ok(name) = env::var(BENCHMARK) {
+        let (_, run) = benchmarks.iter().find(|(it, _)| *it == name).expect("the program has this benchmark");
+        run();
+        return ExitCode::SUCCESS;
+    }
+    let args: Vec<String> = env::args().collect();
+    let is_name = |index: &usize| benchmarks.iter().any(|(name, _)| *name == args[*index]);
+    let names: Vec<usize> = filters(&args).filter(is_name).collect();
+    let others = (1..args.len()).filter(|index| !names.contains(index)).map(|index| &args[index]);
+    let is_selected = |name: &str| names.is_empty() || names.iter().any(|index| args[*index] == name);
+    for (name, _) in benchmarks.iter().filter(|(name, _)| is_selected(name)) {
+        let mut this = Command::new(env::current_exe().expect("this program has a path"));
+        let status = this.args(others.clone()).env(BENCHMARK, name).status().expect("this program starts itself");
+        if !status.success() {
+            eprintln!("the benchmark {name} failed: {status}");
+            return ExitCode::FAILURE;
+        }
+    }
+    ExitCode::SUCCESS
+}
+
 /// The settings of the environment, with a default of `workers` workers.
 pub(crate) fn settings(workers: usize) -> Settings {
     let mut settings = Settings::from_env().expect("DISCO_* variables make sense");
-    if std::env::var_os("DISCO_WORKERS").is_none() {
+    if env::var_os("DISCO_WORKERS").is_none() {
         settings.workers = workers;
     }
     settings
@@ -68,17 +98,23 @@ pub(crate) fn run(benches: fn()) {
 
 /// Whether this run measures. Otherwise, it only checks that the benchmarks work.
 pub(crate) fn measures() -> bool {
-    std::env::args().any(|arg| arg == "--bench") && !std::env::args().any(|arg| arg == "--test" || arg == "--list")
+    env::args().any(|arg| arg == "--bench") && !env::args().any(|arg| arg == "--test" || arg == "--list")
 }
 
 /// Whether the command line selects a comparison: it has no filter, or one that is part of the name.
 pub(crate) fn is_selected(name: &str) -> bool {
-    let args: Vec<String> = std::env::args().collect();
-    // An argument after an option is its value, except after cargo's `--bench`.
-    let is_filter =
-        |pair: &&[String]| !pair[1].starts_with('-') && (!pair[0].starts_with("--") || pair[0] == "--bench");
-    let mut filters = args.windows(2).filter(is_filter).peekable();
-    measures() && (filters.peek().is_none() || filters.any(|pair| name.contains(&pair[1])))
+    let args: Vec<String> = env::args().collect();
+    let mut filters = filters(&args).peekable();
+    measures() && (filters.peek().is_none() || filters.any(|index| name.contains(&args[index])))
+}
+
+/// Positions of the filters among the arguments. An argument after an option is its value, except after cargo's `--bench`.
+fn filters(args: &[String]) -> impl Iterator<Item = usize> {
+    let is_filter = |index: &usize| {
+        let (before, arg) = (&args[index - 1], &args[*index]);
+        !arg.starts_with('-') && (!before.starts_with("--") || before == "--bench")
+    };
+    (1..args.len()).filter(is_filter)
 }
 
 /// Runs ours and the floors alternately, so that all run under the same conditions. Prints the medians, and the median

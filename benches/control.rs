@@ -1,0 +1,30 @@
+//! Benchmarks of calls, replies, values and changes of workers.
+
+#![allow(missing_docs, clippy::expect_used, reason = "criterion's macros; a benchmark that fails ends")]
+
+mod apart;
+mod cancel;
+mod common;
+mod ffi;
+mod issue;
+mod records;
+mod replacement;
+mod round_trip;
+mod values;
+mod wire;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    common::main(&[
+        ("wire", wire::main),
+        ("issue", issue::main),
+        ("ffi", ffi::main),
+        ("round_trip", round_trip::main),
+        ("cancel", cancel::main),
+        ("records", records::main),
+        ("replacement", replacement::main),
+        ("apart", apart::main),
+        ("values", values::main),
+    ])
+}
