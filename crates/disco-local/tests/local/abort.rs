@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use disco_core::{Communicator as _, CommunicatorExt, DType, Error, Op, Rank, Reduction};
 
-use crate::{LONG, on_threads, ranks, zeroed, zeros};
+use super::{LONG, on_threads, ranks, zeroed, zeros};
 
 #[test]
 fn an_abort_ends_waits_and_breaks_the_communicator() {

@@ -12,7 +12,7 @@ use disco_core::{
 };
 use disco_local::BACKEND;
 
-use crate::{LONG, SHORT, on_threads};
+use super::{LONG, SHORT, on_threads};
 
 fn link() -> Arc<Link> {
     Arc::new(Link::bare(Arc::new(Shared::default())))

@@ -3,7 +3,7 @@
 use disco_core::{Communicator as _, CommunicatorExt, DType, Error, Op, Rank, Reduction};
 use disco_local::Communicator;
 
-use crate::{LONG, SHORT, Shelf, floats, on_ranks, on_threads, ranks, zeroed, zeros};
+use super::{LONG, SHORT, Shelf, floats, on_ranks, on_threads, ranks, zeroed, zeros};
 
 /// The mismatch error that all ranks get when each makes its own `call`.
 fn mismatch(size: usize, call: impl Fn(&mut Communicator, usize) -> disco_core::Result<()> + Sync) -> String {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use disco_core::{Communicator as _, CommunicatorExt, Error, Reduction, Tensor};
 use disco_local::Communicator;
 
-use crate::{LONG, SHORT, on_ranks, on_threads, ranks};
+use super::{LONG, SHORT, on_ranks, on_threads, ranks};
 
 /// Lends a vector to `run`. Returns the result and the vector, which must have its address.
 fn lend<T>(len: usize, run: impl FnOnce(&Tensor) -> T) -> (T, Vec<f32>) {

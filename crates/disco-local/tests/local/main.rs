@@ -1,21 +1,12 @@
 //! Tests of the public interface of the built-in data plane: the behaviour that other backends don't share. The
 //! conformance suite, which the root package runs, tests the common behaviour.
+//!
+//! Each kind of address space of ranks is a module with the same tests.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
+#![allow(clippy::duplicate_mod, reason = "the same tests for each kind of address space")]
 
-mod abort;
-mod connect;
-mod failure;
-mod lent;
-mod mixed;
-mod numerics;
-mod own_reductions;
-mod point_to_point;
-mod ranks;
-mod series;
-mod split;
-
-use ranks::{LONG, SHORT, Shelf, Where, floats, on_ranks, on_threads, ranks, tensor, zeroed, zeros};
-
-/// The address space of ranks in this test program.
-const WHERE: Where = Where::Threads;
+mod private;
+mod processes;
+mod reductions;
+mod threads;

@@ -2,7 +2,7 @@
 
 use disco_core::{Communicator as _, CommunicatorExt as _, DType, Op, Rank, Reduction, Tensor};
 
-use crate::{on_ranks, tensor, zeroed};
+use super::{on_ranks, tensor, zeroed};
 
 /// Elements of a block: one size for eager collectives, one for zero-copy collectives.
 const BLOCKS: [usize; 2] = [3, 5000];

@@ -5,7 +5,7 @@ use disco_core::{CommunicatorExt, Element, Reduction};
 use half::f16;
 use proptest::prelude::*;
 
-use crate::{on_ranks, tensor, zeroed};
+use super::{on_ranks, tensor, zeroed};
 
 /// The all-reduce of one element for each rank. Checks that all ranks get the same bits.
 fn all_reduce<T: Element + PartialEq + std::fmt::Debug>(reduction: Reduction, elements: &[T]) -> T {

@@ -3,7 +3,7 @@
 use disco_core::{Communicator as _, CommunicatorExt, Error, Op, Rank, Tensor};
 use disco_local::Communicator;
 
-use crate::{floats, on_ranks, zeros};
+use super::{floats, on_ranks, zeros};
 
 fn send(src: &Tensor, to: usize) -> Op {
     Op::Send { src: src.clone(), to: Rank::new(to as u32) }

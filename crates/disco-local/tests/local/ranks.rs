@@ -11,10 +11,10 @@ use disco_core::shared_memory::Arena;
 use disco_core::{Backend as _, ConnectParams, DType, Device, Rank, Result, Tensor, World};
 use disco_local::{BACKEND, Communicator, connect_threads};
 
-use crate::WHERE;
+use super::WHERE;
 
 /// The address spaces of ranks and the memory of their tensors.
-#[allow(dead_code, reason = "each test program uses one variant")]
+#[allow(dead_code, reason = "each module uses one variant")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Where {
     /// Ranks are threads of one process.

@@ -2,7 +2,7 @@
 
 use disco_core::{Communicator as _, DType, Op, Rank, Reduction, Tensor};
 
-use crate::{on_ranks, zeroed};
+use super::{on_ranks, zeroed};
 
 const RANKS: usize = 3;
 

@@ -2,7 +2,7 @@
 
 use disco_core::{Communicator, CommunicatorExt, Reduction};
 
-use crate::{LONG, floats, on_ranks, on_threads, ranks};
+use super::{LONG, floats, on_ranks, on_threads, ranks};
 
 /// The parent's ranks of all members of a child, in the order of the child's ranks.
 fn members(child: &mut dyn Communicator, old: usize) -> Vec<f32> {
