@@ -1,7 +1,5 @@
 //! The library in Python, through the package `tvm_ffi`.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
 use std::env;
 use std::path::PathBuf;
 use std::process::Command;
@@ -26,9 +24,8 @@ fn packages() -> Option<Vec<PathBuf>> {
 fn python_calls_the_functions_and_gets_their_errors() {
     let Some(packages) = packages() else { return };
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/calls.py");
-    let library = env::current_exe().unwrap().with_file_name("libdisco_ffi_library.so");
     let mut python = Command::new(PYTHON);
-    python.arg(script).arg(library).env("PYTHONPATH", env::join_paths(packages).unwrap());
+    python.arg(script).arg(super::library()).env("PYTHONPATH", env::join_paths(packages).unwrap());
     // Other tests set it.
     python.env_remove("DISCO_TVM_FFI_LIBRARY");
     let output = python.output().unwrap();

@@ -1,17 +1,9 @@
 //! The library on workers of a session.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-use std::env;
-use std::path::PathBuf;
-
 use disco::{Builder, LaneSession, Session as _, SessionExt as _, Tensor, Value, WorkerId, block_on};
 use disco_ffi::{Libraries as _, Module, Raised};
 
-/// The library, which cargo builds beside the tests.
-fn library() -> PathBuf {
-    env::current_exe().unwrap().with_file_name("libdisco_ffi_library.so")
-}
+use super::library;
 
 fn loaded() -> (LaneSession, Module) {
     let session = Builder::threads(2).start().unwrap();
