@@ -7,7 +7,7 @@ use candle_core::quantized::{GgmlDType, gguf_file};
 use candle_core::{DType, Device};
 use disco_candle::weights::{Block, Part, Plan, Shards, Split, Weights};
 
-use crate::files::*;
+use super::files::*;
 
 #[test]
 fn ranks_of_safetensors_read_their_shares_the_replicated_tensors_and_the_headers() {

@@ -7,7 +7,7 @@ use disco_candle::weights::{Part, Weights};
 use proptest::prelude::*;
 use proptest::sample::Index;
 
-use crate::files::*;
+use super::files::*;
 
 /// Opens and reads a file with these bytes.
 fn read_all(name: &str, bytes: &[u8]) {

@@ -7,7 +7,7 @@ use candle_core::quantized::GgmlDType;
 use candle_core::{DType, Device};
 use disco_candle::weights::{Part, Weights};
 
-use crate::files::*;
+use super::files::*;
 
 fn open_error(path: &Path) -> String {
     Weights::open(path).unwrap_err().to_string()

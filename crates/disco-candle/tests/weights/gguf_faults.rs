@@ -7,7 +7,7 @@ use candle_core::{DType, Device};
 use disco_candle::weights::{Part, Weights};
 use tempfile::TempDir;
 
-use crate::files::*;
+use super::files::*;
 
 /// Bytes of a header of version 3.
 struct Header(Vec<u8>);

@@ -11,7 +11,7 @@ use disco_candle::weights::{Encoding, Part, Weights, WeightsError};
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 
-use crate::files::*;
+use super::files::*;
 
 const DENSE: [DType; 10] = [
     DType::U8,

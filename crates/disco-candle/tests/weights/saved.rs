@@ -8,7 +8,7 @@ use candle_core::{DType, Device};
 use disco_candle::weights::{Plan, Shards, Split, Weights};
 use tempfile::TempDir;
 
-use crate::files::*;
+use super::files::*;
 
 fn plan() -> Plan {
     Plan::new().with("rows", Split::even(0, 1)).with("columns", Split::even(1, 32))

@@ -1,7 +1,5 @@
 //! Collectives and layers on several ranks, compared with the same computation on one rank.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::disallowed_methods, reason = "tests")]
-
 mod collectives;
 mod failures;
 mod layers;

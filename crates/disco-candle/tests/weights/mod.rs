@@ -1,8 +1,6 @@
 //! Sharded weights: every part equals the slice of candle's own full read, each rank reads its own bytes alone, and bad
 //! files are errors with a text.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::disallowed_methods, reason = "tests")]
-
 mod bytes;
 mod damage;
 mod faults;
