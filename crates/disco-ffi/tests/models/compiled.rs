@@ -18,17 +18,18 @@ use disco_conformance::{Fetched, Required};
 use disco_ffi::{Models as _, Module, Weights};
 use serde_json::Value as Json;
 
-use crate::{Plane, library, made, without_numbers};
+use super::{Plane, made};
+use crate::{library, without_numbers};
 
 /// Tests with and without TVM's compiler.
-pub(crate) fn tests() -> Vec<crate::Test> {
+pub(crate) fn tests() -> Vec<crate::models::Test> {
     [compiled_tests::tests(), other_tests::tests()].concat()
 }
 
 mod compiled_tests {
     use super::*;
 
-    crate::tests![
+    crate::models::tests![
         compile;
         models_of_1_worker_give_numpy_s_results,
         models_of_2_workers_give_numpy_s_results,
@@ -47,7 +48,7 @@ mod compiled_tests {
 mod other_tests {
     use super::*;
 
-    crate::tests![
+    crate::models::tests![
         prepare;
         a_library_without_relax_functions_is_opened_as_it_is,
         a_model_that_is_not_there_is_an_error_with_its_path,

@@ -10,9 +10,10 @@ use disco::{
 };
 use disco_ffi::Libraries as _;
 
-use crate::{Plane, library, made, without_numbers};
+use super::{Plane, made};
+use crate::{library, without_numbers};
 
-crate::tests![
+crate::models::tests![
     prepare;
     all_reduce_reduces_over_the_world_or_the_group,
     all_gather_joins_the_tensors_of_the_world_or_the_group,

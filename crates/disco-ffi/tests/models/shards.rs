@@ -13,9 +13,10 @@ use disco::{
 use disco_ffi::{Libraries as _, Models as _, Module, ShardLoader, Shards, Weights};
 use tempfile::TempDir;
 
-use crate::{Plane, library, made, without_numbers};
+use super::{Plane, made};
+use crate::{library, without_numbers};
 
-crate::tests![
+crate::models::tests![
     prepare;
     each_worker_gets_its_part_of_a_sharded_parameter_and_all_of_another,
     load_all_returns_the_parameters_by_their_numbers,

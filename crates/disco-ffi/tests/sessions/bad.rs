@@ -7,10 +7,11 @@ use disco::function::{Args, BoxError, Function};
 use disco::{Object, Session as _, SessionExt as _, SessionKind, WorkerContext, WorkerId, block_on};
 use disco_ffi::{Libraries as _, LibraryFile};
 
+use super::{failure, load, loaded, session};
 use crate::library::{folder, library, linked};
-use crate::{failure, load, loaded, session, without_numbers};
+use crate::without_numbers;
 
-crate::tests![
+crate::sessions::tests![
     a_file_that_is_not_there_is_an_error,
     a_file_that_is_no_library_is_an_error,
     a_library_of_another_machine_is_an_error,
@@ -256,10 +257,10 @@ fn only_on_with(ctx: &mut WorkerContext, worker: u32, function: Function, arg: O
 fn libtvm_ffi_of_another_version_is_refused(_: SessionKind) {
     let library = library!("version.c");
     let test = std::env::current_exe().unwrap();
-    let name = "a_library_that_needs_libtvm_ffi_is_an_error_without_it::without_libtvm_ffi::threads";
+    let name = "sessions::a_library_that_needs_libtvm_ffi_is_an_error_without_it::without_libtvm_ffi::threads";
     let output = std::process::Command::new(test)
         .args(["--exact", name])
-        .env(crate::MODE, "without_libtvm_ffi")
+        .env(super::MODE, "without_libtvm_ffi")
         .env("DISCO_TVM_FFI_LIBRARY", &library)
         .output()
         .unwrap();

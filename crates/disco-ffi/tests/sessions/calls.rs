@@ -5,10 +5,11 @@ use disco_core::function::{Args, BoxError, Function};
 use disco_core::{Error, Object, Tensor};
 use disco_ffi::{Libraries as _, Raised};
 
+use super::{call, failure, load, loaded, session, submit};
 use crate::library::library;
-use crate::{call, failure, load, loaded, session, submit, without_numbers};
+use crate::without_numbers;
 
-crate::tests![
+crate::sessions::tests![
     a_function_of_a_library_is_called_on_all_workers,
     results_of_calls_are_arguments_of_later_calls,
     a_library_calls_a_worker_function_with_the_context_of_its_worker,
@@ -172,7 +173,7 @@ fn a_lent_tensor_is_used_and_not_returned(kind: SessionKind) {
 
 fn a_lent_tensor_that_is_kept_ends_the_process(kind: SessionKind) {
     let library = library!("plain.c");
-    let text = crate::bad::lost(kind, &library, "lends", |session| vec![function(session, "keeps")]);
+    let text = super::bad::lost(kind, &library, "lends", |session| vec![function(session, "keeps")]);
     assert!(text.contains("worker 1") && text.contains("signal: 6 (SIGABRT)"), "{text}");
 }
 

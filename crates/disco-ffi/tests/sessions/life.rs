@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use disco::{Session as _, SessionExt as _, SessionKind, Value, block_on};
 use disco_ffi::LibraryFile;
 
+use super::{call, load, loaded, session, submit};
 use crate::library::{folder, library};
-use crate::{call, load, loaded, session, submit};
 
-crate::tests![
+crate::sessions::tests![
     a_library_is_closed_with_its_last_handle_and_function,
     a_library_is_sent_and_closed,
     a_library_is_opened_and_closed_many_times,

@@ -5,10 +5,11 @@ use disco::{
     Value, WorkerContext, WorkerId, block_on,
 };
 
+use super::{call, failure, loaded, submit};
 use crate::library::library;
-use crate::{call, failure, loaded, submit, without_numbers};
+use crate::without_numbers;
 
-crate::tests![
+crate::sessions::tests![
     every_value_comes_back_as_it_was,
     a_map_needs_libtvm_ffi in Without,
     maps_come_back_as_they_were in With,
@@ -125,6 +126,6 @@ fn a_rust_value_is_no_argument(kind: SessionKind) {
     assert_eq!(
         without_numbers(&text),
         "worker 1: libplain.so:identity: argument 0: expected a value that libraries take, got the Rust value \
-         sessions::values::State"
+         ffi::sessions::values::State"
     );
 }

@@ -3,7 +3,7 @@
 use disco_models::text::{Chat, TextError};
 use serde_json::{Value as Json, json};
 
-use crate::text::bytes;
+use super::text::bytes;
 
 /// A template that has all roles, and one that knows three.
 const ANY: &str = "{% for m in messages %}<{{ m.role }}>{{ m.content | trim }}{% endfor %}";

@@ -8,7 +8,7 @@ use candle_core::quantized::gguf_file::{Content, Value, VersionedMagic};
 use disco_candle::weights::Weights;
 use disco_models::{Config, SamplingDefaults, Scaling};
 
-use crate::random::{Model, THREE_HEADS};
+use super::random::{Model, THREE_HEADS};
 
 fn model() -> Model {
     Model::safetensors(THREE_HEADS, 1, serde_json::Value::Null)

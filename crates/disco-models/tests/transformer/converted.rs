@@ -16,8 +16,8 @@ use disco_models::worker::Load;
 use disco_models::{Config, ExpertSplit, Precision, Scaling};
 use serde_json::Value as Json;
 
-use crate::families::{Case, Prompt, case};
-use crate::tokens::{batch, tokens_of};
+use super::families::{Case, Prompt, case};
+use super::tokens::{batch, tokens_of};
 
 /// The models whose features GGUF files can say, and the architectures of the files.
 const MODELS: [(&str, &str); 18] = [

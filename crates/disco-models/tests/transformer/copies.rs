@@ -7,9 +7,9 @@ use disco::{
 use disco_models::Precision;
 use disco_models::worker::Load;
 
-use crate::random::{Model, NINE_HEADS};
-use crate::reference::Reference;
-use crate::tokens::{batch, prompt};
+use super::random::{Model, NINE_HEADS};
+use super::reference::Reference;
+use super::tokens::{batch, prompt};
 
 const COUNT: usize = 12;
 

@@ -5,7 +5,7 @@ use disco_models::text::{Decoder, Text};
 use proptest::prelude::*;
 use serde_json::{Value as Json, json};
 
-use crate::text::{character, folder};
+use super::text::{character, folder};
 
 /// How the tokens of a vocabulary spell a text.
 #[derive(Clone, Copy, Debug)]

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use serde_json::{Value as Json, json};
 
-use crate::slow::{Array, Slow};
+use super::slow::{Array, Slow};
 
 const FAMILIES: [&str; 12] = [
     "llama",

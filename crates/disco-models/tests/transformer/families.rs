@@ -11,8 +11,8 @@ use disco_models::worker::Load;
 use disco_models::{Config, ExpertSplit, Precision, plan};
 use serde::Deserialize;
 
-use crate::logits::logits_of;
-use crate::tokens::{batch, tokens, tokens_of};
+use super::logits::logits_of;
+use super::tokens::{batch, tokens, tokens_of};
 
 /// `reference.json`, which transformers has computed.
 #[derive(Deserialize)]

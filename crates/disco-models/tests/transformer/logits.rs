@@ -13,8 +13,8 @@ use disco_candle::weights::{Shards, Weights};
 use disco_models::worker::{Figures, Load};
 use disco_models::{Config, Precision, Transformer, plan};
 
-use crate::random::{BLOCKS, LARGE_BLOCKS, Model, NINE_HEADS, Shape, THREE_HEADS};
-use crate::reference::Reference;
+use super::random::{BLOCKS, LARGE_BLOCKS, Model, NINE_HEADS, Shape, THREE_HEADS};
+use super::reference::Reference;
 
 const COUNT: usize = 12;
 

@@ -11,9 +11,9 @@ use disco_models::text::Text;
 use disco_models::worker::{Batch, Load};
 use disco_models::{Precision, Sampler};
 
-use crate::dequantise::dequantise;
-use crate::generate::{Event, Job, run};
-use crate::reference::Reference;
+use super::dequantise::dequantise;
+use super::generate::{Event, Job, run};
+use super::reference::Reference;
 
 const COUNT: usize = 32;
 

@@ -9,8 +9,8 @@ use disco::{Builder, LaneSession, Result, SessionExt as _, WorkerContext, block_
 use disco_models::worker::{Batch, Load};
 use disco_models::{Precision, Sampler};
 
-use crate::generate::{Event, Job, run};
-use crate::random::{Model, NINE_HEADS};
+use super::generate::{Event, Job, run};
+use super::random::{Model, NINE_HEADS};
 
 const COUNT: usize = 16;
 

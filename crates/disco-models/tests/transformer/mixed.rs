@@ -7,8 +7,8 @@ use std::time::Duration;
 use disco_candle::Comm;
 use disco_models::ExpertSplit;
 
-use crate::draw::{change, draw};
-use crate::ours::{difference, logits, write};
+use super::draw::{change, draw};
+use super::ours::{difference, logits, write};
 
 /// A source of choices.
 fn choices(seed: u64) -> impl FnMut(usize) -> usize {

@@ -7,9 +7,9 @@ use candle_core::quantized::GgmlDType;
 use disco::SessionKind;
 use disco_conformance::Fetched;
 
-use crate::random::{Model, NINE_HEADS};
-use crate::reference::Reference;
-use crate::tokens::{COUNT, batch, prompt, tokens_over};
+use super::random::{Model, NINE_HEADS};
+use super::reference::Reference;
+use super::tokens::{COUNT, batch, prompt, tokens_over};
 
 /// Set in the process that runs the ranks.
 const RUNS_RANKS: &str = "LLAMA_OVER_MPI";
@@ -29,7 +29,9 @@ fn tokens_over_mpi_are_those_of_one_process() {
     }
     let Some(library) = MPICH.find() else { return };
     let mut ranks = Command::new(env::current_exe().unwrap());
-    ranks.args(["--exact", "mpi::tokens_over_mpi_are_those_of_one_process", "--nocapture"]);
-    let ended = ranks.env(RUNS_RANKS, "1").env("DISCO_MPI_LIBRARY", library).status().unwrap();
-    assert!(ended.success(), "{ended}");
+    ranks.args(["--exact", "transformer::mpi::tokens_over_mpi_are_those_of_one_process", "--nocapture"]);
+    let ended = ranks.env(RUNS_RANKS, "1").env("DISCO_MPI_LIBRARY", library).output().unwrap();
+    let text = String::from_utf8_lossy(&ended.stdout);
+    // Without this name, no test would run and none would fail.
+    assert!(ended.status.success() && text.contains("1 passed"), "{text}{}", String::from_utf8_lossy(&ended.stderr));
 }

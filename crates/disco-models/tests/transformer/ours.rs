@@ -10,7 +10,7 @@ use disco_candle::Comm;
 use disco_candle::weights::{Shards, Weights};
 use disco_models::{Config, ExpertSplit, ModelError, Precision, Transformer, plan};
 
-use crate::slow::Slow;
+use super::slow::Slow;
 
 /// Writes a model as a folder of safetensors.
 pub(crate) fn write(slow: &Slow, folder: &Path) {

@@ -10,7 +10,7 @@ use disco_candle::Comm;
 use disco_candle::weights::{Shards, Weights};
 use disco_models::{BLOCK, Config, Precision, Ragged, Transformer, plan};
 
-use crate::families::cases;
+use super::families::cases;
 
 /// A sequence: its tokens, and the logits after each of the last ones.
 struct Sequence {

@@ -9,7 +9,7 @@ use candle_nn::VarBuilder;
 use candle_transformers::models::llama::{Cache, Config, Llama, LlamaConfig};
 use candle_transformers::models::quantized_llama::ModelWeights;
 
-use crate::random::folder;
+use super::random::folder;
 
 /// A model that computes the logits of one sequence.
 pub(crate) enum Reference {

@@ -8,7 +8,7 @@ use candle_core::{DType, Device, Tensor};
 use disco_candle::weights::Weights;
 use disco_models::{Config, plan};
 
-use crate::random::{Model, NINE_HEADS, THREE_HEADS};
+use super::random::{Model, NINE_HEADS, THREE_HEADS};
 
 /// The error of a plan for a model whose tensors `change` has changed, or none.
 fn error_after(change: impl FnOnce(&mut HashMap<String, Tensor>)) -> Option<String> {

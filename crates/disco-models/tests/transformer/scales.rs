@@ -11,7 +11,7 @@ use disco_models::{Config, plan};
 use serde_json::json;
 use tempfile::TempDir;
 
-use crate::tokens::{batch, prompt, tokens};
+use super::tokens::{batch, prompt, tokens};
 
 /// How many scales a matrix has.
 #[derive(Clone, Copy, Debug)]

@@ -12,8 +12,8 @@ use disco_models::serving::{Params, Plan, Reply, Row, Sampled, Serve, Start, Tok
 use disco_models::worker::{Batch, Load};
 use disco_models::{BLOCK, Precision, Sampler};
 
-use crate::random::{Model, NINE_HEADS};
-use crate::tokens::tokens;
+use super::random::{Model, NINE_HEADS};
+use super::tokens::tokens;
 
 const COUNT: usize = 20;
 
@@ -81,7 +81,7 @@ fn texts_of_a_changing_batch_are_those_of_sequences_alone() {
     let samplers = [Sampler::GREEDY, Sampler::new(0.8, 0.9, 11), Sampler::new(1.3, 1.0, 5)];
     // The quantised product of a row does not depend on the others.
     for kind in [GgmlDType::F32, GgmlDType::Q8_0] {
-        let model = Model::gguf(if kind == GgmlDType::F32 { NINE_HEADS } else { crate::random::BLOCKS }, 3, kind);
+        let model = Model::gguf(if kind == GgmlDType::F32 { NINE_HEADS } else { super::random::BLOCKS }, 3, kind);
         for workers in 1..=2 {
             let alone = |prompt: &Vec<u32>, sampler| {
                 let batch = Batch::new(vec![prompt.iter().map(|token| token % 90).collect()], sampler);

@@ -18,8 +18,8 @@ use disco_candle::weights::{Shards, Weights};
 use disco_models::worker::{Batch, Load};
 use disco_models::{Cache, Config, Precision, Sampler, Steps, Transformer, plan};
 
-use crate::families::{Case, Prompt, case};
-use crate::random::{Model, NINE_HEADS, THREE_HEADS};
+use super::families::{Case, Prompt, case};
+use super::random::{Model, NINE_HEADS, THREE_HEADS};
 
 /// Tokens of each text. The cache has 64 slots at first, so it gets larger memory on the way.
 const COUNT: usize = 12;

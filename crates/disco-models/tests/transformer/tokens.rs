@@ -9,9 +9,9 @@ use disco::{Builder, SessionKind};
 use disco_models::worker::{Batch, Load};
 use disco_models::{Precision, Sampler};
 
-use crate::generate::{Event, Job, rooms, run};
-use crate::random::{Model, NINE_HEADS, THREE_HEADS};
-use crate::reference::Reference;
+use super::generate::{Event, Job, rooms, run};
+use super::random::{Model, NINE_HEADS, THREE_HEADS};
+use super::reference::Reference;
 
 /// Tokens to generate.
 pub(crate) const COUNT: usize = 24;

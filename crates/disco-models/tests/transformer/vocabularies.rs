@@ -14,7 +14,7 @@ use tokenizers::models::bpe::{BPE, BpeTrainer};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::{DecoderWrapper, NormalizerWrapper, PostProcessorWrapper, PreTokenizerWrapper, TokenizerImpl};
 
-use crate::random::{Model, Shape};
+use super::random::{Model, Shape};
 
 /// llama.cpp for Python.
 const LLAMA_CPP: Fetched = Fetched::long("xllamacpp-2026.10.11549").required_by("llama.cpp");

@@ -4,10 +4,10 @@ use disco_serve::health::State;
 use serde_json::json;
 use tokio::task::JoinSet;
 
-use crate::client::post;
-use crate::double::text;
-use crate::model::TEXT;
-use crate::server::Server;
+use super::client::post;
+use super::double::text;
+use super::model::TEXT;
+use super::server::Server;
 
 const COMPLETIONS: &str = "/v1/completions";
 
@@ -128,6 +128,6 @@ async fn a_body_that_does_not_arrive_ends_its_request() {
     let (server, _double) = Server::start_with(|app| app.limits.body_time = Duration::from_millis(20)).await;
     let half =
         "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n{";
-    let reply = crate::client::exchange(server.address, half.as_bytes()).await;
+    let reply = super::client::exchange(server.address, half.as_bytes()).await;
     assert_eq!((reply.status, &reply.error()["code"]), (408, &json!("request_timeout")));
 }

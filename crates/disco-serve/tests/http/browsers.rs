@@ -2,8 +2,8 @@
 
 use disco_serve::http::{BearerToken, Hosts};
 
-use crate::client::{Response, exchange};
-use crate::server::Server;
+use super::client::{Response, exchange};
+use super::server::Server;
 
 const PAGE: &str = "https://chat.example";
 

@@ -2,9 +2,9 @@ use disco_models::text::Chat;
 use disco_serve::engine::{End, Event};
 use serde_json::{Value, json};
 
-use crate::double::text;
-use crate::model::{END, TEXT, with_template};
-use crate::server::Server;
+use super::double::text;
+use super::model::{END, TEXT, with_template};
+use super::server::Server;
 
 const CHAT: &str = "/v1/chat/completions";
 

@@ -3,9 +3,9 @@ use std::sync::Arc;
 use disco_serve::engine::{End, Event};
 use serde_json::{Value, json};
 
-use crate::double::text;
-use crate::model::{TEXT, beginning, byte};
-use crate::server::Server;
+use super::double::text;
+use super::model::{TEXT, beginning, byte};
+use super::server::Server;
 
 const COMPLETIONS: &str = "/v1/completions";
 

@@ -4,9 +4,9 @@ use disco_serve::engine::{EVENTS_AHEAD, End};
 use disco_serve::http::App;
 use serde_json::json;
 
-use crate::client::{Stream, exchange, get, posted};
-use crate::double::text;
-use crate::server::Server;
+use super::client::{Stream, exchange, get, posted};
+use super::double::text;
+use super::server::Server;
 
 const COMPLETIONS: &str = "/v1/completions";
 

@@ -8,8 +8,8 @@ use disco_serve::engine::{End, Event, Token};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use crate::double::likely;
-use crate::server::Server;
+use super::double::likely;
+use super::server::Server;
 
 const TEXT: &str = "X: 客é价😀 a€示数";
 

@@ -2,7 +2,7 @@
 
 use disco_serve::engine::{End, Event, Inbox, Request, Submitted, Token};
 
-use crate::model::{bytes, token};
+use super::model::{bytes, token};
 
 /// Stands for the engine. It takes requests, and says what a test tells it to.
 pub(crate) struct EngineDouble {
@@ -88,7 +88,7 @@ impl Taken {
 
 /// The events of a text that ends by itself.
 pub(crate) fn text(text: &str) -> Vec<Event> {
-    let tokens = bytes(text).into_iter().chain([token(crate::model::END)]);
+    let tokens = bytes(text).into_iter().chain([token(super::model::END)]);
     tokens.map(Event::Token).chain([Event::End(End::Token)]).collect()
 }
 

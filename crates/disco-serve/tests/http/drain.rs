@@ -3,8 +3,8 @@ use std::time::Duration;
 use disco_serve::engine::End;
 use serde_json::json;
 
-use crate::client::get;
-use crate::server::Server;
+use super::client::get;
+use super::server::Server;
 
 const COMPLETIONS: &str = "/v1/completions";
 const LONG: Duration = Duration::from_secs(3600);
@@ -12,7 +12,7 @@ const LONG: Duration = Duration::from_secs(3600);
 #[tokio::test]
 async fn a_server_without_requests_ends_at_once() {
     let (server, _double) = Server::start().await;
-    let _idle = crate::client::Stream::connect(server.address).await;
+    let _idle = super::client::Stream::connect(server.address).await;
     server.drain.begin(LONG);
     server.task.await.unwrap();
 }

@@ -4,7 +4,7 @@ use disco_serve::engine::{End, Event, Failure};
 use disco_serve::health::State;
 use serde_json::json;
 
-use crate::server::Server;
+use super::server::Server;
 
 const COMPLETIONS: &str = "/v1/completions";
 

@@ -1,9 +1,9 @@
 use disco_serve::engine::{End, Event};
 use serde_json::{Value, json};
 
-use crate::double::likely;
-use crate::model::{END, TEXT, byte, token};
-use crate::server::Server;
+use super::double::likely;
+use super::model::{END, TEXT, byte, token};
+use super::server::Server;
 
 /// `a€`, of which the second character has three tokens, and then the rest.
 fn events() -> Vec<Event> {

@@ -5,10 +5,10 @@ use disco_serve::health::{Load, State};
 use disco_serve::http::BearerToken;
 use serde_json::{Value, json};
 
-use crate::client::{exchange, get};
-use crate::double::text;
-use crate::model::{TEXT, with_template};
-use crate::server::Server;
+use super::client::{exchange, get};
+use super::double::text;
+use super::model::{TEXT, with_template};
+use super::server::Server;
 
 #[tokio::test]
 async fn health_tells_the_engines_steps_and_load() {

@@ -1,8 +1,8 @@
 use serde_json::{Value, json};
 
-use crate::client::{exchange, get, post};
-use crate::double::text;
-use crate::server::Server;
+use super::client::{exchange, get, post};
+use super::double::text;
+use super::server::Server;
 
 const CHAT: &str = "/v1/chat/completions";
 const COMPLETIONS: &str = "/v1/completions";

@@ -1,21 +1,20 @@
 //! A server with a double of the engine.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use disco_models::SamplingDefaults;
 use disco_serve::engine::{Event, Request, channel};
 use disco_serve::health::{Health, State};
 use disco_serve::http::{App, Drain, Limits, Model, serve};
-use disco_serve::metrics::install;
-use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
-use crate::client::{Response, Stream, post};
-use crate::double::EngineDouble;
-use crate::model::{END, TEXT, VOCABULARY};
+use super::client::{Response, Stream, post};
+use super::double::EngineDouble;
+use super::model::{END, TEXT, VOCABULARY};
+use crate::recorder;
 use serde_json::Value;
 
 /// A server in this process.
@@ -29,11 +28,6 @@ pub(crate) struct Server {
 /// Limits of tests: no time passes unless a test waits for it.
 fn limits() -> Limits {
     Limits { keep_alive: Duration::from_secs(3600), ..Limits::new(1000, 10_000) }
-}
-
-fn recorder() -> PrometheusHandle {
-    static RECORDER: OnceLock<PrometheusHandle> = OnceLock::new();
-    RECORDER.get_or_init(|| install().unwrap()).clone()
 }
 
 impl Server {

@@ -1,9 +1,9 @@
 use disco_serve::engine::{End, Event};
 use serde_json::{Value, json};
 
-use crate::double::text;
-use crate::model::{END, byte, token};
-use crate::server::Server;
+use super::double::text;
+use super::model::{END, byte, token};
+use super::server::Server;
 
 const COMPLETIONS: &str = "/v1/completions";
 

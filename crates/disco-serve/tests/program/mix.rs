@@ -10,10 +10,10 @@ use std::time::{Duration, SystemTime};
 use nix::sys::signal::{Signal, kill};
 use serde_json::json;
 
-use crate::client::{completion, post, read};
-use crate::load::Load;
-use crate::random::Random;
-use crate::server::{Server, model};
+use super::client::{completion, post, read};
+use super::load::Load;
+use super::random::Random;
+use super::server::{Server, model};
 
 /// Clients at the same time.
 const CLIENTS: usize = 6;

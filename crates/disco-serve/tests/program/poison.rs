@@ -2,7 +2,7 @@
 //! a step is one of this file, which calls the product's.
 
 use std::net::TcpListener;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -17,12 +17,11 @@ use disco_models::{Config, Precision};
 use disco_serve::engine::{self, Options, Placement, STEP, schedule};
 use disco_serve::health::Health;
 use disco_serve::http::{App, Drain, Limits, Model, serve};
-use disco_serve::metrics;
-use metrics_exporter_prometheus::PrometheusHandle;
 use serde_json::{Value as Json, json};
 
-use crate::client::{Client, completion};
-use crate::server::model;
+use super::client::{Client, completion};
+use super::server::model;
+use crate::recorder;
 
 /// A token that makes worker 1 abort.
 const ABORTS: u32 = 500;
@@ -46,11 +45,6 @@ fn poisoned_step(ctx: &mut WorkerContext, state: Object, bytes: Arc<[u8]>) -> Re
         Some(&PANICS) if ctx.worker().index() == 1 => panic!("the token is poisonous"),
         _ => function::find(STEP)?.call(ctx, &Args::of_objects(&[state, Object::Value(Value::Bytes(bytes))])),
     }
-}
-
-fn recorder() -> PrometheusHandle {
-    static RECORDER: OnceLock<PrometheusHandle> = OnceLock::new();
-    RECORDER.get_or_init(|| metrics::install().unwrap()).clone()
 }
 
 /// A server in this process, whose workers are processes.
@@ -124,7 +118,7 @@ impl Server {
     }
 
     /// Asks for a text, again while workers are replaced.
-    pub(crate) fn ask(&self, prompt: &Json, more: &Json) -> crate::client::Answer {
+    pub(crate) fn ask(&self, prompt: &Json, more: &Json) -> super::client::Answer {
         let mut body = completion("", 40, more.clone());
         body["prompt"] = prompt.clone();
         let mut answers = std::iter::repeat_with(|| self.client.post("/v1/completions", &body));

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::client::{Client, LIMIT};
+use super::client::{Client, LIMIT};
 
 /// The folder of a small model.
 pub(crate) fn model(name: &str) -> PathBuf {

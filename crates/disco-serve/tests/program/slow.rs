@@ -17,7 +17,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::json;
 
-use crate::poison::Server;
+use super::poison::Server;
 
 /// The time of a token. A step of the most tokens takes more than the deadline.
 const TOKEN_TIME: Duration = Duration::from_millis(8);

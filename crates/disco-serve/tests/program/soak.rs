@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::load::Load;
-use crate::mix::Seed;
-use crate::random::Random;
-use crate::server::{Server, model};
+use super::load::Load;
+use super::mix::Seed;
+use super::random::Random;
+use super::server::{Server, model};
 
 const SECONDS: u64 = 1800;
 const CLIENTS: usize = 6;

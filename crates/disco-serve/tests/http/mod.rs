@@ -1,7 +1,5 @@
 //! The HTTP layer, with a real tokenizer and a double of the engine that sends what each test says.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
-
 mod admission;
 mod browsers;
 mod chat;

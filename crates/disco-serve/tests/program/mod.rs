@@ -1,8 +1,5 @@
 //! The program with real workers and small models: texts, lost workers, and the end.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
-#![cfg(target_os = "linux")]
-
 mod client;
 mod clients;
 mod ends;

@@ -1,26 +1,22 @@
 //! Libraries on workers, in sessions of every kind, with libtvm_ffi and without it.
 //!
 //! libtvm_ffi stays in a process once it is open. Therefore each test runs in a process of its own, whose environment
-//! names the library of the wheel or a file that does not exist. Tests execute this program again as workers, too.
-
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
-#![cfg(target_os = "linux")]
+//! names the library of the wheel or a file that does not exist.
 
 mod bad;
 mod calls;
-mod library;
 mod life;
 mod values;
 
 use std::env;
-use std::process::{Command, ExitCode};
+use std::process::Command;
 
 use disco::block_on;
 use disco::{
     Builder, DRef, IntoArgs, LaneSession, Result, Session as _, SessionExt as _, SessionKind, Value, WorkerId,
 };
 use disco_ffi::{Libraries as _, Module};
-use libtest_mimic::{Arguments, Failed, Trial};
+use libtest_mimic::{Failed, Trial};
 
 /// Set in the process of one test, to the [`Mode`].
 const MODE: &str = "DISCO_FFI_TEST_MODE";
@@ -36,28 +32,28 @@ enum Mode {
     WhenNeeded,
 }
 
-fn main() -> ExitCode {
-    // In workers, too, so that all libraries are opened through libtvm_ffi in this mode.
+/// Opens libtvm_ffi in the process of a test that needs it, and in its workers, so that all libraries are opened through it.
+pub(crate) fn open_libtvm_ffi() {
     if env::var(MODE).is_ok_and(|mode| mode == "with_libtvm_ffi") {
         disco_ffi::TvmFfi::get().unwrap();
     }
-    disco::init();
-    let arguments = Arguments::from_args();
+}
+
+pub(crate) fn trials() -> impl Iterator<Item = Trial> {
     let modes = [
         (Mode::With, "with_libtvm_ffi"),
         (Mode::Without, "without_libtvm_ffi"),
         (Mode::WhenNeeded, "with_libtvm_ffi_when_needed"),
     ];
     let tests = [bad::tests(), calls::tests(), life::tests(), values::tests()].concat();
-    let trials = tests.into_iter().flat_map(|test| {
+    tests.into_iter().flat_map(move |test| {
         let modes = modes
             .into_iter()
             .filter(move |(mode, _)| test.mode.map_or(*mode != Mode::WhenNeeded, |only| only == *mode));
         modes.flat_map(move |mode| {
             KINDS.into_iter().filter(move |kind| (test.kinds)(*kind)).map(move |kind| trial(test, mode, kind))
         })
-    });
-    libtest_mimic::run(&arguments, trials.collect()).exit_code()
+    })
 }
 
 /// A test, and where it runs: with and without libtvm_ffi if `mode` is none, in the sessions for which `kinds` is true.
@@ -72,11 +68,11 @@ struct Test {
 /// Names tests after their functions: `tests![name, name in With, name in Without of Processes]`.
 macro_rules! tests {
     ($($name:ident $(in $mode:ident)? $(of $kind:ident)?),* $(,)?) => {
-        pub(crate) fn tests() -> Vec<crate::Test> {
+        pub(crate) fn tests() -> Vec<crate::sessions::Test> {
             vec![$({
                 #[allow(unused_mut, unused_assignments, reason = "for tests that name no mode or kind")]
-                let mut test = crate::Test { name: stringify!($name), run: $name, mode: None, kinds: |_| true };
-                $(test.mode = Some(crate::Mode::$mode);)?
+                let mut test = crate::sessions::Test { name: stringify!($name), run: $name, mode: None, kinds: |_| true };
+                $(test.mode = Some(crate::sessions::Mode::$mode);)?
                 $(test.kinds = |kind| kind == disco::SessionKind::$kind;)?
                 test
             }),*]
@@ -86,7 +82,7 @@ macro_rules! tests {
 pub(crate) use tests;
 
 fn trial(test: Test, (mode, mode_name): (Mode, &'static str), kind: SessionKind) -> Trial {
-    let name = format!("{}::{mode_name}::{kind}", test.name);
+    let name = format!("sessions::{}::{mode_name}::{kind}", test.name);
     Trial::test(name.clone(), move || {
         if env::var(MODE).is_ok_and(|value| value == mode_name) {
             (test.run)(kind);
@@ -141,12 +137,4 @@ fn failure(session: &LaneSession, module: &Module, name: &str, args: impl IntoAr
     let error = call(session, module, name, args).unwrap_err().to_string();
     block_on(session.recover()).unwrap();
     error
-}
-
-/// An error's text without the numbers of its command and register.
-fn without_numbers(text: &str) -> String {
-    match (text.find(" (command "), text.find("): ")) {
-        (Some(start), Some(end)) => format!("{}{}", &text[..start], &text[end + 1..]),
-        _ => text.to_owned(),
-    }
 }

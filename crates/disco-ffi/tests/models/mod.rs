@@ -1,28 +1,23 @@
 //! The functions that TVM's compiled models call on workers, their weights, and the models themselves, over threads, processes and
 //! MPI.
 //!
-//! Each test runs in a process of its own, because MPI can be started once per process. Tests execute this program again
-//! as workers, too.
-
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
-#![cfg(target_os = "linux")]
+//! Each test runs in a process of its own, because MPI can be started once per process.
 
 mod compiled;
-#[allow(dead_code, unused_imports, unused_macros, reason = "some items are for the other program")]
-#[path = "../sessions/library.rs"]
-mod library;
 mod runtime;
 mod shards;
 
 use std::env;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use disco::{Builder, DataPlane as _, LaneSession, SessionKind, block_on};
 use disco_conformance::Fetched;
-use libtest_mimic::{Arguments, Failed, Trial};
+use libtest_mimic::{Failed, Trial};
+
+use crate::library;
 
 /// Set in the process of one test.
 const CHILD: &str = "DISCO_MODELS_TEST";
@@ -87,23 +82,20 @@ struct Test {
 /// Names tests after their functions.
 macro_rules! tests {
     ($prepare:path; $($name:ident),* $(,)?) => {
-        pub(crate) fn tests() -> Vec<crate::Test> {
-            vec![$(crate::Test { name: stringify!($name), run: $name, prepare: $prepare }),*]
+        pub(crate) fn tests() -> Vec<crate::models::Test> {
+            vec![$(crate::models::Test { name: stringify!($name), run: $name, prepare: $prepare }),*]
         }
     };
 }
 pub(crate) use tests;
 
-fn main() -> ExitCode {
-    disco::init();
-    let arguments = Arguments::from_args();
+pub(crate) fn trials() -> impl Iterator<Item = Trial> {
     let tests = [runtime::tests(), shards::tests(), compiled::tests()].concat();
-    let trials = tests.into_iter().flat_map(|test| PLANES.map(|plane| trial(test, plane)));
-    libtest_mimic::run(&arguments, trials.collect()).exit_code()
+    tests.into_iter().flat_map(|test| PLANES.map(|plane| trial(test, plane)))
 }
 
 fn trial(test: Test, plane: Plane) -> Trial {
-    let name = format!("{}::{}", test.name, plane.name());
+    let name = format!("models::{}::{}", test.name, plane.name());
     Trial::test(name.clone(), move || {
         if env::var_os(CHILD).is_some() {
             (test.run)(plane);
@@ -137,12 +129,4 @@ fn trial(test: Test, plane: Plane) -> Trial {
 /// A file that the parent process has made.
 fn made(name: &str) -> PathBuf {
     Path::new(&env::var_os(FOLDER).unwrap()).join(name)
-}
-
-/// An error's text without the numbers of its command and register.
-fn without_numbers(text: &str) -> String {
-    match (text.find(" (command "), text.find("): ")) {
-        (Some(start), Some(end)) => format!("{}{}", &text[..start], &text[end + 1..]),
-        _ => text.to_owned(),
-    }
 }

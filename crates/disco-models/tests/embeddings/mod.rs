@@ -1,7 +1,5 @@
 //! The embeddings of [`disco_models::bert`] on several ranks are those of candle-transformers' own model.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::disallowed_methods, reason = "tests")]
-
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;

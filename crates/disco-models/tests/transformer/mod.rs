@@ -1,8 +1,5 @@
 //! Models of the llama architecture on several workers, compared with candle-transformers' own models in one process.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::disallowed_methods, reason = "tests")]
-#![cfg(target_os = "linux")]
-
 mod chats;
 mod configuration;
 mod converted;

@@ -1,7 +1,5 @@
 //! Models by their names on a hub, which is a server on this machine.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
 #[path = "../../../../xtask/src/features.rs"]
 mod features;
 mod server;
@@ -18,7 +16,7 @@ use disco_models::hub::{Hub, HubError, HubName};
 use disco_models::text::Text;
 use tempfile::TempDir;
 
-use crate::server::{Fault, Server};
+use server::{Fault, Server};
 
 /// A tiny model.
 fn model() -> PathBuf {
