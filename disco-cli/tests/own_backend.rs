@@ -1,18 +1,13 @@
 //! The `disco` command and the conformance suite with a third-party backend: that of `examples/own_backend.rs`.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
 use std::process::{Command, ExitCode, Output};
 
 use disco_conformance::{Runner, ThreadSessions};
 
-#[path = "../../examples/own_backend.rs"]
-mod own_backend;
-#[path = "../../testing/suite/trials/mod.rs"]
-mod trials;
+use crate::PROGRAM;
 
-/// Environment variable that makes this executable run another `main`.
-const PROGRAM: &str = "DISCO_TEST_PROGRAM";
+#[path = "../../examples/own_backend.rs"]
+mod example;
 
 /// `main` of the command `my-disco`.
 fn my_disco() -> ExitCode {
@@ -26,7 +21,7 @@ fn my_suite() -> ExitCode {
         .main()
 }
 
-trials::tests!(
+crate::trials::tests!("own_backend":
     the_example_runs,
     the_command_treats_the_backend_like_a_built_in_one,
     the_command_prints_the_name_passed_to_main,
@@ -34,17 +29,17 @@ trials::tests!(
     the_suite_reports_filters_and_requirements_without_match,
 );
 
-fn main() -> ExitCode {
-    match std::env::var(PROGRAM).as_deref() {
-        Ok("my-disco") => return my_disco(),
-        Ok("my-suite") => return my_suite(),
-        _ => {}
+/// Runs the program, if this file has it.
+pub(crate) fn main(program: &str) -> Option<ExitCode> {
+    match program {
+        "my-disco" => Some(my_disco()),
+        "my-suite" => Some(my_suite()),
+        _ => None,
     }
-    trials::run_named(tests(), None)
 }
 
 fn the_example_runs() {
-    own_backend::main().unwrap();
+    example::main().unwrap();
 }
 
 /// Runs this executable as `program`, without `DISCO_REQUIRE`, whose backends `program` does not link.

@@ -172,11 +172,11 @@ mod tests {
 
     #[test]
     fn the_command_runs_over_mpi_if_a_file_of_mpi_has_changed() {
-        let tests = ["commands", "mpi"].map(|name| Target { kind: vec!["test".to_owned()], name: name.to_owned() });
+        let tests = ["cli", "mpi"].map(|name| Target { kind: vec!["test".to_owned()], name: name.to_owned() });
         let packages =
             [Package { name: "disco-runtime-cli".to_owned(), dependencies: Vec::new(), targets: tests.into() }];
         let tests = |file: &str| selection(&[file.to_owned()], &packages).tests;
-        assert_eq!(tests("disco-cli/src/run.rs"), ["commands"]);
-        assert_eq!(tests("disco-cli/tests/mpi/hosts.rs"), ["commands", "mpi"]);
+        assert_eq!(tests("disco-cli/src/run.rs"), ["cli"]);
+        assert_eq!(tests("disco-cli/tests/mpi/hosts.rs"), ["cli", "mpi"]);
     }
 }

@@ -19,14 +19,16 @@ use crate::table::{self, Row};
 use crate::time_limit::{self, Exit};
 
 /// Modules of test programs that run as if they were programs of their own. The program's other modules run together.
-const MODULES: [(&str, &[&str]); 2] = [
+const MODULES: [(&str, &[&str]); 4] = [
+    ("disco-runtime-cli test cli", &["commands", "gpus", "nodes", "status"]),
+    ("disco-serve test serve", &["http", "program"]),
     ("disco-tests test sessions", &["kinds", "launchers", "nodes", "processes", "soak", "subsets"]),
     ("disco-tests test standard", &["failure", "replacement", "session", "template"]),
 ];
 
 /// Programs that take longest and therefore start first.
 const FIRST: [&str; 4] = [
-    "disco-runtime-cli test gpus",
+    "disco-runtime-cli test cli gpus::",
     "disco-tests test conformance",
     "disco-nccl test kernels",
     "disco-tests test sessions soak::",
@@ -40,9 +42,9 @@ const WAITING: [&str; 10] = [
     "disco-tests test sessions processes::",
     "disco-tests test nccl",
     "disco-tests test sessions nodes::",
-    "disco-runtime-cli test nodes",
+    "disco-runtime-cli test cli nodes::",
     "disco-tests test sessions subsets::",
-    "disco-runtime-cli test status",
+    "disco-runtime-cli test cli status::",
     "disco-tests test standard replacement::",
     "disco-conformance test doubles",
     "disco-tests test standard failure::",
@@ -334,12 +336,15 @@ mod tests {
     #[test]
     fn each_name_of_a_module_is_in_its_program() {
         for (program, modules) in MODULES {
-            let name = program.rsplit(' ').next().unwrap();
-            let source = fs::read_to_string(root().join(format!("testing/suite/{name}.rs"))).unwrap();
+            let folders = ["disco-cli/tests", "crates/disco-serve/tests", "testing/suite"];
+            let file = format!("{}.rs", program.rsplit(' ').next().unwrap());
+            let files = folders.iter().map(|folder| root().join(folder).join(&file));
+            let source = files.filter_map(|file| fs::read_to_string(file).ok()).next().unwrap();
             modules.iter().for_each(|name| assert!(source.contains(&format!("mod {name};")), "{program}: {name}"));
         }
         let runs = tests(&[built("sessions"), built("standard")]);
-        let named = FIRST.iter().chain(&WAITING).chain(&SHORT).filter(|label| label.ends_with("::"));
+        let of_suite = |label: &&&str| label.ends_with("::") && label.starts_with("disco-tests ");
+        let named = FIRST.iter().chain(&WAITING).chain(&SHORT).filter(of_suite);
         for label in named {
             assert!(runs.iter().any(|run| run.label() == *label), "{label}");
         }

@@ -5,7 +5,13 @@ use std::process::{Child, Command, Output, Stdio};
 
 use disco_conformance::waiting;
 
-use crate::{disco, err, out};
+use super::{disco, err, out};
+
+crate::trials::tests!("commands::apart":
+    a_command_outlives_worker_0_and_names_it,
+    a_session_apart_passes_the_checks_of_all_reduce_in_groups,
+    run_tells_the_program_that_its_session_is_apart,
+);
 
 const DISCO: &str = env!("CARGO_BIN_EXE_disco");
 
@@ -26,7 +32,6 @@ fn end_after_the_loss_of_its_child(args: &[&str]) -> Output {
     started.wait_with_output().unwrap()
 }
 
-#[test]
 fn a_command_outlives_worker_0_and_names_it() {
     let bench = ["bench", "all_reduce", "-n", "1000000000"];
     for args in [&["ping", "--rounds", "1000000"][..], &bench, &["check", "--filter", "all_reduce::f32"]] {
@@ -40,13 +45,11 @@ fn a_command_outlives_worker_0_and_names_it() {
     }
 }
 
-#[test]
 fn a_session_apart_passes_the_checks_of_all_reduce_in_groups() {
     let checked = disco(&["check", "--apart", "--groups", "2", "--filter", "all_reduce::"]);
     assert!(checked.status.success() && out(&checked).contains(" 0 failed"), "{}", out(&checked));
 }
 
-#[test]
 fn run_tells_the_program_that_its_session_is_apart() {
     let said = |command: &mut Command| {
         let program = "echo $DISCO_APART $DISCO_SESSION $DISCO_NODES";

@@ -3,7 +3,21 @@
 use std::collections::HashSet;
 use std::path::PathBuf;
 
-use crate::{disco, err, out};
+use super::{disco, err, out};
+
+crate::trials::tests!("commands::bench":
+    bench_prints_the_columns_of_nccl_tests,
+    bench_finds_no_wrong_element_in_any_operation_or_dtype,
+    plot_draws_several_results_with_a_color_per_series,
+    bench_rejects_contradictory_sizes_and_unknown_names,
+    bench_takes_the_short_options_of_nccl_tests,
+    bench_without_checks_reports_wrong_elements_as_not_checked,
+    bench_prints_the_average_bus_bandwidth_of_all_rows,
+    bench_runs_the_iterations_of_n_and_the_warm_up_iterations_of_w,
+    bench_warms_up_before_the_first_size_unless_warm_up_is_off,
+    ten_series_differ_in_color_or_marker_and_each_point_has_a_marker,
+    a_picture_that_is_not_svg_or_not_writable_is_rejected_before_the_measurement,
+);
 
 /// The JSON report of `disco bench` with 3 workers.
 fn bench(args: &[&str]) -> serde_json::Value {
@@ -12,7 +26,6 @@ fn bench(args: &[&str]) -> serde_json::Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-#[test]
 fn bench_prints_the_columns_of_nccl_tests() {
     let output = disco(&["bench", "reduce", "--workers", "2", "--min-bytes", "1K", "--max-bytes", "4K", "--root", "1"]);
     assert!(output.status.success(), "{}", err(&output));
@@ -32,7 +45,6 @@ fn bench_prints_the_columns_of_nccl_tests() {
     assert!(text.ends_with("# wrong elements: 0\n"), "{text}");
 }
 
-#[test]
 fn bench_finds_no_wrong_element_in_any_operation_or_dtype() {
     for operation in [
         "all_reduce",
@@ -74,7 +86,6 @@ fn bench_finds_no_wrong_element_in_any_operation_or_dtype() {
     }
 }
 
-#[test]
 fn plot_draws_several_results_with_a_color_per_series() {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
     let path = |name: &str| folder.join(name).to_str().unwrap().to_owned();
@@ -117,7 +128,6 @@ fn plot_draws_several_results_with_a_color_per_series() {
     assert!(!missing.status.success() && err(&missing).contains("none.json"), "{}", err(&missing));
 }
 
-#[test]
 fn bench_rejects_contradictory_sizes_and_unknown_names() {
     let refused = |args: &[&str]| {
         let output = disco(&[&["bench", "all_reduce"], args].concat());
@@ -143,7 +153,6 @@ fn table(args: &[&str]) -> (String, Vec<Vec<String>>) {
     (text, rows)
 }
 
-#[test]
 fn bench_takes_the_short_options_of_nccl_tests() {
     let (text, rows) =
         table(&["all_reduce", "-b", "1K", "-e", "16K", "-f", "4", "-g", "3", "-n", "7", "-w", "2", "-c", "1"]);
@@ -152,7 +161,6 @@ fn bench_takes_the_short_options_of_nccl_tests() {
     assert!(rows.iter().all(|row| (row[8].as_str(), row[12].as_str()) == ("0", "0")), "{text}");
 }
 
-#[test]
 fn bench_without_checks_reports_wrong_elements_as_not_checked() {
     let (text, rows) = table(&["broadcast", "-b", "8", "-e", "8", "-c", "0"]);
     assert!(rows.iter().all(|row| (row[8].as_str(), row[12].as_str()) == ("N/A", "N/A")), "{text}");
@@ -161,7 +169,6 @@ fn bench_without_checks_reports_wrong_elements_as_not_checked() {
     assert!(json["rows"][0]["out_of_place"]["wrong"].is_null(), "{json}");
 }
 
-#[test]
 fn bench_prints_the_average_bus_bandwidth_of_all_rows() {
     let (text, rows) = table(&["all_gather", "-b", "1M", "-e", "2M", "-n", "5"]);
     let busbw: Vec<f64> = rows.iter().flat_map(|row| [&row[7], &row[11]]).map(|cell| cell.parse().unwrap()).collect();
@@ -172,7 +179,6 @@ fn bench_prints_the_average_bus_bandwidth_of_all_rows() {
     assert!(json["avg_busbw"].as_f64().unwrap() > 0.0, "{json}");
 }
 
-#[test]
 fn bench_runs_the_iterations_of_n_and_the_warm_up_iterations_of_w() {
     let iterations = |args: &[&str]| {
         let json = bench(&[&["all_reduce", "-e", "8"], args].concat());
@@ -187,7 +193,6 @@ fn bench_runs_the_iterations_of_n_and_the_warm_up_iterations_of_w() {
     }
 }
 
-#[test]
 fn bench_warms_up_before_the_first_size_unless_warm_up_is_off() {
     let initial = |args: &[&str]| {
         let json = bench(&[&["all_reduce", "-e", "8", "-n", "1"], args].concat());
@@ -197,7 +202,6 @@ fn bench_warms_up_before_the_first_size_unless_warm_up_is_off() {
     assert_eq!(initial(&["-w", "0"]), 0);
 }
 
-#[test]
 fn ten_series_differ_in_color_or_marker_and_each_point_has_a_marker() {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
     let path = |name: &str| folder.join(name).to_str().unwrap().to_owned();
@@ -223,7 +227,6 @@ fn ten_series_differ_in_color_or_marker_and_each_point_has_a_marker() {
     assert_eq!(marks, 10 * (2 * 2 + 1), "{picture}");
 }
 
-#[test]
 fn a_picture_that_is_not_svg_or_not_writable_is_rejected_before_the_measurement() {
     let refused = |args: &[&str]| {
         let output = disco(args);

@@ -2,7 +2,19 @@
 
 use std::process::Command;
 
-use crate::{disco, err, out};
+use super::{disco, err, out};
+
+crate::trials::tests!("commands::options":
+    arguments_that_are_no_utf_8_reach_the_program,
+    errors_quote_the_invalid_value_and_its_option,
+    a_node_of_tvm_refuses_addresses_outside_of_the_loopback_and_names_the_flag,
+    a_worker_of_tvm_needs_its_place_or_prints_the_entry_module,
+    an_address_without_a_port_is_rejected_by_the_parser,
+    options_without_effect_are_rejected,
+    the_words_of_a_launcher_may_have_quotes,
+    help_lists_the_values_of_every_enum,
+    commands_without_a_session_leave_the_role_of_a_launcher,
+);
 
 /// The error that the command prints when it rejects its command line.
 fn refused(args: &[&str]) -> String {
@@ -17,7 +29,6 @@ fn first_line(args: &[&str]) -> String {
 }
 
 /// Words before `--`, of each command that becomes a program.
-#[test]
 fn arguments_that_are_no_utf_8_reach_the_program() {
     use std::ffi::OsStr;
     use std::os::unix::ffi::OsStrExt as _;
@@ -36,7 +47,6 @@ fn arguments_that_are_no_utf_8_reach_the_program() {
     }
 }
 
-#[test]
 fn errors_quote_the_invalid_value_and_its_option() {
     let invalid =
         |value: &str, option: &str, why: &str| format!("error: invalid value '{value}' for '{option}': {why}");
@@ -74,7 +84,6 @@ fn errors_quote_the_invalid_value_and_its_option() {
     );
 }
 
-#[test]
 fn a_node_of_tvm_refuses_addresses_outside_of_the_loopback_and_names_the_flag() {
     assert_eq!(
         refused(&["tvm-node", "--connect", "192.0.2.1:9000"]),
@@ -88,7 +97,6 @@ fn a_node_of_tvm_refuses_addresses_outside_of_the_loopback_and_names_the_flag() 
     assert_eq!(first_line(&["tvm-node", "--connect", "foo"]), expected);
 }
 
-#[test]
 fn a_worker_of_tvm_needs_its_place_or_prints_the_entry_module() {
     let printed = disco(&["tvm-worker", "--entry-module"]);
     assert!(printed.status.success());
@@ -109,7 +117,6 @@ fn a_worker_of_tvm_needs_its_place_or_prints_the_entry_module() {
     );
 }
 
-#[test]
 fn an_address_without_a_port_is_rejected_by_the_parser() {
     let expected = "error: invalid value 'foo' for '--connect <HOST:PORT>': `foo` is not HOST:PORT: the port is missing, as in foo:4567";
     assert_eq!(first_line(&["worker", "--connect", "foo"]), expected);
@@ -120,7 +127,6 @@ fn an_address_without_a_port_is_rejected_by_the_parser() {
 const APART_OF_THREADS: &str = "--apart (or DISCO_APART=1) needs workers that are processes, but those of `--session threads` are threads; use `--session \
      processes`";
 
-#[test]
 fn options_without_effect_are_rejected() {
     for (args, expected) in [
         (&["bench", "all_reduce", "--root", "1"][..], "--root 1 has no effect: all_reduce has no root"),
@@ -166,7 +172,6 @@ fn options_without_effect_are_rejected() {
     }
 }
 
-#[test]
 fn the_words_of_a_launcher_may_have_quotes() {
     let launcher = r#"sh -c 'printf "%s\n" "$0" "$@"' a\ b"#;
     let run = disco(&["run", "--workers", "2", "--launcher", launcher, "--", "program", "c  d"]);
@@ -177,7 +182,6 @@ fn the_words_of_a_launcher_may_have_quotes() {
     assert_eq!(refused(" "), "error: invalid value ' ' for '--launcher <COMMAND>': expected a command");
 }
 
-#[test]
 fn help_lists_the_values_of_every_enum() {
     for (command, values) in [
         ("bench", "[possible values: threads, processes, nodes]"),
@@ -196,7 +200,6 @@ fn help_lists_the_values_of_every_enum() {
     }
 }
 
-#[test]
 fn commands_without_a_session_leave_the_role_of_a_launcher() {
     // This task would wait for task 0.
     let task = [("RANK", "1"), ("WORLD_SIZE", "2"), ("LOCAL_WORLD_SIZE", "2"), ("MASTER_ADDR", "localhost")];

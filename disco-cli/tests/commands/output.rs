@@ -3,7 +3,17 @@
 use std::io;
 use std::process::{Command, Output, Stdio};
 
-use crate::{disco, err};
+use super::{disco, err};
+
+crate::trials::tests!("commands::output":
+    a_closed_pipe_as_standard_output_is_a_success,
+    a_failure_with_closed_standard_error_has_exit_status_1,
+    output_to_a_full_disk_is_an_error,
+    logs_to_a_pipe_have_no_escape_codes,
+    messages_and_errors_are_json_if_asked,
+    messages_of_a_restarted_program_are_json_if_asked,
+    backends_wraps_lines_on_a_terminal_only,
+);
 
 /// Runs the command with a closed pipe as standard output, and, with `error_too`, as standard error.
 fn into_closed_pipes(args: &[&str], error_too: bool) -> Output {
@@ -13,7 +23,6 @@ fn into_closed_pipes(args: &[&str], error_too: bool) -> Output {
     command.spawn().unwrap().wait_with_output().unwrap()
 }
 
-#[test]
 fn a_closed_pipe_as_standard_output_is_a_success() {
     let commands: [&[&str]; 5] = [
         &["backends"],
@@ -34,14 +43,12 @@ fn a_closed_pipe_as_standard_output_is_a_success() {
     assert_eq!((output.status.code(), err(&output)), (Some(0), String::new()));
 }
 
-#[test]
 fn a_failure_with_closed_standard_error_has_exit_status_1() {
     for args in [&["check", "--backend", "ucc"][..], &["bench", "all_reduce", "--root", "1"]] {
         assert_eq!(into_closed_pipes(args, true).status.code(), Some(1), "{args:?}");
     }
 }
 
-#[test]
 fn output_to_a_full_disk_is_an_error() {
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_disco"));
@@ -52,7 +59,6 @@ fn output_to_a_full_disk_is_an_error() {
     );
 }
 
-#[test]
 fn logs_to_a_pipe_have_no_escape_codes() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_disco"));
     command.env_remove("NO_COLOR").env("DISCO_LOG", "trace").args([
@@ -70,7 +76,6 @@ fn logs_to_a_pipe_have_no_escape_codes() {
     }
 }
 
-#[test]
 fn messages_and_errors_are_json_if_asked() {
     let mut worker = Command::new(env!("CARGO_BIN_EXE_disco"));
     worker.args(["worker", "--log-format", "json", "--connect", "127.0.0.1:1", "--wait", "1"]);
@@ -86,7 +91,6 @@ fn messages_and_errors_are_json_if_asked() {
 }
 
 /// The command starts itself again, with its options.
-#[test]
 fn messages_of_a_restarted_program_are_json_if_asked() {
     let output = disco(&["--log-format=json", "run", "--restart", "1", "--", "/nowhere/program"]);
     let text = err(&output);
@@ -97,7 +101,6 @@ fn messages_of_a_restarted_program_are_json_if_asked() {
     assert!(messages.len() == 4 && messages[0] == refused && messages[2] == refused, "{text}");
 }
 
-#[test]
 fn backends_wraps_lines_on_a_terminal_only() {
     let nowhere = |command: &mut Command| {
         for variable in ["DISCO_NCCL_LIBRARY", "DISCO_RCCL_LIBRARY"] {
@@ -106,7 +109,7 @@ fn backends_wraps_lines_on_a_terminal_only() {
     };
     let mut command = Command::new(env!("CARGO_BIN_EXE_disco"));
     nowhere(command.arg("backends"));
-    let shown = crate::terminal::output(command);
+    let shown = super::terminal::output(command);
     let widest = shown.lines().map(|line| line.trim_end().chars().count()).max();
     assert!(widest.is_some_and(|widest| (60..=80).contains(&widest)), "{shown}");
     let mut command = Command::new(env!("CARGO_BIN_EXE_disco"));

@@ -5,9 +5,19 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::{disco, err, out};
+use super::{disco, err, out};
 
-#[test]
+crate::trials::tests!("commands::restart":
+    a_program_that_fails_is_started_again_until_it_succeeds,
+    a_program_that_fails_each_time_is_given_up_with_all_reasons,
+    a_signal_ends_the_program_and_the_restarts,
+    the_program_ends_with_a_killed_supervisor,
+    an_ignored_hangup_stays_ignored_for_the_supervisor_and_its_program,
+    the_end_of_a_program_is_seen_while_its_signal_is_blocked,
+    an_interrupt_without_a_terminal_is_passed_on,
+    process_1_ends_at_a_signal,
+);
+
 fn a_program_that_fails_is_started_again_until_it_succeeds() {
     // Fails twice: with a status, and by a signal.
     let script = "echo attempt $DISCO_RESTARTS $0; case $DISCO_RESTARTS in 0) exit 3;; 1) kill -9 $$;; esac";
@@ -21,7 +31,6 @@ fn a_program_that_fails_is_started_again_until_it_succeeds() {
     assert!(told[1].ends_with(" s; it starts again in 2s (2 of 5)"), "{told:?}");
 }
 
-#[test]
 fn a_program_that_fails_each_time_is_given_up_with_all_reasons() {
     let run = disco(&["run", "--restart=1", "--", "sh", "-c", "exit $((DISCO_RESTARTS + 4))"]);
     assert_eq!(run.status.code(), Some(1));
@@ -33,7 +42,6 @@ fn a_program_that_fails_each_time_is_given_up_with_all_reasons() {
     assert!(text.starts_with("1. exit status: 4 after 0.") && text.contains("\n2. exit status: 5 after 0."), "{text}");
 }
 
-#[test]
 fn a_signal_ends_the_program_and_the_restarts() {
     let script = "trap 'echo told; exit 9' TERM; echo started; while true; do sleep 0.05; done";
     let mut run = Command::new(env!("CARGO_BIN_EXE_disco"));
@@ -46,7 +54,6 @@ fn a_signal_ends_the_program_and_the_restarts() {
     assert_eq!(run.wait().unwrap().code(), Some(9));
 }
 
-#[test]
 fn the_program_ends_with_a_killed_supervisor() {
     let mut run = Command::new(env!("CARGO_BIN_EXE_disco"));
     run.args(["run", "--restart", "3", "--", "sh", "-c", "echo $$; exec sleep 1000"]).stdout(Stdio::piped());
@@ -69,7 +76,6 @@ fn run_after_env(option: &str, program: &[&str]) -> (Child, Lines<BufReader<Chil
     (run, lines)
 }
 
-#[test]
 fn an_ignored_hangup_stays_ignored_for_the_supervisor_and_its_program() {
     let script = "echo $$; read line; echo $line";
     let (mut run, mut lines) = run_after_env("--ignore-signal=HUP", &["sh", "-c", script]);
@@ -81,7 +87,6 @@ fn an_ignored_hangup_stays_ignored_for_the_supervisor_and_its_program() {
     assert!(run.wait().unwrap().success());
 }
 
-#[test]
 fn the_end_of_a_program_is_seen_while_its_signal_is_blocked() {
     let (mut run, mut lines) = run_after_env("--block-signal=CHLD", &["grep", "SigBlk", "/proc/self/status"]);
     let blocked = lines.next().unwrap().unwrap();
@@ -89,7 +94,6 @@ fn the_end_of_a_program_is_seen_while_its_signal_is_blocked() {
     assert!(run.wait().unwrap().success());
 }
 
-#[test]
 fn an_interrupt_without_a_terminal_is_passed_on() {
     let script = "trap 'echo told; exit 9' INT; echo started; while true; do sleep 0.05; done";
     let (mut run, mut lines) = run_after_env("--default-signal=INT", &["sh", "-c", script]);
@@ -100,7 +104,6 @@ fn an_interrupt_without_a_terminal_is_passed_on() {
 }
 
 /// In a process namespace of its own, where the system permits that.
-#[test]
 fn process_1_ends_at_a_signal() {
     let unshare = ["--user", "--map-root-user", "--pid", "--fork", "--kill-child=KILL"];
     if !Command::new("unshare").args(unshare).arg("true").stderr(Stdio::null()).status().is_ok_and(|it| it.success()) {

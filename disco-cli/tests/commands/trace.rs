@@ -7,7 +7,12 @@ use disco_core::activity::{OpDetails, OpState, Record, RecordKind, Recording};
 use disco_core::{OpKind, WorkerId};
 use disco_trace::{Trace, WorkerTrace};
 
-use crate::{disco, err, out};
+use super::{disco, err, out};
+
+crate::trials::tests!("commands::trace":
+    trace_explains_reports_and_exports_a_file,
+    trace_names_a_file_that_is_no_trace_or_ends_early,
+);
 
 /// A folder with the file `trace.json.gz` of two workers, of which one has not called the second barrier.
 struct Folder(PathBuf);
@@ -44,7 +49,6 @@ impl Drop for Folder {
     }
 }
 
-#[test]
 fn trace_explains_reports_and_exports_a_file() {
     let folder = Folder::new("all");
     let file = folder.path("trace.json.gz");
@@ -63,7 +67,6 @@ fn trace_explains_reports_and_exports_a_file() {
     assert_eq!(fs::read_dir(dumps).unwrap().count(), 2);
 }
 
-#[test]
 fn trace_names_a_file_that_is_no_trace_or_ends_early() {
     let folder = Folder::new("broken");
     let missing = folder.path("missing.json");

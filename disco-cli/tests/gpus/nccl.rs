@@ -1,17 +1,29 @@
 //! The `disco` command with backend `nccl`, on the test double of NCCL and the CUDA driver, and on files that are no
 //! libraries.
 
-#![cfg(feature = "nccl")]
-
 use std::collections::BTreeSet;
 
-use crate::double::{OLD_LIBRARY_PARTS, conforms, conforms_in, disco, text, unavailable_reason};
+use super::double::{OLD_LIBRARY_PARTS, conforms, conforms_in, disco, text, unavailable_reason};
 use disco::OpKind;
 use disco::activity::RecordKind;
 use disco_gpu_double::folder::{NAMES, hide, with};
 
+crate::trials::tests!("gpus::nccl":
+    nccl_passes_the_conformance_suite,
+    nccl_passes_the_conformance_suite_between_processes,
+    an_old_library_passes_its_parts_of_the_conformance_suite_between_processes,
+    cuda_p2p_passes_the_conformance_suite,
+    a_timeline_names_nccl_and_kernels_as_the_way_of_the_data,
+    nccl_passes_the_conformance_suite_with_delayed_completion,
+    nccl_passes_the_conformance_suite_with_non_blocking_communicators,
+    an_old_library_passes_its_parts_of_the_conformance_suite,
+    backends_lists_the_library_the_driver_and_the_devices,
+    a_missing_library_is_the_reason_for_an_unavailable_backend,
+    an_unsuitable_library_is_the_reason_for_an_unavailable_backend,
+    devices_selects_the_device_of_each_worker_and_rejects_duplicates_and_wrong_counts,
+);
+
 /// The functions that only RCCL has are hidden, as in NVIDIA's library.
-#[test]
 fn nccl_passes_the_conformance_suite() {
     let of_rccl = ["ncclAllToAll", "ncclAllToAllv"];
     let folder = with("gpu-double-nvidia", &NAMES, |object| of_rccl.into_iter().for_each(|name| hide(object, name)));
@@ -19,14 +31,12 @@ fn nccl_passes_the_conformance_suite() {
 }
 
 /// Worker 0 is a thread of the controller and makes the unique ids; the other workers are processes.
-#[test]
 fn nccl_passes_the_conformance_suite_between_processes() {
     let parts = [("2", ""), ("3", "abort::"), ("4", "split")];
     conforms_in("processes", "nccl", &disco_gpu_double::folder(), &[], &parts);
 }
 
 /// Without `ncclCommSplit`, any rank may make the unique id of a child communicator.
-#[test]
 fn an_old_library_passes_its_parts_of_the_conformance_suite_between_processes() {
     let folder = with("gpu-double-2.8-processes", &NAMES, |object| hide_all_since_2_8(object));
     let variables = [("GPU_DOUBLE_NCCL_VERSION", "2804")];
@@ -34,7 +44,6 @@ fn an_old_library_passes_its_parts_of_the_conformance_suite_between_processes() 
 }
 
 /// Kernels run the sums, NCCL the other operations.
-#[test]
 fn cuda_p2p_passes_the_conformance_suite() {
     let Some(nvrtc) = disco_conformance::nvrtc() else { return };
     let nvrtc = nvrtc.to_str().unwrap();
@@ -44,7 +53,6 @@ fn cuda_p2p_passes_the_conformance_suite() {
     conforms_in("processes", "cuda_p2p", &disco_gpu_double::folder(), &variables, &[("2", "f32")]);
 }
 
-#[test]
 fn a_timeline_names_nccl_and_kernels_as_the_way_of_the_data() {
     let file = std::env::temp_dir().join(format!("disco-nccl-trace-{}.json", std::process::id()));
     let (trace, folder) = (file.to_str().unwrap(), disco_gpu_double::folder());
@@ -77,14 +85,12 @@ fn check_launches(trace: &str) {
 }
 
 /// The delay separates the launch of an operation from its completion.
-#[test]
 fn nccl_passes_the_conformance_suite_with_delayed_completion() {
     let folder = disco_gpu_double::folder();
     conforms("nccl", &folder, &[("GPU_DOUBLE_DELAY_US", "300")], &[("2", "i32"), ("3", "abort::")]);
 }
 
 /// Communicators are non-blocking before NCCL 2.22.3. Here all launches on them complete in the background.
-#[test]
 fn nccl_passes_the_conformance_suite_with_non_blocking_communicators() {
     let variables = [("GPU_DOUBLE_NCCL_VERSION", "22105"), ("GPU_DOUBLE_CONNECT", "2")];
     conforms("nccl", &disco_gpu_double::folder(), &variables, &[("2", "f32"), ("3", "abort::"), ("2", "split")]);
@@ -106,7 +112,6 @@ fn hide_all_since_2_8(object: &mut [u8]) {
 }
 
 /// 2.8 has no non-blocking communicators and no split; most operations are built from sends and receives.
-#[test]
 fn an_old_library_passes_its_parts_of_the_conformance_suite() {
     let folder = with("gpu-double-2.8", &NAMES, |object| hide_all_since_2_8(object));
     let variables = [("GPU_DOUBLE_NCCL_VERSION", "2804")];
@@ -115,7 +120,6 @@ fn an_old_library_passes_its_parts_of_the_conformance_suite() {
     assert!(text(&checked).contains("skipped: nccl does not support all_reduce avg of f32"), "{}", text(&checked));
 }
 
-#[test]
 fn backends_lists_the_library_the_driver_and_the_devices() {
     let folder = disco_gpu_double::folder();
     let variables = [("GPU_DOUBLE_DEVICES", "2"), ("GPU_DOUBLE_DRIVER", "12040")];
@@ -129,7 +133,6 @@ fn backends_lists_the_library_the_driver_and_the_devices() {
     );
 }
 
-#[test]
 fn a_missing_library_is_the_reason_for_an_unavailable_backend() {
     let nothing = with("gpu-double-none", &[], |_| {});
     let why = unavailable_reason("nccl", &nothing, &[]);
@@ -148,7 +151,6 @@ fn a_missing_library_is_the_reason_for_an_unavailable_backend() {
     assert!(why.starts_with(tried) && why.contains(": cannot open shared object file"), "{why}");
 }
 
-#[test]
 fn an_unsuitable_library_is_the_reason_for_an_unavailable_backend() {
     let folder = disco_gpu_double::folder();
     let why = unavailable_reason("nccl", &folder, &[("GPU_DOUBLE_NCCL_VERSION", "2604")]);
@@ -184,7 +186,6 @@ fn an_unsuitable_library_is_the_reason_for_an_unavailable_backend() {
     );
 }
 
-#[test]
 fn devices_selects_the_device_of_each_worker_and_rejects_duplicates_and_wrong_counts() {
     let folder = disco_gpu_double::folder();
     let bench = ["bench", "all_reduce", "--backend", "nccl", "--max-bytes", "4096", "--devices"];

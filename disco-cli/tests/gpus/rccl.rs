@@ -1,25 +1,29 @@
 //! The `disco` command with backend `rccl`, on the test double of RCCL and HIP. Code shared with backend `nccl` is
 //! tested in `nccl.rs`.
 
-#![cfg(feature = "rccl")]
-
-use crate::double::{OLD_LIBRARY_PARTS, conforms, conforms_in, disco, text, unavailable_reason};
+use super::double::{OLD_LIBRARY_PARTS, conforms, conforms_in, disco, text, unavailable_reason};
 use disco_gpu_double::folder::{HIP_NAMES, hide, hip_folder, with};
 
-#[test]
+crate::trials::tests!("gpus::rccl":
+    rccl_passes_the_conformance_suite,
+    rccl_passes_the_conformance_suite_between_processes,
+    an_old_library_passes_its_parts_of_the_conformance_suite,
+    backends_lists_the_library_the_hip_version_and_the_devices,
+    a_missing_library_or_function_is_the_reason_for_an_unavailable_backend,
+    a_failing_call_is_reported_with_its_function_and_code,
+);
+
 fn rccl_passes_the_conformance_suite() {
     conforms("rccl", &hip_folder(), &[], &[("2", ""), ("4", "f32"), ("3", "abort::"), ("1", "f32")]);
     conforms("rocm_p2p", &hip_folder(), &[], &[("2", "all_reduce")]);
 }
 
-#[test]
 fn rccl_passes_the_conformance_suite_between_processes() {
     conforms_in("processes", "rccl", &hip_folder(), &[], &[("2", "f32")]);
     conforms_in("processes", "rocm_p2p", &hip_folder(), &[], &[("2", "all_reduce")]);
 }
 
 /// 2.13 has neither non-blocking communicators nor split.
-#[test]
 fn an_old_library_passes_its_parts_of_the_conformance_suite() {
     let later = ["ncclGetLastError", "ncclCommInitRankConfig", "ncclCommFinalize", "ncclCommSplit", "ncclCommRegister"];
     let of_nccl = ["ncclAlltoAll", "ncclMemAlloc"];
@@ -29,7 +33,6 @@ fn an_old_library_passes_its_parts_of_the_conformance_suite() {
     conforms("rccl", &folder, &variables, &OLD_LIBRARY_PARTS);
 }
 
-#[test]
 fn backends_lists_the_library_the_hip_version_and_the_devices() {
     let listed = text(&disco(&hip_folder(), &[("GPU_DOUBLE_DEVICES", "2")], &["backends"]));
     let (_, rccl) = listed.split_once("rccl     available    RCCL 2.28.9 (").unwrap();
@@ -39,7 +42,6 @@ fn backends_lists_the_library_the_hip_version_and_the_devices() {
     assert!(lines[2].starts_with("         rocm:0: ") && lines[3].starts_with("         rocm:1: "), "{listed}");
 }
 
-#[test]
 fn a_missing_library_or_function_is_the_reason_for_an_unavailable_backend() {
     let nothing = with("gpu-double-none", &[], |_| {});
     let why = unavailable_reason("rccl", &nothing, &[]);
@@ -56,7 +58,6 @@ fn a_missing_library_or_function_is_the_reason_for_an_unavailable_backend() {
     assert!(why.contains("tried libamdhip64.so.6: it lacks hipStreamQuery"), "{why}");
 }
 
-#[test]
 fn a_failing_call_is_reported_with_its_function_and_code() {
     let bench = ["bench", "all_gather", "--backend", "rccl", "--max-bytes", "64"];
     for (fault, why) in [

@@ -1,12 +1,24 @@
 //! `disco topo`, on the test double of the CUDA driver and of NVML.
 
-#![cfg(feature = "nccl")]
-
 use std::path::Path;
 
-use crate::double::{disco, text};
+use super::double::{disco, text};
 use disco_gpu_double::folder::{NAMES, hide, with};
 use serde_json::{Value, json};
+
+crate::trials::tests!("gpus::topo":
+    a_dgx_1_is_a_hybrid_cube_mesh_with_relays,
+    a_subset_of_a_dgx_1_has_only_the_links_within_it,
+    gpus_on_switches_are_fully_connected,
+    gpus_without_links_have_an_unknown_topology,
+    a_link_that_is_down_at_one_end_makes_the_topology_unknown,
+    a_failing_nvml_call_is_the_reason_for_unknown_links,
+    without_nvml_the_devices_and_the_reason_are_printed,
+    an_nvml_without_remote_device_types_finds_links_between_gpus_but_not_through_switches,
+    a_missing_driver_or_device_is_reported_with_success,
+    disco_p2p_topology_overrides_the_topology_found,
+    a_picture_has_a_box_for_each_device_and_a_line_for_the_links_of_each_pair,
+);
 
 /// The text that `disco topo` prints, without the line of the host name, which is checked here.
 fn topo(folder: &Path, variables: &[(&str, &str)]) -> String {
@@ -40,7 +52,6 @@ fn why(shown: &Value) -> Vec<&str> {
     shown["why"].as_array().unwrap().iter().map(|why| why.as_str().unwrap()).collect()
 }
 
-#[test]
 fn a_dgx_1_is_a_hybrid_cube_mesh_with_relays() {
     let nowhere = ("DISCO_NVRTC_LIBRARY", "/nowhere/libnvrtc.so");
     let variables = [("GPU_DOUBLE_NVLINK", "dgx1"), ("GPU_DOUBLE_DEVICES", "8"), nowhere];
@@ -82,7 +93,6 @@ kernels    NVRTC is not available; tried /nowhere/libnvrtc.so: cannot open share
 }
 
 /// Links to GPUs that CUDA does not list are not counted.
-#[test]
 fn a_subset_of_a_dgx_1_has_only_the_links_within_it() {
     let half = on("dgx1", 4);
     assert_eq!(half["topology"], "fully_connected");
@@ -93,7 +103,6 @@ fn a_subset_of_a_dgx_1_has_only_the_links_within_it() {
     assert_eq!(why(&most).last(), Some(&"it is no hybrid cube mesh: there are 7 devices, not 8"));
 }
 
-#[test]
 fn gpus_on_switches_are_fully_connected() {
     let h100 = on("h100", 8);
     assert_eq!(
@@ -115,7 +124,6 @@ fn gpus_on_switches_are_fully_connected() {
     );
 }
 
-#[test]
 fn gpus_without_links_have_an_unknown_topology() {
     let pcie = on("pcie", 2);
     assert_eq!((&pcie["topology"], &pcie["links"]), (&json!("unknown"), &json!([[0, 0], [0, 0]])));
@@ -130,7 +138,6 @@ fn gpus_without_links_have_an_unknown_topology() {
     );
 }
 
-#[test]
 fn a_link_that_is_down_at_one_end_makes_the_topology_unknown() {
     let broken = on("broken", 8);
     assert_eq!(broken["links"][3], json!([2, 1, 2, 0, 0, 0, 0, 1]));
@@ -140,7 +147,6 @@ fn a_link_that_is_down_at_one_end_makes_the_topology_unknown() {
     assert_eq!(why(&broken).last(), Some(&"it is no hybrid cube mesh: device 3 has links to 3 others, not to 4"));
 }
 
-#[test]
 fn a_failing_nvml_call_is_the_reason_for_unknown_links() {
     let folder = disco_gpu_double::folder();
     for (fault, expected) in [
@@ -168,7 +174,6 @@ fn a_failing_nvml_call_is_the_reason_for_unknown_links() {
     assert_eq!(why(&shown), ["the links are not known: nvml: nvmlDeviceGetHandleByPciBusId_v2 returned 6: Not Found"]);
 }
 
-#[test]
 fn without_nvml_the_devices_and_the_reason_are_printed() {
     let folder = with("gpu-double-no-nvml", &["libcuda.so.1", "libcuda.so", "libnccl.so.2"], |_| {});
     let shown = topo(&folder, &[("GPU_DOUBLE_DEVICES", "2")]);
@@ -184,7 +189,6 @@ topology   unknown
 }
 
 /// An old NVML knows the remote end's address of a link, but not its type.
-#[test]
 fn an_nvml_without_remote_device_types_finds_links_between_gpus_but_not_through_switches() {
     let old = |object: &mut Vec<u8>| hide(object, "nvmlDeviceGetNvLinkRemoteDeviceType");
     let folder = with("gpu-double-old-links", &NAMES, old);
@@ -193,7 +197,6 @@ fn an_nvml_without_remote_device_types_finds_links_between_gpus_but_not_through_
     assert_eq!((&shown("h100")["topology"], &shown("h100")["links"][0][1]), (&json!("unknown"), &json!(0)));
 }
 
-#[test]
 fn a_missing_driver_or_device_is_reported_with_success() {
     let nothing = with("gpu-double-none", &[], |_| {});
     let shown = topo(&nothing, &[]);
@@ -206,7 +209,6 @@ fn a_missing_driver_or_device_is_reported_with_success() {
     assert_eq!(why(&none), ["a CUDA device is not available; tried the CUDA driver: it shows no device"]);
 }
 
-#[test]
 fn disco_p2p_topology_overrides_the_topology_found() {
     let folder = disco_gpu_double::folder();
     let forced = |shape, machine, devices| {
@@ -226,7 +228,6 @@ fn disco_p2p_topology_overrides_the_topology_found() {
     assert!(!refused.status.success() && text(&refused).ends_with(expected), "{}", text(&refused));
 }
 
-#[test]
 fn a_picture_has_a_box_for_each_device_and_a_line_for_the_links_of_each_pair() {
     let path = std::env::temp_dir().join(format!("disco-topo-{}.svg", std::process::id()));
     let draw = |variables: &[(&str, &str)]| {

@@ -7,7 +7,7 @@ use disco::{Session as _, SessionExt as _, Tensor, WorkerId};
 
 use super::{DISCO, Folder, PROGRAM, err, hello};
 
-crate::tests!(
+crate::trials::tests!("nodes::network":
     a_path_that_drops_large_packets_is_a_loss_that_names_the_mtu,
     a_node_whose_packets_are_dropped_prints_that_there_is_no_answer,
     nodes_of_a_machine_with_the_loopback_of_ipv6_only_are_one_session,

@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::{Folder, PROGRAM, disco, err, hello};
 
-crate::tests!(
+crate::trials::tests!("nodes::service":
     a_service_does_not_start_without_a_token_or_with_one_that_all_users_can_read,
     a_node_refuses_more_workers_than_its_limit_and_serves_the_next_session,
     no_process_is_left_when_the_supervisor_is_killed,

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use super::{Folder, disco, err, hello};
 
-crate::tests!(status_shows_the_nodes_and_workers_of_a_running_session,);
+crate::trials::tests!("nodes::status": status_shows_the_nodes_and_workers_of_a_running_session,);
 
 fn status_shows_the_nodes_and_workers_of_a_running_session() {
     let folder = Folder::new("status");

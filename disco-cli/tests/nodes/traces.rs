@@ -8,7 +8,7 @@ use disco_trace::{Trace, explain};
 
 use super::{DISCO, Folder, PROGRAM, disco, err, hello};
 
-crate::tests!(
+crate::trials::tests!("nodes::traces":
     the_clocks_of_nodes_are_aligned_in_a_trace,
     a_trace_that_can_not_be_written_is_a_warning_with_the_path_and_the_reason,
 );

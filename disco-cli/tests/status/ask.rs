@@ -7,7 +7,7 @@ use rustix::process::Signal;
 
 use super::{Program, err, hangs, json, json_when, out, status};
 
-crate::trials::tests!(
+crate::trials::tests!("status::ask":
     a_program_whose_main_thread_and_workers_are_stuck_answers,
     all_sessions_of_a_program_are_listed,
     a_node_answers_for_its_part_of_the_session,
@@ -33,10 +33,7 @@ fn a_program_whose_main_thread_and_workers_are_stuck_answers() {
         }
         let text = out(&status(&[&id.to_string()]));
         let lines: Vec<&str> = text.lines().collect();
-        assert!(
-            lines[0].starts_with(&format!("process {id} (`status-")) && lines[0].ends_with(", 1 session"),
-            "{text}"
-        );
+        assert!(lines[0].starts_with(&format!("process {id} (`cli-")) && lines[0].ends_with(", 1 session"), "{text}");
         // The program's notes are before its sessions.
         assert_eq!((shown["notes"]["requests"].as_str(), lines[1]), (Some("3 running"), "requests: 3 running"));
         let lines = &lines[1..];

@@ -9,9 +9,6 @@ use disco::{
     Builder, DataPlane as _, LaneSession, Session as _, SessionExt as _, SessionKind, WorkerContext, WorkerId,
 };
 
-/// Environment variable that makes this executable the program: the kinds of its sessions, separated by commas.
-pub(crate) const PROGRAM: &str = "DISCO_TEST_PROGRAM";
-
 /// Worker 1 hangs here.
 #[inline(never)]
 fn worker_1_hangs_here() {
@@ -37,7 +34,8 @@ fn main_waits_here(session: &LaneSession) -> disco::Result<()> {
     black_box(disco::block_on(session.sync_all()))
 }
 
-/// `main` of the program: starts the sessions, lets their workers hang, prints `started`, and waits.
+/// `main` of the program: starts sessions of these kinds, separated by commas, lets their workers hang, prints `started`,
+/// and waits.
 pub(crate) fn main(kinds: &str) -> ExitCode {
     disco::init();
     if std::env::var_os("DISCO_TEST_NOT_DUMPABLE").is_some() {

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::{Program, err, hangs, json_when, out, status};
 
-crate::trials::tests!(
+crate::trials::tests!("status::stacks":
     stacks_name_the_function_in_which_a_worker_hangs,
     stacks_of_a_stopped_program_are_shown_and_it_stays_stopped,
     stacks_of_a_worker_process_are_shown_by_its_own_id,

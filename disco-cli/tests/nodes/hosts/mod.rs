@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal, getppid, kill_process};
 use self::sshd::{Hosts, Process, processes};
 use super::{disco, err, hello, network};
 
-crate::tests!(
+crate::trials::tests!("nodes::hosts":
     the_workers_of_all_hosts_are_one_session,
     a_hostfile_names_the_hosts,
     numbers_of_workers_that_contradict_each_other_are_refused,

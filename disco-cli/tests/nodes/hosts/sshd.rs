@@ -9,7 +9,7 @@ use std::process::{Child, Command, Output, Stdio};
 use disco_conformance::{Fetched, Required, waiting};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::{Folder, PROGRAM, disco, err, hello};
+use super::super::{Folder, PROGRAM, disco, err, hello};
 
 /// Hosts `alpha` and `beta`, which are this machine: ssh starts an sshd for each connection. `cut` has no network, `closed` no
 /// sshd, `denied` no key of the client, and `stranger` no known key.

@@ -1,7 +1,5 @@
 //! End-to-end tests of the `disco` command.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
 mod apart;
 mod bench;
 mod options;
@@ -12,6 +10,29 @@ mod terminal;
 mod trace;
 
 use std::process::{Command, Output};
+
+crate::trials::tests!("commands":
+    backends_lists_local_as_available,
+    a_required_backend_that_is_absent_is_an_error_with_the_reason,
+    a_program_that_never_reads_its_settings_is_told_of,
+    sessions_work_within_limits_of_files_and_of_the_address_space,
+    the_soft_limit_of_open_files_is_raised_and_the_hard_one_is_named,
+    ping_reports_latencies_of_syncs_and_rates_of_calls,
+    run_sets_the_environment_of_the_program_and_returns_its_status,
+    run_rejects_unequal_groups_and_unknown_backends_before_the_program_starts,
+    completions_and_version_are_printed,
+    check_prints_the_outcome_of_each_check_and_the_totals,
+    check_with_one_worker_skips_checks_that_need_two_and_prints_the_reason,
+    check_prints_one_json_object,
+    check_of_an_unknown_backend_or_filter_is_an_error,
+);
+
+/// The tests of all files of this module.
+pub(crate) fn all() -> impl Iterator<Item = (&'static str, fn())> {
+    [tests(), apart::tests(), bench::tests(), options::tests(), output::tests(), restart::tests(), trace::tests()]
+        .into_iter()
+        .flatten()
+}
 
 fn disco(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_disco")).args(args).output().unwrap()
@@ -25,7 +46,6 @@ fn err(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
-#[test]
 fn backends_lists_local_as_available() {
     let listed = disco(&["backends"]);
     assert!(listed.status.success());
@@ -36,7 +56,6 @@ fn backends_lists_local_as_available() {
     assert_eq!(local["available"], true);
 }
 
-#[test]
 fn a_required_backend_that_is_absent_is_an_error_with_the_reason() {
     assert!(disco(&["backends", "--require", "local"]).status.success());
     let absent = disco(&["backends", "--require", "ucc"]);
@@ -55,7 +74,6 @@ fn within(limits: &str, args: &str) -> Output {
     Command::new("sh").args(["-c", &script]).output().unwrap()
 }
 
-#[test]
 fn a_program_that_never_reads_its_settings_is_told_of() {
     let run = disco(&["run", "--workers", "2", "--", "echo", "hello"]);
     assert!(run.status.success());
@@ -69,7 +87,6 @@ fn a_program_that_never_reads_its_settings_is_told_of() {
 }
 
 /// Sessions of processes reserve address space, and need little of it.
-#[test]
 fn sessions_work_within_limits_of_files_and_of_the_address_space() {
     // In blocks of 512 bytes (dash) or 1 KiB: at most 1 GiB. In KiB: 4 GB and 100 GB.
     for limits in ["ulimit -f 1048576", "ulimit -v 4000000", "ulimit -v 100000000"] {
@@ -81,7 +98,6 @@ fn sessions_work_within_limits_of_files_and_of_the_address_space() {
 }
 
 /// Each worker has some files in the controller.
-#[test]
 fn the_soft_limit_of_open_files_is_raised_and_the_hard_one_is_named() {
     let ping = |limits: &str| within(limits, "ping --workers 30 --session processes --rounds 1");
     let raised = ping("ulimit -Sn 64");
@@ -93,7 +109,6 @@ fn the_soft_limit_of_open_files_is_raised_and_the_hard_one_is_named() {
     );
 }
 
-#[test]
 fn ping_reports_latencies_of_syncs_and_rates_of_calls() {
     for session in ["threads", "processes", "nodes"] {
         let json = disco(&["ping", "--workers", "4", "--session", session, "--rounds", "20", "--json"]);
@@ -114,7 +129,6 @@ fn ping_reports_latencies_of_syncs_and_rates_of_calls() {
     assert!(text.starts_with("2 workers (threads), ") && text.contains("calls, 4 arguments"), "{text}");
 }
 
-#[test]
 fn run_sets_the_environment_of_the_program_and_returns_its_status() {
     let script = "echo $DISCO_SESSION $DISCO_BACKEND $DISCO_WORKERS $DISCO_GROUPS $0; exit 7";
     let run = disco(&["run", "--workers", "4", "--groups", "2", "--", "sh", "-c", script, "arg"]);
@@ -126,7 +140,6 @@ fn run_sets_the_environment_of_the_program_and_returns_its_status() {
     assert!(unknown.contains("`clouds`: the kinds of session are: threads, processes"), "{unknown}");
 }
 
-#[test]
 fn run_rejects_unequal_groups_and_unknown_backends_before_the_program_starts() {
     let text = |args: &[&str]| err(&disco(&[&["run"], args, &["--", "sh", "-c", "echo started"]].concat()));
     assert_eq!(
@@ -142,7 +155,6 @@ fn run_rejects_unequal_groups_and_unknown_backends_before_the_program_starts() {
     }
 }
 
-#[test]
 fn completions_and_version_are_printed() {
     for shell in ["bash", "zsh", "fish"] {
         assert!(out(&disco(&["completions", shell])).contains("backends"), "{shell}");
@@ -150,7 +162,6 @@ fn completions_and_version_are_printed() {
     assert_eq!(out(&disco(&["--version"])), format!("disco {}\n", env!("CARGO_PKG_VERSION")));
 }
 
-#[test]
 fn check_prints_the_outcome_of_each_check_and_the_totals() {
     let checked = disco(&["check", "--workers", "2", "--filter", "all_reduce::i8"]);
     assert!(checked.status.success(), "{}{}", out(&checked), err(&checked));
@@ -159,7 +170,6 @@ fn check_prints_the_outcome_of_each_check_and_the_totals() {
     assert_eq!(out(&checked), format!("{}\n5 passed, 0 failed, 0 skipped\n", lines.join("\n")));
 }
 
-#[test]
 fn check_with_one_worker_skips_checks_that_need_two_and_prints_the_reason() {
     let checked = disco(&["check", "--workers", "1", "--filter", "abort::barrier"]);
     assert_eq!(
@@ -170,7 +180,6 @@ fn check_with_one_worker_skips_checks_that_need_two_and_prints_the_reason() {
     assert!(checked.status.success());
 }
 
-#[test]
 fn check_prints_one_json_object() {
     let json = disco(&["check", "--workers", "4", "--groups", "2", "--filter", "::a_worker_panics", "--json"]);
     assert!(json.status.success(), "{}", err(&json));
@@ -181,7 +190,6 @@ fn check_prints_one_json_object() {
     assert_eq!((&json["checks"][0]["outcome"], &json["checks"][0]["executed"]), (&"ok".into(), &2.into()));
 }
 
-#[test]
 fn check_of_an_unknown_backend_or_filter_is_an_error() {
     let absent = disco(&["check", "--backend", "ucc"]);
     assert_eq!((absent.status.code(), out(&absent)), (Some(1), String::new()));

@@ -1,22 +1,19 @@
 //! End-to-end tests of `disco status` for programs of this machine.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
 mod ask;
-mod program;
+pub(crate) mod program;
 mod stacks;
-#[path = "../../../testing/suite/trials/mod.rs"]
-mod trials;
 
 use std::env;
 use std::fs;
 use std::io::{BufRead as _, BufReader};
-use std::process::{Child, Command, ExitCode, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
 use disco_conformance::waiting;
-use program::PROGRAM;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+
+use crate::PROGRAM;
 
 /// A running program, killed on drop.
 struct Program(Child);
@@ -97,10 +94,7 @@ fn err(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
-fn main() -> ExitCode {
-    // Workers that the program starts inherit its environment.
-    if let Ok(kinds) = env::var(PROGRAM) {
-        return program::main(&kinds);
-    }
-    trials::run_named(ask::tests().into_iter().chain(stacks::tests()), None)
+/// The tests of all files of this module.
+pub(crate) fn all() -> impl Iterator<Item = (&'static str, fn())> {
+    ask::tests().into_iter().chain(stacks::tests())
 }

@@ -1,7 +1,5 @@
 //! End-to-end tests of `disco run --nodes` and `--hosts`, `disco worker`, `disco status` and `disco token`.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
 use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::net::TcpListener;
@@ -13,6 +11,8 @@ use disco::{Session as _, SessionExt as _};
 use disco_conformance::waiting;
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::PROGRAM;
+
 #[path = "../../../examples/hello.rs"]
 mod hello;
 mod hosts;
@@ -20,15 +20,8 @@ mod network;
 mod service;
 mod status;
 mod traces;
-#[path = "../../../testing/suite/trials/mod.rs"]
-mod trials;
-
-pub(crate) use trials::tests;
 
 const DISCO: &str = env!("CARGO_BIN_EXE_disco");
-
-/// Environment variable that makes this executable run another `main`.
-const PROGRAM: &str = "DISCO_TEST_PROGRAM";
 
 fn err(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
@@ -108,7 +101,7 @@ fn stall() -> ExitCode {
     waiting::hang()
 }
 
-tests!(
+crate::trials::tests!("nodes":
     token_creates_a_file_that_only_its_owner_can_read,
     nodes_join_with_the_command_that_run_prints,
     run_warns_if_it_listens_on_loopback_only,
@@ -121,24 +114,28 @@ tests!(
     nodes_in_two_network_namespaces_form_one_session,
 );
 
-fn main() -> ExitCode {
-    // Nodes and workers that the program starts inherit its environment.
-    match std::env::var(PROGRAM).as_deref() {
-        Ok("hello") => {
-            hello::main().unwrap();
-            return ExitCode::SUCCESS;
-        }
-        Ok("say") => return say(None),
-        Ok("say-in-a-chain") => return say(Some(1)),
-        Ok("stall") => return stall(),
-        Ok("send") => return network::send(),
-        Ok("doze") => return service::doze(),
-        Ok("hurry") => return hosts::hurry(),
-        Ok("replace") => return hosts::replace(),
-        _ => {}
-    }
+/// The tests of all files of this module.
+pub(crate) fn all() -> impl Iterator<Item = (&'static str, fn())> {
     let tests = [tests(), service::tests(), status::tests(), network::tests(), traces::tests(), hosts::tests()];
-    trials::run_named(tests.into_iter().flatten(), None)
+    tests.into_iter().flatten()
+}
+
+/// Runs the program, if one of these files has it.
+pub(crate) fn run(program: &str) -> Option<ExitCode> {
+    Some(match program {
+        "hello" => {
+            hello::main().unwrap();
+            ExitCode::SUCCESS
+        }
+        "say" => say(None),
+        "say-in-a-chain" => say(Some(1)),
+        "stall" => stall(),
+        "send" => network::send(),
+        "doze" => service::doze(),
+        "hurry" => hosts::hurry(),
+        "replace" => hosts::replace(),
+        _ => return None,
+    })
 }
 
 fn token_creates_a_file_that_only_its_owner_can_read() {
