@@ -127,6 +127,11 @@ impl Built {
             None => folder.rsplit('/').next().unwrap_or(folder),
         }
     }
+
+    /// Package, kind and name, such as `disco-core test suite`.
+    pub(crate) fn label(&self) -> String {
+        format!("{} {} {}", self.package_name(), self.kind, self.name)
+    }
 }
 
 impl Message {

@@ -24,7 +24,7 @@ pub(crate) fn steps(commit: &str) -> Result<Vec<Step>> {
         steps.push(steps::guide());
     }
     if !selection.changed.is_empty() {
-        let Selection { changed, above, tests } = &selection;
+        let Selection { changed, above, tests, .. } = &selection;
         let [changed, above, tests] = [changed, above, tests].map(|names| names.join(","));
         steps.push(step("tests compile", &format!("{} --quiet", selection.build())));
         let args =
@@ -113,6 +113,7 @@ fn selection(files: &[String], packages: &[Package]) -> Selection {
     }
     let names = |names: &mut dyn Iterator<Item = &&str>| names.map(|name| (*name).to_owned()).collect();
     Selection {
+        group: None,
         changed: names(&mut changed.iter()),
         above: names(&mut all.difference(&changed)),
         tests: names(&mut tests.iter()),

@@ -1,4 +1,4 @@
-//! Disco's developer commands. `cargo xtask check` is the gate; `cargo xtask test` runs the tests.
+//! Disco's developer commands. `cargo xtask check` is the gate; `cargo xtask test` runs the tests that need only Rust.
 
 mod built;
 mod clients;
@@ -9,6 +9,7 @@ mod fast;
 mod features;
 mod fuzzing;
 mod gpu;
+mod groups;
 mod guide;
 mod libraries;
 mod models;
@@ -27,6 +28,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
+use groups::Group;
 
 /// Developer commands of Disco.
 #[derive(Debug, Parser)]
@@ -41,9 +43,9 @@ enum Command {
         #[arg(long, default_value = "main", requires = "fast")]
         since: String,
     },
-    /// Run the tests: clippy of each crate and feature alone, all test programs, documentation tests, examples
+    /// Run the tests that show what the product does and need nothing but Rust, and say what they leave out
     Test {
-        /// Also run the loom models, tests under AddressSanitizer, ten minutes of random sessions, half an hour of requests
+        /// Run all tests and examples, and also the loom models, tests under AddressSanitizer, ten minutes of random sessions, half an hour of requests
         /// to `disco-serve`, the GPU evidence kit on the test double, a minute of each fuzz target and cargo-deny, compile
         /// `disco-models` for CUDA, and build each package as it would be published
         #[arg(long)]
@@ -85,7 +87,7 @@ enum Command {
     Peers(peers::Peers),
     /// Check the types and stubs of the Python package, and run its tests
     Python(python::Python),
-    /// Run test programs and examples, several at a time: all of them, or those of some packages
+    /// Run test programs and examples, several at a time: all of them, or those of a group or of some packages
     Programs(test_programs::Selection),
     /// Run all parts of `gpu-evidence.sh` without a GPU, on the test double and the CPU, with small sizes and counts
     GpuRehearsal,
@@ -118,14 +120,25 @@ impl Command {
             Self::Sleeps => return sleeps::check(),
             Self::Peers(peers) => return peers.run(),
             Self::Python(python) => return python.run(),
-            Self::Programs(selection) => return test_programs::run(&selection),
+            Self::Programs(selection) => {
+                if selection.group.is_some_and(|group| group != Group::Product) {
+                    libraries::fetch(false);
+                }
+                return test_programs::run(&selection);
+            }
             Self::GpuRehearsal => return gpu::rehearse(),
             Self::Check { fast: true, since } => fast::steps(&since)?,
             Self::Check { fast: false, .. } => {
                 [fuzzing::lints(), steps::lints(), steps::alone(), steps::documentation(), steps::programs()].concat()
             }
-            Self::Test { long: false } => steps::tests(),
-            Self::Test { long: true } => [steps::tests(), steps::long_tests(), fuzzing::long_tests()].concat(),
+            Self::Test { long: false } => {
+                run::all(&steps::product())?;
+                groups::print_elsewhere();
+                return Ok(());
+            }
+            Self::Test { long: true } => {
+                [steps::alone(), steps::programs(), steps::long_tests(), fuzzing::long_tests()].concat()
+            }
         };
         libraries::fetch(is_long);
         run::all(&steps)

@@ -4,6 +4,7 @@ use std::env::consts::ARCH;
 use std::fmt;
 
 use crate::features::ALL_FEATURES;
+use crate::groups::Group;
 use crate::test_programs::Selection;
 
 /// One run of cargo.
@@ -91,9 +92,14 @@ pub(crate) fn lints() -> Vec<Step> {
     ]
 }
 
-/// The steps of `cargo xtask test`.
-pub(crate) fn tests() -> Vec<Step> {
-    [alone(), programs()].concat()
+/// The steps of `cargo xtask test`. What they build, the gate does not build again.
+pub(crate) fn product() -> Vec<Step> {
+    let selection = Selection::of(Group::Product);
+    vec![
+        step("tests compile", &format!("{} --quiet", selection.build())),
+        step("tests", "run --quiet --package xtask -- programs --group product"),
+        step("the guide's programs", &format!("test --quiet --workspace {ALL_FEATURES} --doc")),
+    ]
 }
 
 /// Clippy of each package alone, and of the facade with each feature alone: a feature that a manifest forgot to request is
@@ -126,7 +132,7 @@ pub(crate) fn programs() -> Vec<Step> {
     ]
 }
 
-/// The steps that `cargo xtask test --long` adds.
+/// The steps that `cargo xtask test --long` adds to all tests.
 pub(crate) fn long_tests() -> Vec<Step> {
     let long = |name, args| step(name, args).with("DISCO_LONG_TESTS", "1");
     let mut steps = vec![

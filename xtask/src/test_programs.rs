@@ -15,6 +15,7 @@ use clap::Args;
 use crate::built::{self, Built, root};
 use crate::examples::EXAMPLES;
 use crate::features::ALL_FEATURES;
+use crate::groups::Group;
 use crate::table::{self, Row};
 use crate::time_limit::{self, Exit};
 
@@ -78,9 +79,12 @@ pub(crate) const FROM_END_TO_END: &str = "standard";
 /// Its modules that also run if only a package below theirs has changed, in seconds.
 const SHORT: [&str; 2] = ["disco-tests test standard failure::", "disco-tests test standard session::"];
 
-/// Which test programs run: without options, all, and the examples.
+/// Which test programs run: without options, all, and the examples. Those of a group need no other option.
 #[derive(Debug, Default, Args)]
 pub(crate) struct Selection {
+    /// Only programs of this group
+    #[arg(long, conflicts_with_all = ["changed", "above", "tests"])]
+    pub(crate) group: Option<Group>,
     /// Only programs of these packages, and of those of --above
     #[arg(long, value_delimiter = ',')]
     pub(crate) changed: Vec<String>,
@@ -93,16 +97,37 @@ pub(crate) struct Selection {
 }
 
 impl Selection {
+    /// The programs of a group.
+    pub(crate) fn of(group: Group) -> Self {
+        Self { group: Some(group), ..Self::default() }
+    }
+
     fn is_everything(&self) -> bool {
-        self.changed.is_empty() && self.above.is_empty()
+        self.group.is_none() && self.changed.is_empty() && self.above.is_empty()
     }
 
     /// Arguments of cargo that build the programs. A step before builds the same, so that the output shows its time.
     pub(crate) fn build(&self) -> String {
-        // Without names of targets, cargo builds examples as programs, not as tests.
-        let some = || self.tests.iter().fold(" --lib --bins".to_owned(), |args, name| format!("{args} --test {name}"));
-        let targets = if self.is_everything() { String::new() } else { some() };
+        let targets = match self.group {
+            Some(group) => group.targets(),
+            // Without names of targets, cargo builds examples as programs, not as tests.
+            None if self.is_everything() => String::new(),
+            None => self.tests.iter().fold(" --lib --bins".to_owned(), |args, name| format!("{args} --test {name}")),
+        };
         format!("test --workspace{targets} {ALL_FEATURES} --no-run")
+    }
+
+    /// The selected runs of test programs.
+    fn programs(&self, built: &[Built]) -> Result<Vec<Program>> {
+        let Some(group) = self.group else {
+            return Ok(tests(built).into_iter().filter(|program| self.has(program)).collect());
+        };
+        let run = |(label, args): &(&str, &str)| {
+            let is_program = |built: &&Built| built.is_test && built.label() == *label;
+            let built = built.iter().find(is_program).with_context(|| format!("cargo has not built {label}"))?;
+            Ok(Program { built: built.clone(), args: (*args).to_owned(), but: Vec::new() })
+        };
+        group.runs().iter().map(run).collect()
     }
 
     fn has(&self, program: &Program) -> bool {
@@ -119,15 +144,14 @@ impl Selection {
 /// The build fails, a program fails, or a program left a running process behind.
 pub(crate) fn run(selection: &Selection) -> Result<()> {
     let built = built::build(&selection.build())?;
-    let mut programs = tests(&built);
-    programs.retain(|program| selection.has(program));
+    let mut programs = selection.programs(&built)?;
     if selection.is_everything() {
         programs.extend(examples(&built)?);
     }
     let (count, start) = (programs.len(), Instant::now());
     let position = |program: &Program| {
         let label = program.label();
-        FIRST.iter().chain(&WAITING).position(|first| *first == label).unwrap_or(usize::MAX)
+        FIRST.iter().chain(&WAITING).position(|first| label.starts_with(first)).unwrap_or(usize::MAX)
     };
     programs.sort_by_key(position);
     let (alone, others): (Vec<_>, Vec<_>) = programs.into_iter().partition(|program| program.is_one_of(&ALONE));
@@ -269,14 +293,14 @@ impl Program {
         Ok(Ended { row: Row { name, time, cpu, units: None }, passed, output })
     }
 
+    /// Whether the label begins with one of these.
     fn is_one_of(&self, labels: &[&str]) -> bool {
-        labels.contains(&&*self.label())
+        labels.iter().any(|label| self.label().starts_with(label))
     }
 
     /// Package, kind, name and arguments, such as `disco-tests test sessions nodes::`.
     fn label(&self) -> String {
-        let Built { kind, name, .. } = &self.built;
-        format!("{} {kind} {name} {}", self.built.package_name(), self.args).trim_end().to_owned()
+        format!("{} {}", self.built.label(), self.args).trim_end().to_owned()
     }
 
     /// The file of the program's output. A pipe would stay open while an orphan of the program lives.

@@ -41,7 +41,7 @@ impl Drop for Seed {
 /// Sends a signal to a random worker, at any moment of a step.
 fn disturb(server: &Server, random: &mut Random) {
     // The moment is random, as it would be outside of a test.
-    thread::sleep(Duration::from_micros(random.below(20_000) as u64));
+    random.pause(Duration::from_millis(20));
     let workers = server.workers();
     if !workers.is_empty() {
         // A worker that is stopped costs the deadline of a step.
