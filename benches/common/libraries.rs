@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-/// The libraries that `cargo xtask test` has fetched.
+/// The libraries that `cargo xtask check` has fetched.
 pub(crate) fn fetched() -> Vec<PathBuf> {
     let cache = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/test-cache");
     let folders = fs::read_dir(cache).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));

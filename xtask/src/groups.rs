@@ -21,7 +21,9 @@ pub(crate) enum Group {
 type Runs = &'static [(&'static str, &'static str)];
 
 const PRODUCT: Runs = &[
-    ("disco-tests test conformance", "threads:: processes:: nodes:: local::"),
+    ("disco-tests test conformance", "local::"),
+    ("disco-tests test conformance", "threads::"),
+    ("disco-tests test conformance", "nodes::"),
     ("disco-tests test sessions", "processes:: --skip mpi:: --skip nccl::"),
     ("disco-tests test sessions", "nodes:: --skip mpi:: --skip nccl::"),
     ("disco-tests test sessions", "subsets::"),
@@ -84,11 +86,11 @@ impl Group {
         }
     }
 
-    /// Cargo's options that select the programs of the group, and unit tests.
-    pub(crate) fn targets(self) -> String {
+    /// The names of the group's programs that are not unit tests.
+    pub(crate) fn tests(self) -> Vec<&'static str> {
         let tests = self.runs().iter().filter_map(|(program, _)| program.split_once(" test "));
         let names: BTreeSet<_> = tests.map(|(_, name)| name).collect();
-        names.iter().fold(" --lib".to_owned(), |args, name| format!("{args} --test {name}"))
+        names.into_iter().collect()
     }
 }
 

@@ -108,13 +108,17 @@ impl Selection {
 
     /// Arguments of cargo that build the programs. A step before builds the same, so that the output shows its time.
     pub(crate) fn build(&self) -> String {
-        let targets = match self.group {
-            Some(group) => group.targets(),
+        let tests = match self.group {
+            Some(group) => group.tests(),
             // Without names of targets, cargo builds examples as programs, not as tests.
-            None if self.is_everything() => String::new(),
-            None => self.tests.iter().fold(" --lib --bins".to_owned(), |args, name| format!("{args} --test {name}")),
+            None if self.is_everything() => return format!("test --workspace {ALL_FEATURES} --no-run"),
+            None => self.tests.iter().map(|name| &**name).collect(),
         };
-        format!("test --workspace{targets} {ALL_FEATURES} --no-run")
+        // Python links `disco-python`, whose unit tests `--lib` would ask for.
+        let targets = tests
+            .iter()
+            .fold("--exclude disco-python --lib --bins".to_owned(), |args, name| format!("{args} --test {name}"));
+        format!("test --workspace {targets} {ALL_FEATURES} --no-run")
     }
 
     /// The selected runs of test programs.

@@ -1,4 +1,4 @@
-//! Tests with the real NCCL, which `cargo xtask test` fetches. They need no GPU.
+//! Tests with the real NCCL, which `cargo xtask check` fetches. They need no GPU.
 
 #![allow(unsafe_code, clippy::unwrap_used, reason = "tests")]
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]

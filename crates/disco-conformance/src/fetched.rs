@@ -1,4 +1,4 @@
-//! Files that `cargo xtask test` fetches, or that are set by variables.
+//! Files that `cargo xtask check` fetches, or that are set by variables.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use crate::require::Required;
 /// The folder of fetched files.
 const CACHE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/test-cache");
 
-/// A file or a folder that `cargo xtask test` fetches.
+/// A file or a folder that `cargo xtask check` fetches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fetched {
     path: &'static str,
@@ -45,10 +45,10 @@ impl Fetched {
     pub fn find(self) -> Option<PathBuf> {
         let found = self.path();
         if found.is_none() {
-            let (path, long) = (self.path, if self.is_long { " --long" } else { "" });
+            let (path, command) = (self.path, if self.is_long { "test --long" } else { "check" });
             let is_required = self.harness.is_some_and(|harness| Required::from_env().contains(harness));
-            assert!(!is_required, "DISCO_REQUIRE: {path} is not there: run `cargo xtask test{long}`");
-            eprintln!("skipped: {path} is not there; `cargo xtask test{long}` fetches it");
+            assert!(!is_required, "DISCO_REQUIRE: {path} is not there: run `cargo xtask {command}`");
+            eprintln!("skipped: {path} is not there; `cargo xtask {command}` fetches it");
         }
         found
     }
@@ -65,7 +65,7 @@ pub fn nvrtc() -> Option<PathBuf> {
     let file = named.or_else(fetched).filter(|file| file.is_file());
     if file.is_none() {
         assert!(!Required::from_env().contains("nccl"), "DISCO_REQUIRE: NVRTC is not there");
-        eprintln!("skipped: NVRTC is not there: `cargo xtask test` fetches it, and DISCO_NVRTC_LIBRARY names one");
+        eprintln!("skipped: NVRTC is not there: `cargo xtask check` fetches it, and DISCO_NVRTC_LIBRARY names one");
     }
     file
 }
@@ -76,7 +76,7 @@ pub fn nvrtc_13() -> Option<PathBuf> {
     Fetched::long("nvidia-cuda-nvrtc-13.0.88/lib/libnvrtc.so.13").find()
 }
 
-/// The path of libtvm_ffi, which `cargo xtask test` fetches. None, with a line on standard error, if it does not exist.
+/// The path of libtvm_ffi, which `cargo xtask check` fetches. None, with a line on standard error, if it does not exist.
 ///
 /// # Panics
 /// `DISCO_REQUIRE` has `ffi`, and the file does not exist.

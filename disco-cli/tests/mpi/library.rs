@@ -1,4 +1,4 @@
-//! The MPI libraries that `cargo xtask test` fetches.
+//! The MPI libraries that `cargo xtask check` fetches.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};

@@ -1,4 +1,4 @@
-//! The `disco` command with backend `mpi`, on the MPI libraries that `cargo xtask test` fetches: each under its own
+//! The `disco` command with backend `mpi`, on the MPI libraries that `cargo xtask check` fetches: each under its own
 //! launcher, and without a launcher if the library permits it.
 
 #![cfg(feature = "mpi")]

@@ -33,7 +33,7 @@ super::tests![
 disco::register_function!("tests.until_cancelled", until_cancelled);
 disco::register_function!("tests.sum_without_0", sum_without_0);
 disco::register_function!("tests.total", total);
-disco::register_function!("tests.sum_of", sum_of);
+disco::register_function!("kinds.sum_of", sum_of);
 disco::register_function!("tests.start_and_go", start_and_go);
 disco::register_function!("tests.nap_of", nap_of);
 disco::register_function!("tests.mixed", mixed);
@@ -309,8 +309,8 @@ async fn cancel_at_moments(session: &LaneSession) {
         session.init_ccl("local", &[]).await.unwrap();
         let elements = [1, 100, 40_000][round as usize % 3];
         session.call_named("tests.nap_of", (1, 0.002)).await.unwrap();
-        let call = session.call_named("tests.sum_of", (1000, elements)).await.unwrap();
-        let next = session.call_named("tests.sum_of", (1, elements)).await.unwrap();
+        let call = session.call_named("kinds.sum_of", (1000, elements)).await.unwrap();
+        let next = session.call_named("kinds.sum_of", (1, elements)).await.unwrap();
         thread::sleep(Duration::from_micros(1700 + u64::from(round) * 40));
         session.cancel(&call, "not needed").unwrap();
         match session.get_all_as::<i64>(&next).await {

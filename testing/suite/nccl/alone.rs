@@ -65,7 +65,7 @@ pub(crate) fn old() -> String {
 }
 
 /// Path of NVRTC, or an empty text if there is none: on the double the file that `DISCO_NVRTC_LIBRARY` names or `cargo
-/// xtask test` has fetched, on GPUs any that the search finds.
+/// xtask check` has fetched, on GPUs any that the search finds.
 ///
 /// # Panics
 /// NVRTC is missing, but `DISCO_REQUIRE=nccl` requires it.
@@ -94,7 +94,7 @@ pub(crate) fn nvrtc_13() -> String {
 pub(crate) fn has_nvrtc() -> bool {
     let is_there = env::var_os("DISCO_NVRTC_LIBRARY").is_some_and(|file| !file.is_empty());
     if !is_there {
-        println!("skipped: NVRTC is not there: `cargo xtask test` fetches it, and DISCO_NVRTC_LIBRARY names one");
+        println!("skipped: NVRTC is not there: `cargo xtask check` fetches it, and DISCO_NVRTC_LIBRARY names one");
     }
     is_there
 }

@@ -78,7 +78,7 @@ on_the_double! {
     ["DISCO_TVM_FFI_LIBRARY" = &super::libtvm_ffi()],
     {
         if std::env::var_os("DISCO_TVM_FFI_LIBRARY").is_none_or(|file| file.is_empty()) {
-            return println!("skipped: libtvm_ffi is not there: `cargo xtask test` fetches it");
+            return println!("skipped: libtvm_ffi is not there: `cargo xtask check` fetches it");
         }
         let folder = tempfile::tempdir().unwrap();
         let Some(library) = library(folder.path()) else { return };

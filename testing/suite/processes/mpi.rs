@@ -1,4 +1,4 @@
-//! Ranks of a session of processes over a real MPI, fetched by `cargo xtask test`, that die or exit.
+//! Ranks of a session of processes over a real MPI, fetched by `cargo xtask check`, that die or exit.
 
 use std::process::Command;
 

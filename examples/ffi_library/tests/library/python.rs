@@ -6,7 +6,7 @@ use std::process::Command;
 
 use disco_conformance::{Fetched, Required};
 
-/// The packages that `cargo xtask test` fetches, with the version of Python for which they are.
+/// The packages that `cargo xtask check` fetches, with the version of Python for which they are.
 const PACKAGES: [&str; 3] = ["apache-tvm-ffi-0.1.15.post2", "numpy-2.4.6", "typing-extensions-4.16.0"];
 const PYTHON: &str = "python3.11";
 
