@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use std::{env, thread};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use clap::Args;
+use clap::{Args, ValueEnum as _};
 
 use crate::built::{self, Built, root};
 use crate::examples::EXAMPLES;
@@ -150,6 +150,7 @@ pub(crate) fn run(selection: &Selection) -> Result<()> {
     let built = built::build(&selection.build())?;
     let mut programs = selection.programs(&built)?;
     if selection.is_everything() {
+        check_groups(&built)?;
         programs.extend(examples(&built)?);
     }
     let (count, start) = (programs.len(), Instant::now());
@@ -180,6 +181,18 @@ pub(crate) fn run(selection: &Selection) -> Result<()> {
     let names: Vec<_> = failed.iter().map(|(name, _)| &**name).collect();
     ensure!(names.is_empty(), "{} of {count} programs failed: {}", names.len(), names.join(", "));
     no_orphans()
+}
+
+/// Checks that each run of a group has tests: one whose filter fits no name would pass.
+fn check_groups(built: &[Built]) -> Result<()> {
+    for group in Group::value_variants() {
+        for program in Selection::of(*group).programs(built)? {
+            let list = program.command().arg("--list").output().context("cannot start the program")?;
+            let label = program.label();
+            ensure!(list.stdout.windows(6).any(|end| end == b": test"), "{label} of the group {group:?} has no tests");
+        }
+    }
+    Ok(())
 }
 
 /// The last lines of an output, which have the reason of a failure.
