@@ -1,4 +1,4 @@
-//! Sessions of all kinds, in modules by what they share. `cargo test -p disco-tests --test sessions nodes::` runs one.
+//! Sessions of all kinds, in modules with shared helpers. `cargo test -p disco-tests --test sessions nodes::` runs one.
 //!
 //! Tests execute this program again as workers and nodes, and as other programs (see `programs` of `nodes` and
 //! `processes`). Each module has its own number of tests at a time; see `modules`.

@@ -43,7 +43,7 @@ enum Command {
         #[arg(long, default_value = "main", requires = "fast")]
         since: String,
     },
-    /// Run the tests that show what the product does and need nothing but Rust, and say what they leave out
+    /// Run the tests of the product that need nothing but Rust, and name the tests that this leaves out
     Test {
         /// Run all tests and examples, and also the loom models, tests under AddressSanitizer, ten minutes of random sessions, half an hour of requests
         /// to `disco-serve`, the GPU evidence kit on the test double, a minute of each fuzz target and cargo-deny, compile

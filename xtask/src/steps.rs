@@ -92,7 +92,7 @@ pub(crate) fn lints() -> Vec<Step> {
     ]
 }
 
-/// The steps of `cargo xtask test`. What they build, the gate does not build again.
+/// The steps of `cargo xtask test`. The gate does not build their programs again.
 pub(crate) fn product() -> Vec<Step> {
     let selection = Selection::of(Group::Product);
     vec![

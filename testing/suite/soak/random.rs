@@ -31,7 +31,7 @@ impl Random {
         self.below(100) < percent
     }
 
-    /// Sleeps for less than `limit`: what comes next is to happen at any moment.
+    /// Sleeps for less than `limit`, so that the next event happens at any moment.
     pub(crate) fn pause(&mut self, limit: Duration) {
         thread::sleep(Duration::from_micros(self.below(limit.as_micros() as usize) as u64));
     }

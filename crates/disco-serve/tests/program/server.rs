@@ -95,7 +95,7 @@ impl Server {
         }
     }
 
-    /// Waits for the end of the program and of its workers. Returns its status and what they have said.
+    /// Waits for the end of the program and of its workers. Returns its status and their output.
     pub(crate) fn ended(mut self) -> (ExitStatus, String) {
         (self.status(), self.log.take().unwrap().join().unwrap())
     }

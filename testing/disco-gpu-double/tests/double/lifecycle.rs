@@ -25,7 +25,7 @@ fn reduce(rank: &Rank, pointer: u64) -> Code {
 #[test]
 fn launches_of_a_communicator_that_does_not_block_are_in_progress() {
     alone(|| {
-        // Since 2.22.3 all launches are; before, those that connect ranks.
+        // Since 2.22.3 all launches are; before, the launches that connect ranks are.
         for (version, later) in [(c"22203", Code::IN_PROGRESS), (c"22105", Code::SUCCESS)] {
             set(c"GPU_DOUBLE_NCCL_VERSION", version);
             on_ranks(2, false, |rank| {
