@@ -36,7 +36,6 @@ pub(crate) use file::{of_file, of_variable};
 pub(crate) mod file {
     use std::collections::BTreeMap;
     use std::ffi::OsStr;
-    use std::io::{self, Write as _};
     use std::path::{Path, PathBuf};
     use std::sync::Mutex;
 
@@ -107,7 +106,7 @@ pub(crate) mod file {
 
     /// Prints a warning, not as an event of `tracing`: a subscriber may not print events.
     fn warn(text: &str) {
-        _ = writeln!(io::stderr(), "disco: {text}");
+        disco_core::tell(format_args!("disco: {text}"));
     }
 
     /// The trace of a session of this program.

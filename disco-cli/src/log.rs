@@ -1,6 +1,6 @@
 //! The log and the messages of the command on standard error: text, or one JSON object in each line.
 
-use std::io::{self, IsTerminal as _, Write as _};
+use std::io::{self, IsTerminal as _};
 use std::sync::OnceLock;
 
 use clap::ValueEnum;
@@ -47,6 +47,5 @@ pub(crate) fn is_json() -> bool {
 }
 
 fn write(name: &str, text: &str) {
-    // `eprintln!` panics if standard error is closed.
-    _ = writeln!(io::stderr(), "{name}: {text}");
+    disco_core::tell(format_args!("{name}: {text}"));
 }

@@ -90,7 +90,7 @@
 //!                                                            errors of the program's own types; missing libraries; kinds of memory
 //! worker_set ── worker_range                                 sets of workers; consecutive workers
 //! causes  codec  device  dtype  id  shape                    chains of errors; bytes and numbers
-//! prefetch  processors  suggestion  sync                     processors of this process; similar names; locks
+//! prefetch  processors  suggestion  sync  terminal           processors of this process; similar names; locks; messages
 //! ```
 
 #![doc(html_root_url = "https://docs.rs/disco-core/latest")]
@@ -145,6 +145,7 @@ mod stream;
 pub mod suggestion;
 pub mod sync;
 pub mod tensor;
+mod terminal;
 mod unavailable;
 pub mod user_error;
 mod value;
@@ -191,3 +192,5 @@ pub use world::World;
 
 #[doc(hidden)]
 pub use inventory;
+#[doc(hidden)]
+pub use terminal::tell;

@@ -5,7 +5,6 @@
 
 use std::ffi::{c_int, c_void};
 use std::fmt;
-use std::io::{self, Write as _};
 use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::process;
@@ -187,8 +186,7 @@ impl Host {
         );
         let end = move || {
             if watched.recv_timeout(FINALIZE_TIMEOUT) == Err(mpsc::RecvTimeoutError::Timeout) {
-                // Standard error may be closed.
-                _ = writeln!(io::stderr(), "{why}");
+                disco_core::tell(why);
                 // SAFETY: `fflush` may be called at any time; null means all streams.
                 unsafe { fflush(ptr::null_mut()) };
                 // SAFETY: `_exit` may be called at any time.

@@ -1,6 +1,5 @@
 //! Settings of workers outside of this process.
 
-use std::io::{self, Write as _};
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
@@ -62,15 +61,14 @@ pub(super) fn configure(builder: Builder, settings: &Settings) -> Builder {
 /// Prints how other nodes join.
 fn show_command(announcement: &Announcement) -> Result<()> {
     let (nodes, address, command) = (announcement.nodes, announcement.address, announcement.command());
-    let mut text = format!("disco: waiting for {nodes} more; on each: {command}\n");
+    let mut text = format!("disco: waiting for {nodes} more; on each: {command}");
     if address.ip().is_loopback() {
         let everywhere = if address.is_ipv6() { "[::]" } else { "0.0.0.0" };
         text += &format!(
-            "disco: only this machine reaches {address}; other machines join with `--listen {everywhere}:{}`, or DISCO_LISTEN\n",
+            "\ndisco: only this machine reaches {address}; other machines join with `--listen {everywhere}:{}`, or DISCO_LISTEN",
             address.port()
         );
     }
-    // A closed standard error is no reason to fail.
-    _ = io::stderr().write_all(text.as_bytes());
+    disco_core::tell(text);
     Ok(())
 }

@@ -2,7 +2,6 @@
 
 use std::env;
 use std::ffi::OsString;
-use std::io::{self, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::process::{self, Command};
 use std::thread;
@@ -50,7 +49,7 @@ pub(crate) fn become_rank() -> bool {
         Err(error) => Err(error),
     };
     if let Err(error) = &ended {
-        _ = writeln!(io::stderr(), "disco: {error}");
+        disco_core::tell(format_args!("disco: {error}"));
     }
     process::exit(i32::from(ended.is_err()));
 }
@@ -108,7 +107,7 @@ fn serve(host: &Host) -> Result<()> {
                 // Rank 0 itself tells of the failure.
                 Err(Error::Lost(loss)) if matches!(loss.cause, LossCause::ClosedWithReason(_)) => {}
                 // Not fatal: the controller has this error, too, and may start another session.
-                Err(error) => _ = writeln!(io::stderr(), "disco: {name}: {error}"),
+                Err(error) => disco_core::tell(format_args!("disco: {name}: {error}")),
             }
         }));
     }

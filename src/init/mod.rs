@@ -3,7 +3,6 @@
 #[cfg(feature = "mpi")]
 mod launched;
 
-use std::io::{self, Write as _};
 use std::process;
 
 use disco_channel::processes::Invitation;
@@ -146,7 +145,7 @@ fn serve() {
         return;
     };
     if let Err(error) = &served {
-        _ = writeln!(io::stderr(), "disco: {error}");
+        disco_core::tell(format_args!("disco: {error}"));
     }
     process::exit(i32::from(served.is_err()));
 }

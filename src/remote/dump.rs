@@ -1,6 +1,6 @@
 //! The flight recorders of a session's workers in a file, whenever the program gets SIGUSR1.
 
-use std::io::{self, Write as _};
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -67,5 +67,5 @@ fn write(path: &Path, status: &Status, workers: Recordings) {
         Ok(()) => format!("the flight recorders are in {0}; `disco trace explain {0}` shows them", path.display()),
         Err(error) => format!("no flight recorder is written: {}", file::with_causes(&error)),
     };
-    _ = writeln!(io::stderr(), "disco: {text}");
+    disco_core::tell(format_args!("disco: {text}"));
 }

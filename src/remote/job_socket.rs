@@ -151,7 +151,7 @@ impl JobSocket {
                         Err(Error::Lost(loss)) if loss.peer == LostPeer::Controller => Err(Error::Lost(loss)),
                         Err(error) => {
                             // Not fatal: the controller has this error, too, and may start another session.
-                            _ = writeln!(io::stderr(), "disco: task {rank}: {error}");
+                            disco_core::tell(format_args!("disco: task {rank}: {error}"));
                             Ok(())
                         }
                         Ok(()) => Ok(()),

@@ -1,6 +1,6 @@
 //! Nodes: joining another program's session.
 
-use std::io::{self, Write as _};
+use std::io;
 use std::path::Path;
 use std::process;
 use std::sync::Arc;
@@ -116,7 +116,7 @@ fn read(address: &str) -> Result<JoinOptions> {
     options.is_spare = Variable::new(SPARE, environment::take(SPARE)).flag()?.unwrap_or(false);
     options.start = take_join_limit()?.unwrap_or(options.start);
     options.log_dir = Variable::read(log_files::VARIABLE).path();
-    options.report = |text| _ = writeln!(io::stderr(), "disco: {text}");
+    options.report = |text| disco_core::tell(format_args!("disco: {text}"));
     Ok(options)
 }
 

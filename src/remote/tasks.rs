@@ -6,7 +6,6 @@
 //! - On several machines, each task is a node. All tasks know the machine and the port of task 0 from the launcher's
 //!   variables, and need the same token.
 
-use std::io::{self, Write as _};
 use std::process;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -71,7 +70,7 @@ pub(crate) fn become_task() {
         Err(error) => Err(error),
     };
     if let Err(error) = &ended {
-        _ = writeln!(io::stderr(), "disco: {error}");
+        disco_core::tell(format_args!("disco: {error}"));
     }
     process::exit(i32::from(ended.is_err()));
 }

@@ -1,7 +1,5 @@
 //! The start of sessions whose workers are processes, here or on other nodes.
 
-use std::io::{self, Write as _};
-
 use disco_channel::nodes::{self, Announce, Options as LaneOptions, Token};
 use disco_channel::{processes, programs, session};
 use disco_core::session::LaneSession;
@@ -77,7 +75,7 @@ impl Builder {
         options.max_unsent = given.max_unsent;
         // Nodes that this program starts here have its functions and its token.
         if announce.is_some() || has_launcher {
-            options.report = |text| _ = writeln!(io::stderr(), "disco: {text}");
+            options.report = |text| disco_core::tell(format_args!("disco: {text}"));
         }
         // Clients have the token only if the user has.
         options.answers_status = (announce.is_some() || has_launcher && has_token) && !one_worker_each;
