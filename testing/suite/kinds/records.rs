@@ -368,7 +368,8 @@ fn the_worker_that_comes_last_is_named_by_collectives_of_several_steps(kind: Kin
         let ops: Vec<_> = records.filter_map(|record| record.op.as_ref()).collect();
         let waited = |ops: &mut dyn Iterator<Item = &&disco::activity::OpDetails>| ops.map(|op| op.waited).sum::<u64>();
         let for_worker_1 = waited(&mut ops.iter().filter(|op| op.last == Some(Rank::new(1))));
-        assert!(for_worker_1 as f64 > 0.9 * waited(&mut ops.iter()) as f64, "{ops:?}");
+        // A rank that gets no processor is the last one, too.
+        assert!(2 * for_worker_1 > waited(&mut ops.iter()), "{ops:?}");
     }
 }
 

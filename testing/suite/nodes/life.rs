@@ -242,7 +242,7 @@ fn a_session_of_one_node_starts_without_other_machines() {
 }
 
 fn a_node_that_receives_large_frames_is_not_lost() {
-    let (session, node) = pair(builder(2, 1).silence(Duration::from_secs(2)));
+    let (session, node) = pair(builder(2, 1).silence(Duration::from_secs(5)));
     block_on(async {
         let length = session.function("tests.length").await.unwrap();
         let text = "x".repeat(100 << 20);
