@@ -130,7 +130,7 @@ pub(in crate::remote::nodes) enum Failed {
     ForNow(String),
     /// No program listens at the address. Another attempt may succeed.
     NoListener(String),
-    /// The listener refuses without having proved that it is the controller. Another attempt may succeed.
+    /// The other end refuses, perhaps without having proved that it is the controller. Another attempt may succeed.
     Refused(String),
     /// No further attempt is made.
     ForGood(Error),
@@ -288,7 +288,7 @@ fn attempt(
                 "it sent {other} before ASSIGN"
             )))));
         }
-        Err(why) => return Err(Failed::ForNow(Loss::new(LostPeer::Controller, why).why())),
+        Err(why) => return Err(Failed::Refused(Loss::new(LostPeer::Controller, why).why())),
     };
     if assignment.config.world != world {
         return Err(Failed::ForGood(controller_lost(LossCause::ProtocolViolation(
