@@ -20,6 +20,7 @@ pub(crate) enum Group {
 /// Programs, and the arguments of each run.
 type Runs = &'static [(&'static str, &'static str)];
 
+/// Without the tests of the core and of the built-in backend, which run before these are built.
 const PRODUCT: Runs = &[
     ("disco-tests test conformance", "local::"),
     ("disco-tests test conformance", "threads::"),
@@ -32,8 +33,6 @@ const PRODUCT: Runs = &[
     ("disco-runtime-cli test cli", "commands::"),
     ("disco-models test models", "transformer::serving::"),
     ("disco-serve test serve", "http::"),
-    ("disco-local test local", ""),
-    ("disco-core test suite", ""),
     ("disco-core lib disco_core", ""),
     ("disco-engine lib disco_engine", ""),
     ("disco-channel lib disco_channel", ""),

@@ -5,7 +5,7 @@ use std::fmt;
 
 use crate::features::ALL_FEATURES;
 use crate::groups::Group;
-use crate::test_programs::Selection;
+use crate::test_programs::{Selection, WITHOUT_PYTHON};
 
 /// One run of cargo.
 #[derive(Clone, Debug)]
@@ -95,7 +95,10 @@ pub(crate) fn lints() -> Vec<Step> {
 /// The steps of `cargo xtask test`. The gate does not build their programs again.
 pub(crate) fn product() -> Vec<Step> {
     let selection = Selection::of(Group::Product);
+    // A third of the crates, so that the first tests run soon.
+    let first = format!("test --quiet --workspace {WITHOUT_PYTHON} --test suite --test local {ALL_FEATURES}");
     vec![
+        step("tests of the core and of the built-in backend", &first),
         step("tests compile", &format!("{} --quiet", selection.build())),
         step("tests", "run --quiet --package xtask -- programs --group product"),
         step("the guide's programs", &format!("test --quiet --workspace {ALL_FEATURES} --doc")),

@@ -79,6 +79,9 @@ pub(crate) const FROM_END_TO_END: &str = "standard";
 /// Its modules that also run if only a package below theirs has changed, in seconds.
 const SHORT: [&str; 2] = ["disco-tests test standard failure::", "disco-tests test standard session::"];
 
+/// Cargo's option for targets that need no Python: unit tests of `disco-python` would be linked with it.
+pub(crate) const WITHOUT_PYTHON: &str = "--exclude disco-python";
+
 /// Which test programs run: without options, all, and the examples. Those of a group need no other option.
 #[derive(Debug, Default, Args)]
 pub(crate) struct Selection {
@@ -114,10 +117,8 @@ impl Selection {
             None if self.is_everything() => return format!("test --workspace {ALL_FEATURES} --no-run"),
             None => self.tests.iter().map(|name| &**name).collect(),
         };
-        // Python links `disco-python`, whose unit tests `--lib` would ask for.
-        let targets = tests
-            .iter()
-            .fold("--exclude disco-python --lib --bins".to_owned(), |args, name| format!("{args} --test {name}"));
+        let targets =
+            tests.iter().fold(format!("{WITHOUT_PYTHON} --lib --bins"), |args, name| format!("{args} --test {name}"));
         format!("test --workspace {targets} {ALL_FEATURES} --no-run")
     }
 
