@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::calling::Calling;
 use crate::id::{RegisterId, WorkerId};
 use crate::members::Members;
 use crate::tensor::Tensor;
@@ -29,7 +30,7 @@ pub enum Command {
         /// The registered name.
         name: Arc<str>,
     },
-    /// Call a worker function.
+    /// Call a worker function on all workers, with the same arguments.
     CallPacked {
         /// The register for the result.
         register: RegisterId,
@@ -37,6 +38,17 @@ pub enum Command {
         function: RegisterId,
         /// The arguments. A [`Value::Register`] stands for the worker's object in that register.
         args: Vec<Value>,
+    },
+    /// Call a worker function as [`Calling`] says.
+    CallWith {
+        /// The register for the result.
+        register: RegisterId,
+        /// The register with the function.
+        function: RegisterId,
+        /// The arguments of all workers.
+        args: Vec<Value>,
+        /// Which workers, with which arguments, and whether their results stream.
+        calling: Box<Calling>,
     },
     /// One worker waits for its device and replies.
     SyncWorker {
@@ -111,7 +123,7 @@ impl Command {
     /// The values that the command carries.
     pub fn values(&self) -> &[Value] {
         match self {
-            Command::CallPacked { args, .. } => args,
+            Command::CallPacked { args, .. } | Command::CallWith { args, .. } => args,
             Command::DebugSet { value, .. } => std::slice::from_ref(value),
             _ => &[],
         }
@@ -123,6 +135,7 @@ impl Command {
             Command::KillReg { register }
             | Command::GetGlobalFunc { register, .. }
             | Command::CallPacked { register, .. }
+            | Command::CallWith { register, .. }
             | Command::CopyFromWorker0 { register, .. }
             | Command::CopyToWorker0 { register, .. }
             | Command::DebugGet { register, .. }
@@ -136,13 +149,21 @@ impl Command {
         }
     }
 
+    /// The register with the function that the command calls.
+    pub fn function(&self) -> Option<RegisterId> {
+        match self {
+            Command::CallPacked { function, .. } | Command::CallWith { function, .. } => Some(*function),
+            _ => None,
+        }
+    }
+
     /// The name for messages: that of the session's method.
     pub fn name(&self) -> &'static str {
         match self {
             Command::Shutdown => "shutdown",
             Command::KillReg { .. } => "kill_reg",
             Command::GetGlobalFunc { .. } => "function",
-            Command::CallPacked { .. } => "call",
+            Command::CallPacked { .. } | Command::CallWith { .. } => "call",
             Command::SyncWorker { .. } => "sync_worker",
             Command::CopyFromWorker0 { .. } => "copy_from_worker_0",
             Command::CopyToWorker0 { .. } => "copy_to_worker_0",

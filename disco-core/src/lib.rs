@@ -79,6 +79,7 @@
 //! metrics                                                    counters and histograms
 //! command                                                    commands
 //! members                                                    the workers of a session, and their places
+//! calling                                                    how the workers execute a call
 //! op  value  shared_memory                                   operations; arguments; memory that processes share
 //! tensor                                                     tensors
 //! scope                                                      sets of workers of a collective
@@ -100,6 +101,7 @@ mod abort_cause;
 pub mod activity;
 pub mod attendance;
 pub mod backend;
+mod calling;
 mod causes;
 pub mod channel;
 mod codec;
@@ -159,6 +161,7 @@ mod world;
 pub use abort::{Abort, AbortCause};
 pub use attendance::Attendance;
 pub use backend::{Backend, ConnectParams, Probe, Rendezvous};
+pub use calling::{Calling, ResultStream};
 pub use channel::{Channel, Endpoint, Inbox};
 pub use command::{Command, Local};
 pub use communicator::{Capabilities, Communicator, CommunicatorExt};

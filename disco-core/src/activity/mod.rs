@@ -232,8 +232,7 @@ impl Activity {
     pub fn start_command(&self, command: &Command) {
         if self.timeline {
             // `enter` gives a call the name of its function.
-            let is_call = matches!(command, Command::CallPacked { .. });
-            let name = if is_call { IDLE } else { self.intern(command.name()) };
+            let name = if command.function().is_some() { IDLE } else { self.intern(command.name()) };
             self.command.store(self.memory.begin(self.command_record(command, name)), Ordering::Relaxed);
         }
     }

@@ -17,8 +17,6 @@ mod convert;
 mod json;
 mod object;
 mod registers;
-mod selected;
-mod streaming;
 
 use std::any::Any;
 use std::cell::OnceCell;
@@ -32,8 +30,6 @@ pub use convert::{FromArg, IntoObject};
 pub use json::Json;
 pub use object::{Object, Opaque};
 pub use registers::Registers;
-pub(crate) use selected::{CALL_SELECTED, part, selection};
-pub(crate) use streaming::{CALL_STREAMING, streamed};
 
 use crate::activity::Activity;
 use crate::context::WorkerContext;
@@ -50,7 +46,6 @@ pub struct Function(Rc<Named>);
 
 struct Named {
     name: String,
-    kind: Kind,
     call: Box<Packed>,
     /// The value behind the function; `()` if it has none.
     inner: Rc<dyn Any>,
@@ -61,35 +56,13 @@ struct Named {
 
 type Packed = dyn Fn(&mut WorkerContext, &Args<'_>) -> Result<Object, BoxError>;
 
-/// How a worker executes the calls of a function.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// It calls the function.
-    Plain,
-    /// It calls another function with a [`part`] of the arguments, or none.
-    Selected,
-    /// It calls another function, whose results it [sends](streamed) while the function runs.
-    Streaming,
-}
-
-impl Kind {
-    /// The kind of the function that is registered under `name`.
-    fn of(name: &str) -> Self {
-        match name {
-            CALL_SELECTED => Self::Selected,
-            CALL_STREAMING => Self::Streaming,
-            _ => Self::Plain,
-        }
-    }
-}
-
 impl Function {
     /// A function from an untyped closure.
     pub fn new(
         name: impl Into<String>,
         call: impl Fn(&mut WorkerContext, &Args<'_>) -> Result<Object, BoxError> + 'static,
     ) -> Self {
-        Self::of(name.into(), Kind::Plain, Box::new(call), Rc::new(()))
+        Self::of(name.into(), Box::new(call), Rc::new(()))
     }
 
     /// A function that calls `call` with `inner`. [`Function::downcast`] returns `inner`, so that a crate which wraps
@@ -101,11 +74,11 @@ impl Function {
     ) -> Self {
         let callee = inner.clone();
         let call = Box::new(move |ctx: &mut WorkerContext, args: &Args<'_>| call(&callee, ctx, args));
-        Self::of(name.into(), Kind::Plain, call, inner)
+        Self::of(name.into(), call, inner)
     }
 
-    fn of(name: String, kind: Kind, call: Box<Packed>, inner: Rc<dyn Any>) -> Self {
-        Self(Rc::new(Named { name, kind, call, inner, tag: OnceCell::new(), calls: metrics::Calls::new() }))
+    fn of(name: String, call: Box<Packed>, inner: Rc<dyn Any>) -> Self {
+        Self(Rc::new(Named { name, call, inner, tag: OnceCell::new(), calls: metrics::Calls::new() }))
     }
 
     /// The value behind a function that [`Function::with_inner`] made, if it is a `T`.
@@ -116,11 +89,6 @@ impl Function {
     /// The name of the lookup.
     pub fn name(&self) -> &str {
         &self.0.name
-    }
-
-    /// How a worker executes its calls.
-    pub(crate) fn kind(&self) -> Kind {
-        self.0.kind
     }
 
     /// The name's number in the activity of the worker that owns this function.
@@ -276,7 +244,7 @@ pub fn find(name: &str) -> Result<Function> {
     let entry = inventory::iter::<FunctionEntry>.into_iter().find(|entry| entry.name == name);
     let similar = || similar(name, names()).map(str::to_owned);
     let entry = entry.ok_or_else(|| Error::UnknownFunction { name: name.into(), similar: similar() })?;
-    Ok(Function::of(entry.name.into(), Kind::of(entry.name), Box::new(entry.call), Rc::new(())))
+    Ok(Function::of(entry.name.into(), Box::new(entry.call), Rc::new(())))
 }
 
 /// Checks that each name is registered once.
@@ -317,7 +285,6 @@ pub fn compare(theirs: &[String]) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::value::Value;
 
     #[test]
     fn the_error_of_an_unknown_name_suggests_a_similar_name() {
@@ -325,17 +292,6 @@ mod tests {
         assert_eq!(error, "no worker function `disco.al_reduce` is registered; did you mean `disco.all_reduce`?");
         let error = find("something.else.entirely").unwrap_err().to_string();
         assert_eq!(error, "no worker function `something.else.entirely` is registered");
-    }
-
-    #[test]
-    fn only_the_registered_functions_of_the_reserved_names_call_another_function() {
-        for (name, kind) in
-            [(CALL_SELECTED, Kind::Selected), (CALL_STREAMING, Kind::Streaming), ("disco.barrier", Kind::Plain)]
-        {
-            assert_eq!(find(name).unwrap().kind(), kind, "{name}");
-            let of_library = Function::new(name, |_, _| Ok(Object::Value(Value::None)));
-            assert_eq!(of_library.kind(), Kind::Plain, "{name}");
-        }
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::future::Future;
 
 use super::{Arguments, DRef, IntoArg, IntoArgs, Session};
 use crate::error::{Error, Result};
-use crate::function::{Arg, CALL_SELECTED, FromArg};
+use crate::function::{Arg, FromArg};
 use crate::id::WorkerId;
 use crate::stream::Selected;
 use crate::value::Value;
@@ -61,18 +61,18 @@ pub trait SessionExt: Session {
     /// # Errors
     /// As [`SessionExt::call`]; [`Error::NoSuchWorker`]; a worker is named twice. A resize between this call and its
     /// execution makes it fail on all workers.
-    fn call_on(
-        &self,
+    fn call_on<'a>(
+        &'a self,
         workers: impl IntoIterator<Item: Into<WorkerId>>,
-        function: &DRef,
+        function: &'a DRef,
         args: impl IntoArgs,
     ) -> impl Future<Output = Result<DRef>> + Send {
         let world = self.world();
         let mut selected = Selected::none(world);
         let workers: Vec<_> = workers.into_iter().map(Into::into).collect();
         let added = selected.add_all(&workers, world, args.into_args());
-        let args = added.map(|()| selected.into_args(function));
-        async move { self.call_named(CALL_SELECTED, args?).await }
+        let args = added.map(|()| selected.into_args());
+        async move { self.call(function, args?).await }
     }
 
     /// [`SessionExt::call`] with the arguments that `make` returns for each worker. All arguments go to all workers in one
@@ -88,15 +88,14 @@ pub trait SessionExt: Session {
     ///
     /// # Errors
     /// As [`SessionExt::call_on`].
-    fn call_each<A: IntoArgs>(
-        &self,
-        function: &DRef,
+    fn call_each<'a, A: IntoArgs>(
+        &'a self,
+        function: &'a DRef,
         mut make: impl FnMut(WorkerId) -> A,
     ) -> impl Future<Output = Result<DRef>> + Send {
         let mut selected = Selected::none(self.world());
         self.world().workers().for_each(|worker| selected.add(worker, make(worker).into_args()));
-        let args = selected.into_args(function);
-        async move { self.call_named(CALL_SELECTED, args).await }
+        self.call(function, selected.into_args())
     }
 
     /// [`Session::sync_worker`] of worker 0.

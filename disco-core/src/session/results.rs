@@ -13,10 +13,10 @@ use event_listener::EventListener;
 use futures_channel::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use futures_lite::{Stream, StreamExt};
 
-use super::{Arguments, DRef, IntoArgs, LaneSession, Session, SessionExt as _};
+use super::{DRef, IntoArgs, LaneSession, Session, SessionExt as _};
+use crate::calling::{Calling, ResultStream};
 use crate::emitted::{Sent, WINDOW, result_key, taken_key};
 use crate::error::{Error, Failure, Result};
-use crate::function::CALL_STREAMING;
 use crate::id::WorkerId;
 use crate::store::{SharedStore, StoreCall};
 use crate::stream::reply_table::ReplyTable;
@@ -107,17 +107,16 @@ impl LaneSession {
     /// TVM's Disco). A recovery or resize between this call and its execution makes the call fail.
     pub async fn call_streaming(&self, function: &DRef, args: impl IntoArgs + Send) -> Result<Results<'_>> {
         static STREAMS: AtomicU64 = AtomicU64::new(0);
-        let stream = STREAMS.fetch_add(1, Ordering::Relaxed);
+        let number = STREAMS.fetch_add(1, Ordering::Relaxed);
         let store = self.stream.lanes().iter().find_map(|lane| lane.store());
         let store = store.ok_or_else(|| Error::state("call_streaming: the lanes of this session have no store"))?;
         let (epoch, world) = (self.stream.reply_table.epoch(), self.world());
-        let mut all = Arguments::with_capacity(4);
-        all.push(function);
-        all.push(Value::Shape([stream.cast_signed(), epoch.cast_signed(), world.size() as i64].into()));
-        all.append(args.into_args());
-        let call = self.call_named(CALL_STREAMING, all).await?;
+        let stream = Some(ResultStream { number, epoch, workers: world.size() as u32 });
+        let mut args = args.into_args();
+        args.calling = Some(Calling { parts: None, stream }.into());
+        let call = self.call(function, args).await?;
         let (sender, arrived) = mpsc::unbounded();
-        let source = Arc::new(Source { store, epoch, stream, sender });
+        let source = Arc::new(Source { store, epoch, stream: number, sender });
         world.workers().for_each(|worker| source.watch(worker, 0));
         let (taken, running) = (BTreeMap::new(), world.workers().collect());
         Ok(Results {

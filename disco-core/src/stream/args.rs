@@ -6,6 +6,7 @@ use smallvec::SmallVec;
 
 use super::DRef;
 use super::dref::FreedIds;
+use crate::calling::Calling;
 use crate::error::{Error, Result};
 use crate::value::Value;
 
@@ -17,6 +18,8 @@ pub struct Arguments {
     pub(super) handles: SmallVec<[DRef; 4]>,
     /// Why the call must fail: the first value that can't be an argument.
     refused: Option<Error>,
+    /// Set unless all workers get all arguments, and return one result each.
+    pub(crate) calling: Option<Box<Calling>>,
 }
 
 impl Arguments {

@@ -203,8 +203,14 @@ impl CommandStream {
     fn call(&self, order: &mut Order, values: Values, function: &DRef, args: &mut Arguments) -> Result<DRef> {
         self.freed_ids.check(function)?;
         args.check(&self.freed_ids)?;
-        let args_of_call = std::mem::take(&mut args.values);
-        let call = |register| Command::CallPacked { register, function: function.register(), args: args_of_call };
+        let (args_of_call, calling) = (std::mem::take(&mut args.values), args.calling.take());
+        let call = |register| {
+            let (function, args) = (function.register(), args_of_call);
+            match calling {
+                None => Command::CallPacked { register, function, args },
+                Some(calling) => Command::CallWith { register, function, args, calling },
+            }
+        };
         let handle = self.define(order, values, call);
         // Only after the call is submitted: a dropped handle may be freed ahead of the next command.
         args.handles.clear();

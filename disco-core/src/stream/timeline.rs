@@ -10,7 +10,6 @@ use super::collecting::Collection;
 use super::functions::Functions;
 use crate::activity::{Activity, RecorderConfig, Recording, Sampler, Waiting};
 use crate::channel::{Channel, FrameSize, Signal};
-use crate::command::Command;
 use crate::error::Result;
 use crate::id::WorkerId;
 use crate::members::Members;
@@ -68,10 +67,7 @@ impl Recorder {
         frame: &Frame,
     ) {
         let (number, command) = (frame.seq(), frame.command());
-        let function = match command {
-            Command::CallPacked { function, .. } => functions.name_of(*function),
-            _ => None,
-        };
+        let function = command.function().and_then(|function| functions.name_of(function));
         self.0.activity.submit(number, command, function.unwrap_or(command.name()));
         let mut sampler = sync::lock(&self.0.sampler);
         if sampler.is_due() {

@@ -1,10 +1,12 @@
 //! Encoding of commands and frames.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::beside::Beside;
 use super::transfer::Received;
 use super::{Frame, Freed, MappedSnapshot, PACKET_LIMIT, Packet, WireError, Writer, action, debug, value};
+use crate::calling::{Calling, ResultStream};
 use crate::command::{Command, Local};
 use crate::error::Result;
 use crate::id::RegisterId;
@@ -67,6 +69,22 @@ pub(super) fn encode_command(command: &Command, to: &mut Writer) -> Result<(), W
             [action::CALL_PACKED, register.wire(), function.wire()].iter().for_each(|int| value::write_int(*int, to));
             args.iter().try_for_each(|arg| arg.write(to))
         }),
+        Command::CallWith { register, function, args, calling } => {
+            let Calling { parts, stream } = &**calling;
+            let stream = match stream {
+                None => Value::None,
+                Some(ResultStream { number, epoch, workers }) => {
+                    Value::Shape([number.cast_signed(), epoch.cast_signed(), i64::from(*workers)].into())
+                }
+            };
+            let ends = |part: &Option<Range<u32>>| match part {
+                None => Value::None,
+                Some(part) => Value::Shape([i64::from(part.start), i64::from(part.end)].into()),
+            };
+            let parts = parts.as_ref().map_or(Value::None, |parts| Value::Array(parts.iter().map(ends).collect()));
+            let head = [int(action::CALL_WITH), id(register), id(function), stream, parts];
+            write(to, &head, args)
+        }
         Command::SyncWorker { worker } => write(to, &[int(action::SYNC_WORKER), int(worker.wire())], &[]),
         Command::CopyFromWorker0 { register, .. } => write(to, &[int(action::COPY_FROM_WORKER_0), id(register)], &[]),
         Command::CopyToWorker0 { register, .. } => write(to, &[int(action::COPY_TO_WORKER_0), id(register)], &[]),
@@ -181,6 +199,11 @@ fn decode_command(action: i64, mut packet: Packet<'_>) -> Result<Command, WireEr
             let (register, function) = (register(&mut packet)?, self::register(&mut packet)?);
             return Ok(Command::CallPacked { register, function, args: packet.rest()? });
         }
+        action::CALL_WITH => {
+            let (register, function) = (register(&mut packet)?, self::register(&mut packet)?);
+            let calling = calling(&packet.value()?, &packet.value()?).ok_or(WireError::Expected("a call"))?;
+            return Ok(Command::CallWith { register, function, args: packet.rest()?, calling: calling.into() });
+        }
         action::SYNC_WORKER => Command::SyncWorker { worker: packet.id()? },
         action::COPY_FROM_WORKER_0 => Command::CopyFromWorker0 { register: register(&mut packet)?, host: Local(None) },
         action::COPY_TO_WORKER_0 => Command::CopyToWorker0 { register: register(&mut packet)?, host: Local(None) },
@@ -196,6 +219,34 @@ fn decode_command(action: i64, mut packet: Packet<'_>) -> Result<Command, WireEr
     };
     packet.end()?;
     Ok(command)
+}
+
+fn calling(stream: &Value, parts: &Value) -> Option<Calling> {
+    let stream = match stream {
+        Value::None => None,
+        Value::Shape(stream) => match stream[..] {
+            [number, epoch, workers] => {
+                let (number, epoch) = (number.cast_unsigned(), epoch.cast_unsigned());
+                Some(ResultStream { number, epoch, workers: workers.try_into().ok()? })
+            }
+            _ => return None,
+        },
+        _ => return None,
+    };
+    let part = |part: &Value| match part {
+        Value::None => Some(None),
+        Value::Shape(ends) => match ends[..] {
+            [start, end] => Some(Some(start.try_into().ok()?..end.try_into().ok()?)),
+            _ => None,
+        },
+        _ => None,
+    };
+    let parts = match parts {
+        Value::None => None,
+        Value::Array(parts) => Some(parts.iter().map(part).collect::<Option<_>>()?),
+        _ => return None,
+    };
+    Some(Calling { parts, stream })
 }
 
 fn members(packet: &mut Packet<'_>) -> Result<Members, WireError> {

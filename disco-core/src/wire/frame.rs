@@ -127,6 +127,7 @@ impl Frame {
         };
         let bytes = match command {
             Command::CallPacked { args, .. } => of_values(args),
+            Command::CallWith { .. } => None,
             Command::DebugSet { value, .. } => of_values(std::slice::from_ref(value)),
             Command::GetGlobalFunc { name, .. } => Some(name.len()),
             Command::CopyFromWorker0 { .. } | Command::CopyToWorker0 { .. } => None,

@@ -76,7 +76,7 @@ pub use crate::shared_memory::MappedSnapshot;
 pub use crate::store::StoreCall;
 
 /// The version of the protocol of connections: packets, messages and the ring.
-pub const VERSION: i64 = 13;
+pub const VERSION: i64 = 14;
 
 /// First arguments of packets. The first nine are TVM's.
 mod action {
@@ -98,6 +98,7 @@ mod action {
     pub(super) const NOTICE_CANCELLED: i64 = 108;
     pub(super) const GET_ALL: i64 = 94;
     pub(super) const RESIZE: i64 = 105;
+    pub(super) const CALL_WITH: i64 = 109;
     // Of connections.
     pub(super) const HELLO: i64 = 69;
     pub(super) const WELCOME: i64 = 70;

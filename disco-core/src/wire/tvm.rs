@@ -53,6 +53,9 @@ pub fn check(command: &Command) -> Result<()> {
             None => Ok(()),
             Some(what) => refused(what),
         },
+        Command::CallWith { .. } => {
+            refused("calls of some workers, with arguments for each, or with results on the way")
+        }
         Command::DebugSet { value: Value::Object(_), .. } => refused("a registered object"),
         Command::DebugSet { .. } => Ok(()),
         _ => refused("this command"),

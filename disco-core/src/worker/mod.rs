@@ -5,13 +5,14 @@ mod failure;
 use std::sync::Arc;
 
 use crate::activity::{Current, RECOVERY, Sampler};
+use crate::calling::Calling;
 use crate::channel::{Endpoint, Notice, Reply};
 use crate::command::{Command, Local};
 pub use crate::config::WorkerConfig;
 pub use crate::context::WorkerContext;
 use crate::error::{Error, ErrorKind, Failure, Result};
 pub use crate::function::Registers;
-use crate::function::{self, Args, BoxError, Kind, Object};
+use crate::function::{self, Args, BoxError, Object};
 use crate::id::{RegisterId, WorkerId};
 use crate::link::Link;
 use crate::metrics;
@@ -122,10 +123,10 @@ impl Worker {
                 self.set(seq, operation, *register, find);
             }
             Command::CallPacked { register, function, args } => {
-                for arg in args {
-                    arg.visit_tensors(&mut |tensor| tensor.storage().note_argument());
-                }
                 self.call(seq, *register, *function, args);
+            }
+            Command::CallWith { register, function, args, calling } => {
+                self.call_with(seq, *register, *function, args, calling);
             }
             Command::SyncWorker { worker } if *worker == self.place => {
                 return Step::answer(self.sync(seq, operation));
@@ -184,11 +185,11 @@ impl Worker {
                 return self.set(seq, "call", register, |_| Err(error.into()));
             }
         };
-        if function.kind() != Kind::Plain {
-            return self.call_another(seq, register, function.kind(), args);
-        }
         if let Some(cause) = self.link.cancelled(seq) {
             return self.set(seq, function.name(), register, |_| Err(Error::Cancelled { cause }.into()));
+        }
+        for arg in args {
+            arg.visit_tensors(&mut |tensor| tensor.storage().note_argument());
         }
         let activity = self.link.activity();
         activity.enter(function.tag(activity));
@@ -199,30 +200,24 @@ impl Worker {
         self.link.activity().leave();
     }
 
-    /// A call of one of the functions that say which function to call. Not a part of [`Self::call`], which would not be
-    /// inlined if it called itself.
+    /// A call of some workers, with arguments of their own, or with results that come while it runs.
     #[inline(never)]
-    fn call_another(&mut self, seq: u64, register: RegisterId, kind: Kind, args: &[Value]) {
+    fn call_with(&mut self, seq: u64, register: RegisterId, function: RegisterId, args: &[Value], calling: &Calling) {
         let world = self.context.world();
-        let called = if kind == Kind::Selected {
-            function::part(args, self.worker, world).map(|part| match part {
-                Some((function, args)) => self.call(seq, register, function, args),
-                None => self.set(seq, "call", register, |_| Ok(Object::Value(Value::None))),
-            })
-        } else {
-            function::streamed(args, self.epoch, world.size()).map(|(function, stream, args)| {
-                self.context.begin_stream(stream);
-                self.call(seq, register, function, args);
-                let outcome = match self.registers.object(register) {
-                    Err(Error::Worker(failure)) => Err(failure),
-                    _ => Ok(Value::None),
-                };
-                self.context.end_stream(outcome);
-            })
+        let checked = calling.stream.map_or(Ok(()), |stream| stream.check(self.epoch, world));
+        let args = match checked.and_then(|()| calling.part(args, self.worker, world)) {
+            Ok(Some(args)) => args,
+            Ok(None) => return self.set(seq, "call", register, |_| Ok(Object::Value(Value::None))),
+            Err(error) => return self.set(seq, "call", register, |_| Err(error.into())),
         };
-        if let Err(error) = called {
-            self.set(seq, "call", register, |_| Err(error.into()));
-        }
+        let Some(stream) = calling.stream else { return self.call(seq, register, function, args) };
+        self.context.begin_stream(stream.number);
+        self.call(seq, register, function, args);
+        let outcome = match self.registers.object(register) {
+            Err(Error::Worker(failure)) => Err(failure),
+            _ => Ok(Value::None),
+        };
+        self.context.end_stream(outcome);
     }
 
     fn sync(&mut self, seq: u64, name: &'static str) -> Reply {

@@ -17,8 +17,8 @@ use disco_core::wire::{
 };
 use disco_core::worker::WorkerConfig;
 use disco_core::{
-    Command, DType, Device, DeviceKind, Error, Frame, Local, Members, Op, RegisterId, Shape, Tensor, Value, WireObject,
-    WorkerId, WorkerRange, World,
+    Calling, Command, DType, Device, DeviceKind, Error, Frame, Local, Members, Op, RegisterId, ResultStream, Shape,
+    Tensor, Value, WireObject, WorkerId, WorkerRange, World,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -113,6 +113,9 @@ fn command() -> impl Strategy<Value = Command> {
             function,
             args
         }),
+        (register(), register(), vec(value(), 0..8), calling()).prop_map(|(register, function, args, calling)| {
+            Command::CallWith { register, function, args, calling: calling.into() }
+        }),
         worker().prop_map(|worker| Command::SyncWorker { worker }),
         register().prop_map(|register| Command::CopyFromWorker0 { register, host: Local(None) }),
         register().prop_map(|register| Command::CopyToWorker0 { register, host: Local(None) }),
@@ -127,6 +130,16 @@ fn command() -> impl Strategy<Value = Command> {
         (0..u64::MAX >> 1).prop_map(|epoch| Command::Recover { epoch }),
         (0..u64::MAX >> 1, members()).prop_map(|(epoch, members)| Command::Resize { epoch, members: members.into() }),
     ]
+}
+
+fn calling() -> impl Strategy<Value = Calling> {
+    use proptest::option::of;
+    let parts = of(vec(of((0..9u32, 0..9u32).prop_map(|(start, end)| start..end)), 0..5));
+    let stream = of((any::<u64>(), any::<u64>(), any::<u32>()));
+    (parts, stream).prop_map(|(parts, stream)| Calling {
+        parts: parts.map(Into::into),
+        stream: stream.map(|(number, epoch, workers)| ResultStream { number, epoch, workers }),
+    })
 }
 
 fn members() -> impl Strategy<Value = Members> {

@@ -108,9 +108,6 @@ pub(super) fn start(worker: WorkerId) -> Result<Outgoing> {
 /// They do not; the error names the operation.
 pub(super) fn check(command: &Command) -> Result<()> {
     match command {
-        Command::GetGlobalFunc { name, .. } if name.starts_with("disco.call_") => Err(disco_core::Error::invalid(
-            "call: TVM's workers understand only calls of all workers with the same arguments, without results on the way",
-        )),
         Command::GetGlobalFunc { name, .. } if name.starts_with("disco.") => Err(disco_core::Error::invalid(format!(
             "function lookup: TVM's workers do not understand `{name}`, which belongs to Disco's data plane; use the \
              functions that TVM's processes have"

@@ -1,0 +1,63 @@
+//! How the workers execute a call: all with the same arguments, or some, or each with its own; and whether results come
+//! while it runs.
+
+use std::ops::Range;
+
+use crate::error::{Error, Result};
+use crate::id::WorkerId;
+use crate::value::Value;
+use crate::world::World;
+
+/// What a [`Command::CallWith`](crate::Command::CallWith) adds to a call of all workers with the same arguments.
+#[allow(clippy::exhaustive_structs, reason = "a part of a command")]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Calling {
+    /// For each worker, the range of its own arguments among all; `None` if it is not called. Without this list, all
+    /// workers are called with all arguments.
+    pub parts: Option<Box<[Option<Range<u32>>]>>,
+    /// The workers send results while the call runs.
+    pub stream: Option<ResultStream>,
+}
+
+/// The results that workers send while a call runs.
+#[allow(clippy::exhaustive_structs, reason = "a part of a command")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ResultStream {
+    /// The number of the stream, unique in the controller's process.
+    pub number: u64,
+    /// The epoch of the session at the call.
+    pub epoch: u64,
+    /// Number of workers at the call.
+    pub workers: u32,
+}
+
+impl Calling {
+    /// The arguments of one worker; `None` if it is not called.
+    ///
+    /// # Errors
+    /// The world has changed since the call.
+    pub(crate) fn part<'a>(&self, args: &'a [Value], worker: WorkerId, world: World) -> Result<Option<&'a [Value]>> {
+        let Some(parts) = &self.parts else { return Ok(Some(args)) };
+        if parts.len() != world.size() {
+            let text = format!("the call is for {} workers, and there are {} now", parts.len(), world.size());
+            return Err(Error::invalid(text));
+        }
+        let Some(Some(part)) = parts.get(worker.index()) else { return Ok(None) };
+        let part = args.get(part.start as usize..part.end as usize);
+        part.map(Some).ok_or_else(|| Error::invalid("an argument is missing"))
+    }
+}
+
+impl ResultStream {
+    /// Checks that the controller expects results of this epoch and of so many workers.
+    ///
+    /// # Errors
+    /// It does not.
+    pub(crate) fn check(self, epoch: u64, world: World) -> Result<()> {
+        if (self.epoch, self.workers as usize) == (epoch, world.size()) {
+            Ok(())
+        } else {
+            Err(Error::invalid("the session has recovered or was resized after the call"))
+        }
+    }
+}
