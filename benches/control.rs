@@ -9,6 +9,7 @@ mod ffi;
 mod issue;
 mod records;
 mod replacement;
+mod results;
 mod round_trip;
 mod values;
 mod wire;
@@ -23,6 +24,7 @@ fn main() -> ExitCode {
         ("round_trip", round_trip::main),
         ("cancel", cancel::main),
         ("records", records::main),
+        ("results", results::main),
         ("replacement", replacement::main),
         ("apart", apart::main),
         ("values", values::main),
