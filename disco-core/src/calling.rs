@@ -14,22 +14,13 @@ use crate::world::World;
 pub struct Calling {
     /// For each worker, the range of its own arguments among all; `None` if it is not called. Without this list, all
     /// workers are called with all arguments.
-    pub parts: Option<Box<[Option<Range<u32>>]>>,
-    /// The workers send results while the call runs.
-    pub stream: Option<ResultStream>,
+    pub parts: Option<Parts>,
+    /// Whether the workers send results while the call runs.
+    pub streams: bool,
 }
 
-/// The results that workers send while a call runs.
-#[allow(clippy::exhaustive_structs, reason = "a part of a command")]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ResultStream {
-    /// The number of the stream, unique in the controller's process.
-    pub number: u64,
-    /// The epoch of the session at the call.
-    pub epoch: u64,
-    /// Number of workers at the call.
-    pub workers: u32,
-}
+/// For each worker, the range of its own arguments; `None` if it is not called.
+pub type Parts = Box<[Option<Range<u32>>]>;
 
 impl Calling {
     /// The arguments of one worker; `None` if it is not called.
@@ -45,19 +36,5 @@ impl Calling {
         let Some(Some(part)) = parts.get(worker.index()) else { return Ok(None) };
         let part = args.get(part.start as usize..part.end as usize);
         part.map(Some).ok_or_else(|| Error::invalid("an argument is missing"))
-    }
-}
-
-impl ResultStream {
-    /// Checks that the controller expects results of this epoch and of so many workers.
-    ///
-    /// # Errors
-    /// It does not.
-    pub(crate) fn check(self, epoch: u64, world: World) -> Result<()> {
-        if (self.epoch, self.workers as usize) == (epoch, world.size()) {
-            Ok(())
-        } else {
-            Err(Error::invalid("the session has recovered or was resized after the call"))
-        }
     }
 }

@@ -68,7 +68,6 @@
 //! stream                                                     the path of a command
 //!    │             function ── context                       worker functions, and their view of the worker
 //!    ├──── channel ───┤  backend                             contracts of lanes and of data planes
-//!    │             emitted                                   results of running calls, in the store
 //!  wire              link   attendance                       encoding; a worker's store, descriptors and aborts; ranks that have arrived
 //! status  diagnosis  config                                  the state of a session, for operators; why a collective hangs;
 //!                                                            the configuration that all workers get at the start
@@ -114,7 +113,6 @@ mod device;
 pub mod device_api;
 mod diagnosis;
 mod dtype;
-mod emitted;
 pub mod env;
 pub mod error;
 mod error_kind;
@@ -161,7 +159,7 @@ mod world;
 pub use abort::{Abort, AbortCause};
 pub use attendance::Attendance;
 pub use backend::{Backend, ConnectParams, Probe, Rendezvous};
-pub use calling::{Calling, ResultStream};
+pub use calling::{Calling, Parts};
 pub use channel::{Channel, Endpoint, Inbox};
 pub use command::{Command, Local};
 pub use communicator::{Capabilities, Communicator, CommunicatorExt};

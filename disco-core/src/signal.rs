@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::error::{Failure, Result};
+use crate::id::WorkerId;
 use crate::value::Value;
 
 /// A worker's reply to a command: a value ([`Value::None`] for a sync), or the worker's first failure.
@@ -38,6 +39,15 @@ pub enum Signal {
         /// communicators are broken.
         breaks: Option<Arc<str>>,
     },
+    /// The controller has taken results of a call that streams, and the worker may [emit](crate::WorkerContext::emit) more.
+    Taken {
+        /// The place of the worker.
+        worker: WorkerId,
+        /// The number of the command that calls.
+        command: u64,
+        /// The number of results of this worker that were taken so far.
+        count: u64,
+    },
     /// Leave the loop after the current command; queued commands are dropped.
     Shutdown,
     /// The lane passes a copy of each worker's recording to its inbox, also of workers that hang.
@@ -67,6 +77,20 @@ pub enum Notice {
         /// The operations that the call has begun on this worker.
         ops: CallOps,
     },
+    /// A result that the worker has [emitted](crate::WorkerContext::emit) in a call that streams.
+    Result {
+        /// The number of the command that calls.
+        command: u64,
+        /// The value, encoded by [`encode_value`](crate::wire::encode_value).
+        value: Arc<[u8]>,
+    },
+    /// The worker has executed a call that streams, or left it out. The last notice of the call.
+    ResultsEnd {
+        /// The number of the command that calls.
+        command: u64,
+        /// The failure of the call.
+        outcome: Result<(), Arc<Failure>>,
+    },
 }
 
 /// The operations of communicators that a call has begun on one worker.
@@ -84,6 +108,11 @@ impl fmt::Display for Notice {
         match self {
             Notice::Failed { failure, .. } => write!(f, "failed: {failure}"),
             Notice::Cancelled { command, .. } => write!(f, "has answered the cancellation of command {command}"),
+            Notice::Result { command, value } => write!(f, "a result of command {command} with {} bytes", value.len()),
+            Notice::ResultsEnd { command, outcome } => {
+                write!(f, "the end of the results of command {command}")?;
+                outcome.as_ref().map_or_else(|failure| write!(f, ": {failure}"), |()| Ok(()))
+            }
         }
     }
 }

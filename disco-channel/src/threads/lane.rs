@@ -162,6 +162,10 @@ impl Channel for ThreadLane {
             Signal::Settle { command, breaks } => {
                 worker_set.links.iter().for_each(|link| link.settle(command, breaks.as_ref()));
             }
+            Signal::Taken { worker, command, count } => {
+                let link = self.workers.position(worker).and_then(|index| worker_set.links.get(index));
+                link.into_iter().for_each(|link| link.note_taken(command, count));
+            }
             Signal::Shutdown => worker_set.shut_down(),
             Signal::Collect { last } => worker_set.collect(self.workers, last),
             other => return Err(self.error(&format!("a thread lane does not know the signal {other:?}"))),

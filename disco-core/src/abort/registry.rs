@@ -60,6 +60,11 @@ impl AbortRegistry {
         self.state().cause().is_some()
     }
 
+    /// Why the epoch is aborted, if it is.
+    pub(crate) fn cause(&self) -> Option<AbortCause> {
+        self.state().cause().cloned()
+    }
+
     /// The epoch that this worker is in.
     pub fn epoch(&self) -> u64 {
         self.state().epoch()

@@ -1,24 +1,47 @@
 //! The worker's end of a streaming call.
 
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Instant;
+
 use super::WorkerContext;
-use crate::emitted::{Sent, WINDOW, result_key, taken_key};
-use crate::error::{Error, Result};
-use crate::signal::Reply;
+use crate::error::{Error, Failure, Result};
+use crate::signal::Notice;
 use crate::tensor::Tensor;
 use crate::value::Value;
+use crate::wire;
 
-/// The stream of the call that the worker runs.
-#[derive(Clone, Copy, Debug)]
+/// Results of one worker that the controller has not taken, at most. The next one waits.
+pub(crate) const WINDOW: u64 = 16;
+/// Their bytes, after which the next result waits, too.
+pub(crate) const WINDOW_BYTES: u64 = 1 << 20;
+
+/// The streaming call that the worker runs.
+#[derive(Clone, Debug)]
 pub(crate) struct Emitting {
-    stream: u64,
+    command: u64,
     /// Number of results so far.
     sent: u64,
+    /// The sizes of the last results in bytes: those that the controller may not have taken.
+    untaken: VecDeque<u64>,
+}
+
+impl Emitting {
+    /// Notes that the controller has taken `count` results.
+    fn note_taken(&mut self, count: u64) {
+        let untaken = self.sent.saturating_sub(count) as usize;
+        self.untaken.drain(..self.untaken.len().saturating_sub(untaken));
+    }
+
+    fn is_full(&self) -> bool {
+        self.untaken.len() as u64 >= WINDOW || self.untaken.iter().sum::<u64>() >= WINDOW_BYTES
+    }
 }
 
 impl WorkerContext {
     /// Sends a result of the [streaming call](crate::session::LaneSession::call_streaming) that the worker runs. Results
-    /// of one worker arrive in order; a tensor arrives as a copy. Once the controller has left 16 results of this worker
-    /// untaken, the next one waits for it, for at most [`WorkerContext::deadline`].
+    /// of one worker arrive in order; a tensor arrives as a copy. Once the controller has left 16 results of this worker, or
+    /// 1 MiB of them, untaken, the next one waits for it, for at most [`WorkerContext::deadline`].
     ///
     /// In any other call, which has no stream, the value is dropped, so that one function serves all kinds of calls.
     ///
@@ -40,51 +63,55 @@ impl WorkerContext {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Cancelled`] once the controller has dropped the stream or cancelled the call. In a streaming call also
-    /// [`Error::Invalid`] if the value can't leave the process; [`Error::Deadline`]; errors of the store.
+    /// [`Error::Cancelled`] once the controller has dropped the stream, cancelled the call or begun its shutdown;
+    /// [`Error::Aborted`]. In a streaming call also [`Error::Invalid`] if the value can't leave the process;
+    /// [`Error::Deadline`].
     pub fn emit(&mut self, value: impl Into<Value>) -> Result<()> {
-        let Some(Emitting { stream, sent: number }) = self.emitting else { return self.check_cancelled() };
-        let value = value.into().map_tensors(&mut |tensor| self.on_host(tensor))?;
-        let worker = self.worker();
-        if let Some(first) = number.checked_sub(WINDOW) {
-            let taken = taken_key(stream, worker, first);
-            self.link.await_key(&*self.link.store(), &taken, self.deadline(), || Ok(())).map_err(
-                |error| match error {
-                    Error::Deadline { after, .. } => Error::Deadline {
-                        operation: format!("emit of result {number}"),
-                        after,
-                        state: format!("the controller has not taken result {first}"),
-                    },
-                    other => other,
-                },
-            )?;
-        }
         self.check_cancelled()?;
-        self.link.store().set(&result_key(stream, worker, number), &Sent::Value(value).encode(worker)?)?;
-        if let Some(emitting) = &mut self.emitting {
-            emitting.sent += 1;
+        let Some(mut emitting) = self.emitting.take() else { return Ok(()) };
+        let emitted = self.emit_in(&mut emitting, value.into());
+        self.emitting = Some(emitting);
+        emitted
+    }
+
+    fn emit_in(&mut self, emitting: &mut Emitting, value: Value) -> Result<()> {
+        let value = wire::encode_value(&value.map_tensors(&mut |tensor| self.on_host(tensor))?)?;
+        let (start, command) = (Instant::now(), emitting.command);
+        emitting.note_taken(self.link.taken(command));
+        while emitting.is_full() {
+            let oldest = emitting.sent - emitting.untaken.len() as u64;
+            let left = self.deadline().saturating_sub(start.elapsed());
+            self.link.await_taken(command, oldest, left).map_err(|error| match error {
+                Error::Deadline { state, .. } => {
+                    let operation = format!("emit of result {}", emitting.sent);
+                    Error::Deadline { operation, after: self.deadline(), state }
+                }
+                other => other,
+            })?;
+            emitting.note_taken(self.link.taken(command));
         }
+        emitting.sent += 1;
+        emitting.untaken.push_back(value.len() as u64);
+        self.link.notify(Notice::Result { command, value: value.into() });
         Ok(())
     }
 
     fn check_cancelled(&self) -> Result<()> {
-        self.link.cancelled_now().map_or(Ok(()), |cause| Err(Error::Cancelled { cause }))
+        if let Some(cause) = self.link.cancelled_now() {
+            return Err(Error::Cancelled { cause });
+        }
+        self.link.check_aborted()
     }
 
     /// Begins a streaming call.
-    pub(crate) fn begin_stream(&mut self, stream: u64) {
-        self.emitting = Some(Emitting { stream, sent: 0 });
+    pub(crate) fn begin_stream(&mut self, command: u64) {
+        self.emitting = Some(Emitting { command, sent: 0, untaken: VecDeque::new() });
     }
 
     /// Ends the streaming call, and tells the controller.
-    pub(crate) fn end_stream(&mut self, outcome: Reply) {
-        let (worker, Some(Emitting { stream, sent })) = (self.worker(), self.emitting.take()) else { return };
-        let end = Sent::End(outcome.map(|_| Value::None)).encode(worker);
-        let end = end.and_then(|end| self.link.store().set(&result_key(stream, worker, sent), &end));
-        if let Err(error) = end {
-            // The session has failed, and the controller knows that.
-            tracing::debug!(%error, "the end of a stream was not sent");
-        }
+    pub(crate) fn end_stream(&mut self, command: u64, outcome: Result<(), Arc<Failure>>) {
+        self.emitting = None;
+        self.link.notify(Notice::ResultsEnd { command, outcome });
     }
 
     /// A tensor of the host with the elements of `tensor`.

@@ -4,4 +4,5 @@ mod emitting;
 mod watched;
 mod worker;
 
+pub(crate) use emitting::{WINDOW, WINDOW_BYTES};
 pub use worker::WorkerContext;

@@ -226,6 +226,7 @@ impl Link {
         let ops = if is_aborted { CallOps::Other } else { self.cancelled.begun.of(command) };
         drop(state);
         self.cancelled.changed.notify_all();
+        self.credit.wake();
         self.notify(Notice::Cancelled { command, has_left, ops });
     }
 

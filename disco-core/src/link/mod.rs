@@ -7,6 +7,7 @@
 //! Descriptors    file descriptors for peers on this machine                   descriptors
 //! AbortRegistry  the listeners of aborts, and the worker's epoch              crate::abort
 //! cancel         the calls that the controller has cancelled, and the communicators after them
+//! credit         how many results of a call the controller has taken
 //! Activity       the state of the worker, for reports                         crate::activity
 //! Arena          allocator of host tensors that other processes map           crate::shared_memory
 //! ```
@@ -15,6 +16,7 @@
 //! store and the descriptors of workers that are threads of one process.
 
 mod cancel;
+mod credit;
 mod descriptors;
 mod proc_descriptors;
 mod shared;

@@ -5,10 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use super::cancel::Cancelled;
+use super::credit::Credit;
 use super::descriptors::Descriptors;
 use super::shared::Shared;
 use crate::abort::{Abort, AbortRegistry};
 use crate::activity::Activity;
+use crate::error::{Error, Result};
 use crate::shared_memory::Arena;
 use crate::signal::Notice;
 use crate::store::{SharedStore, Store, View};
@@ -20,6 +22,7 @@ pub struct Link {
     descriptors: Arc<dyn Descriptors>,
     pub(super) aborts: Arc<AbortRegistry>,
     pub(super) cancelled: Arc<Cancelled>,
+    pub(super) credit: Arc<Credit>,
     pub(super) activity: Arc<Activity>,
     arena: Option<Arc<Arena>>,
     /// Ordinal of the worker's device. A worker of a subset shares that of the worker it runs beside.
@@ -36,9 +39,9 @@ impl Link {
         activity: Activity,
         notify: impl Fn(Notice) + Send + Sync + 'static,
     ) -> Self {
-        let (aborts, cancelled, ordinal) = Default::default();
+        let (aborts, cancelled, credit, ordinal) = Default::default();
         let (activity, arena, is_in_subset, notify) = (Arc::new(activity), None, false, Arc::new(notify));
-        Self { store, descriptors, aborts, cancelled, activity, arena, ordinal, is_in_subset, notify }
+        Self { store, descriptors, aborts, cancelled, credit, activity, arena, ordinal, is_in_subset, notify }
     }
 
     /// The link of a worker that is a thread of the controller's process. `notify` gets its notices.
@@ -123,11 +126,17 @@ impl Link {
         self.aborts.abort(epoch, &cause.clone().into());
         self.store.abort(epoch, cause);
         self.end_waits_for_cancellations(false);
+        self.credit.wake();
     }
 
     /// Whether this worker's epoch is aborted.
     pub(crate) fn is_aborted(&self) -> bool {
         self.aborts.is_aborted()
+    }
+
+    /// Fails if this worker's epoch is aborted.
+    pub(crate) fn check_aborted(&self) -> Result<()> {
+        self.aborts.cause().map_or(Ok(()), |cause| Err(Error::Aborted { cause }))
     }
 
     /// Starts an epoch and clears aborts of earlier epochs.

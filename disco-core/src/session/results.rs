@@ -1,31 +1,28 @@
 //! The results that a call sends while it runs, on the controller.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::future::Future;
+use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use event_listener::EventListener;
-use futures_channel::mpsc::{self, UnboundedReceiver, UnboundedSender};
+use futures_channel::mpsc::{self, UnboundedReceiver};
 use futures_lite::{Stream, StreamExt};
 
 use super::{DRef, IntoArgs, LaneSession, Session, SessionExt as _};
-use crate::calling::{Calling, ResultStream};
-use crate::emitted::{Sent, WINDOW, result_key, taken_key};
 use crate::error::{Error, Failure, Result};
 use crate::id::WorkerId;
-use crate::store::{SharedStore, StoreCall};
-use crate::stream::reply_table::ReplyTable;
+use crate::members::Members;
+use crate::stream::reply_table::{ReplyTable, Sent};
 use crate::value::Value;
 
 /// The results of a running call, in the order of their arrival; those of one worker in the order in which it has sent
 /// them. [`LaneSession::call_streaming`] makes it. If the call fails or is cancelled, its error is the last result.
 ///
-/// Dropping it before the end cancels the call.
+/// Dropping it before the end cancels the call, and so does a shutdown of the session.
 ///
 /// [`Results::next`] takes one result after the other. As a [`Stream`] of the crate `futures-core`, the value also has the
 /// methods of `StreamExt` of `futures` or `futures-lite`:
@@ -49,11 +46,10 @@ use crate::value::Value;
 pub struct Results<'s> {
     session: &'s LaneSession,
     call: DRef,
-    source: Arc<Source>,
-    arrived: UnboundedReceiver<(WorkerId, Arrived)>,
-    /// For each worker the number of results that were taken.
-    taken: BTreeMap<WorkerId, u64>,
-    /// The workers that have not ended the call.
+    /// The workers at the call.
+    members: Members,
+    arrived: UnboundedReceiver<(WorkerId, Sent)>,
+    /// The places of the workers that have not ended the call.
     running: BTreeSet<WorkerId>,
     /// The first failure of a worker.
     failure: Option<Arc<Failure>>,
@@ -62,27 +58,12 @@ pub struct Results<'s> {
     changed: Option<EventListener>,
 }
 
-/// Something of a worker.
-enum Arrived {
-    Sent(Sent),
-    /// The store of the call's epoch takes no more results.
-    Closed,
-}
-
 enum End<'s> {
     Running,
     /// The session has failed: the reason is asked for.
     Failed(Pin<Box<dyn Future<Output = Result<()>> + Send + 's>>),
     /// The first error of the call, which is the last result.
     Ended(Option<Error>),
-}
-
-/// Where results come from: the store of the session.
-struct Source {
-    store: Arc<dyn SharedStore>,
-    epoch: u64,
-    stream: u64,
-    sender: UnboundedSender<(WorkerId, Arrived)>,
 }
 
 impl LaneSession {
@@ -103,33 +84,16 @@ impl LaneSession {
     /// ```
     ///
     /// # Errors
-    /// As [`SessionExt::call`](super::SessionExt::call); [`Error::State`] if the lanes of the session have no store (workers of
-    /// TVM's Disco). A recovery or resize between this call and its execution makes the call fail.
+    /// As [`SessionExt::call`](super::SessionExt::call). Workers of TVM's Disco refuse such calls.
     pub async fn call_streaming(&self, function: &DRef, args: impl IntoArgs + Send) -> Result<Results<'_>> {
-        static STREAMS: AtomicU64 = AtomicU64::new(0);
-        let number = STREAMS.fetch_add(1, Ordering::Relaxed);
-        let store = self.stream.lanes().iter().find_map(|lane| lane.store());
-        let store = store.ok_or_else(|| Error::state("call_streaming: the lanes of this session have no store"))?;
-        let (epoch, world) = (self.stream.reply_table.epoch(), self.world());
-        let stream = Some(ResultStream { number, epoch, workers: world.size() as u32 });
-        let mut args = args.into_args();
-        args.calling = Some(Calling { parts: None, stream }.into());
-        let call = self.call(function, args).await?;
         let (sender, arrived) = mpsc::unbounded();
-        let source = Arc::new(Source { store, epoch, stream: number, sender });
-        world.workers().for_each(|worker| source.watch(worker, 0));
-        let (taken, running) = (BTreeMap::new(), world.workers().collect());
-        Ok(Results {
-            session: self,
-            call,
-            source,
-            arrived,
-            taken,
-            running,
-            failure: None,
-            end: End::Running,
-            changed: None,
-        })
+        let mut args = args.into_args();
+        args.results = Some(sender);
+        let call = self.call(function, args).await?;
+        // Once the epoch of the call is over, no result comes any more.
+        let members = self.stream.reply_table.members_of_stream(call.command()).unwrap_or_default();
+        let (running, failure) = (members.places().collect(), None);
+        Ok(Results { session: self, call, members, arrived, running, failure, end: End::Running, changed: None })
     }
 }
 
@@ -147,23 +111,20 @@ impl Results<'_> {
         StreamExt::next(self).await
     }
 
-    /// Notes something of a worker. Returns the value if it is a result.
-    fn note(&mut self, worker: WorkerId, arrived: Arrived) -> Option<Value> {
-        match arrived {
-            Arrived::Sent(Sent::Value(value)) => {
-                let taken = self.taken.entry(worker).or_default();
-                self.source.tell(StoreCall::Set(self.source.taken(worker, *taken), [].into()));
-                *taken += 1;
-                return Some(value);
+    /// Notes something of the worker with this place. Returns a result with the number of its worker.
+    fn note(&mut self, place: WorkerId, sent: Sent) -> Option<(WorkerId, Value)> {
+        match sent {
+            Sent::Value(value, bytes) => {
+                self.session.stream.reply_table.note_taken(place, self.call.command(), bytes);
+                return Some((self.members.worker(place).unwrap_or(place), value));
             }
-            Arrived::Sent(Sent::End(outcome)) => {
-                self.running.remove(&worker);
+            Sent::End(outcome) => {
+                self.running.remove(&place);
                 self.failure = self.failure.take().or(outcome.err());
                 if self.running.is_empty() {
                     self.note_end();
                 }
             }
-            Arrived::Closed => self.note_end(),
         }
         None
     }
@@ -199,13 +160,14 @@ impl Stream for Results<'_> {
                     let has_failed = stream.check("call_streaming", ReplyTable::check).is_err();
                     // Results that have arrived come before a failure of the session.
                     match this.arrived.poll_next(context) {
-                        Poll::Ready(Some((worker, arrived))) => {
-                            if let Some(value) = this.note(worker, arrived) {
-                                return Poll::Ready(Some(Ok((worker, value))));
+                        Poll::Ready(Some((place, sent))) => {
+                            if let Some(result) = this.note(place, sent) {
+                                return Poll::Ready(Some(Ok(result)));
                             }
                         }
-                        _ if has_failed => this.note_end(),
-                        _ => {
+                        Poll::Ready(None) => this.note_end(),
+                        Poll::Pending if has_failed => this.note_end(),
+                        Poll::Pending => {
                             ready!(Pin::new(changed).poll(context));
                             this.changed = None;
                         }
@@ -216,47 +178,15 @@ impl Stream for Results<'_> {
     }
 }
 
-impl Source {
-    fn result(&self, worker: WorkerId, number: u64) -> Arc<str> {
-        result_key(self.stream, worker, number).into()
-    }
-
-    fn taken(&self, worker: WorkerId, number: u64) -> Arc<str> {
-        taken_key(self.stream, worker, number).into()
-    }
-
-    /// Passes on result `number` of a worker once it is there, without a thread, and then the later ones. Each leaves the
-    /// store at its arrival, also if nobody takes it any more.
-    fn watch(self: &Arc<Self>, worker: WorkerId, number: u64) {
-        let this = self.clone();
-        let arrive = move |result: Result<Value>| {
-            let sent = match result {
-                Ok(Value::Bytes(bytes)) => Sent::decode(&bytes).map_or(Arrived::Closed, Arrived::Sent),
-                _ => Arrived::Closed,
-            };
-            this.tell(StoreCall::Delete(this.result(worker, number)));
-            // The worker has read the marks before these.
-            let is_value = matches!(sent, Arrived::Sent(Sent::Value(_)));
-            let read =
-                number.saturating_sub(WINDOW)..if is_value { (number + 1).saturating_sub(WINDOW) } else { number };
-            read.for_each(|read| this.tell(StoreCall::Delete(this.taken(worker, read))));
-            // `Results` may be dropped.
-            _ = this.sender.unbounded_send((worker, sent));
-            if is_value {
-                this.watch(worker, number + 1);
-            }
-        };
-        self.store.call(self.epoch, StoreCall::Wait(self.result(worker, number), Duration::MAX), Box::new(arrive));
-    }
-
-    fn tell(&self, call: StoreCall) {
-        self.store.call(self.epoch, call, Box::new(|_| ()));
-    }
-}
-
 impl Drop for Results<'_> {
     /// Cancels the call if it runs.
     fn drop(&mut self) {
+        if self.session.owner.check().is_err() {
+            // In a fork's copy, a thread that does not exist may hold a lock, or be about to add a result.
+            mem::forget(mem::replace(&mut self.arrived, mpsc::unbounded().1));
+            return;
+        }
+        self.session.stream.reply_table.end_stream(self.call.command());
         if let End::Running = self.end
             && let Err(error) = self.session.cancel(&self.call, "the stream of its results is dropped")
         {
@@ -267,40 +197,6 @@ impl Drop for Results<'_> {
 
 impl fmt::Debug for Results<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Results").field("call", &self.call).field("taken", &self.taken).finish_non_exhaustive()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::store::{MemoryStore, Store as _, View};
-
-    #[test]
-    fn results_leave_the_store_whether_they_are_taken_or_not() {
-        for is_dropped in [false, true] {
-            let store: Arc<dyn SharedStore> = Arc::new(MemoryStore::default());
-            let (sender, mut arrived) = mpsc::unbounded();
-            let source = Arc::new(Source { store: store.clone(), epoch: 0, stream: 7, sender });
-            let (worker, view) = (WorkerId::new(1), View::new(store.clone(), 0));
-            source.watch(worker, 0);
-            if is_dropped {
-                arrived.close();
-            }
-            let send = |number: u64, sent: Sent| {
-                view.set(&result_key(7, worker, number), &sent.encode(worker).unwrap()).unwrap();
-            };
-            for number in 0..40 {
-                send(number, Sent::Value(Value::Int(number as i64)));
-                source.tell(StoreCall::Set(source.taken(worker, number), [].into()));
-            }
-            send(40, Sent::End(Ok(Value::None)));
-            assert!(format!("{store:?}").contains("values: {}"), "{store:?}");
-            let mut numbers = Vec::new();
-            while let Ok((_, Arrived::Sent(Sent::Value(Value::Int(number))))) = arrived.try_recv() {
-                numbers.push(number);
-            }
-            assert!(numbers.into_iter().eq(0..if is_dropped { 0 } else { 40 }));
-        }
+        f.debug_struct("Results").field("call", &self.call).field("running", &self.running).finish_non_exhaustive()
     }
 }

@@ -37,6 +37,8 @@ impl LaneSession {
             // Wakes commands that wait for a full lane, so that they fail.
             self.stream.reply_table.has_capacity.notify(usize::MAX);
         }
+        // A worker may wait until its results are taken.
+        self.stream.reply_table.cancel_streams(&"the session is shut down".into());
         // Their workers are in the processes of this session's workers.
         let subsets = self.shut_down_subsets().await;
         let lanes = self.tell_workers_to_leave();

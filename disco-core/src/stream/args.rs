@@ -6,7 +6,8 @@ use smallvec::SmallVec;
 
 use super::DRef;
 use super::dref::FreedIds;
-use crate::calling::Calling;
+use super::reply_table::ResultSender;
+use crate::calling::Parts;
 use crate::error::{Error, Result};
 use crate::value::Value;
 
@@ -18,8 +19,10 @@ pub struct Arguments {
     pub(super) handles: SmallVec<[DRef; 4]>,
     /// Why the call must fail: the first value that can't be an argument.
     refused: Option<Error>,
-    /// Set unless all workers get all arguments, and return one result each.
-    pub(crate) calling: Option<Box<Calling>>,
+    /// For each worker, the range of its own arguments; none if all workers get all arguments.
+    pub(super) parts: Option<Parts>,
+    /// Gets the results that workers send while the call runs.
+    pub(crate) results: Option<ResultSender>,
 }
 
 impl Arguments {

@@ -17,6 +17,7 @@ use super::sleepers::Sleepers;
 use super::ticker::Ticker;
 use super::timeline::Recorder;
 use super::{Arguments, DRef, Deadlines};
+use crate::calling::Calling;
 use crate::channel::{FrameSize, SMALL_FRAME};
 use crate::command::Command;
 use crate::error::{Error, LossCause, LostPeer, Result};
@@ -203,15 +204,22 @@ impl CommandStream {
     fn call(&self, order: &mut Order, values: Values, function: &DRef, args: &mut Arguments) -> Result<DRef> {
         self.freed_ids.check(function)?;
         args.check(&self.freed_ids)?;
-        let (args_of_call, calling) = (std::mem::take(&mut args.values), args.calling.take());
+        let (args_of_call, parts, results) = (std::mem::take(&mut args.values), args.parts.take(), args.results.take());
+        let (command, streams) = (order.next_seq(), results.is_some());
+        if let Some(results) = results {
+            self.reply_table.begin_stream(command, results);
+        }
         let call = |register| {
             let (function, args) = (function.register(), args_of_call);
-            match calling {
-                None => Command::CallPacked { register, function, args },
-                Some(calling) => Command::CallWith { register, function, args, calling },
+            if parts.is_none() && !streams {
+                return Command::CallPacked { register, function, args };
             }
+            Command::CallWith { register, function, args, calling: Calling { parts, streams }.into() }
         };
         let handle = self.define(order, values, call);
+        if streams && handle.is_err() {
+            self.reply_table.end_stream(command);
+        }
         // Only after the call is submitted: a dropped handle may be freed ahead of the next command.
         args.handles.clear();
         handle

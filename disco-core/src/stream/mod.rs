@@ -30,7 +30,7 @@
 //!   before any later wait ends.
 //! - If a command's values can't be encoded, in a session that needs bytes, the command is refused. Its number and
 //!   its freed ids are sent in an empty frame.
-//! - Abort, cancellation and shutdown never pass through the ring (`Channel::signal`).
+//! - Abort, cancellation, credit for results and shutdown never pass through the ring (`Channel::signal`).
 //! - A name of a worker function is registered once: otherwise `LaneSession::start` fails with both source locations.
 //!
 //! # Failure

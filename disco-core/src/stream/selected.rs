@@ -3,14 +3,14 @@
 use std::ops::Range;
 
 use super::Arguments;
-use crate::calling::Calling;
+use crate::calling::Parts;
 use crate::error::{Error, Result};
 use crate::id::WorkerId;
 use crate::world::World;
 
 /// The arguments of a call of some workers.
 pub(crate) struct Selected {
-    parts: Box<[Option<Range<u32>>]>,
+    parts: Parts,
     args: Arguments,
 }
 
@@ -53,7 +53,7 @@ impl Selected {
     /// The arguments of the call.
     pub(crate) fn into_args(self) -> Arguments {
         let mut args = self.args;
-        args.calling = Some(Calling { parts: Some(self.parts), stream: None }.into());
+        args.parts = Some(self.parts);
         args
     }
 }

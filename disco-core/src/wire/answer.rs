@@ -52,6 +52,27 @@ pub fn decode_reply(mut packet: Packet<'_>) -> Result<Reply, WireError> {
     Ok(reply)
 }
 
+/// Encodes a value, with all its tensors.
+///
+/// # Errors
+/// The value can't leave the process.
+pub fn encode_value(value: &Value) -> Result<Vec<u8>> {
+    let mut to = Writer::default();
+    write(&mut to, std::slice::from_ref(value), &[])?;
+    Ok(to.into_bytes())
+}
+
+/// Decodes the bytes of [`encode_value`].
+///
+/// # Errors
+/// The bytes are not a valid value.
+pub fn decode_value(bytes: &[u8]) -> Result<Value, WireError> {
+    let (mut packet, _) = Packet::split(bytes)?;
+    let value = packet.value()?;
+    packet.end()?;
+    Ok(value)
+}
+
 /// Encodes a notice.
 ///
 /// # Errors
@@ -70,6 +91,14 @@ pub fn encode_notice(notice: &Notice) -> Result<Vec<u8>> {
             };
             let head = [Value::Int(action::NOTICE_CANCELLED), Value::Int(*command as i64)];
             write(&mut to, &head, &[Value::Bool(*has_left), collectives])?;
+        }
+        Notice::Result { command, value } => {
+            let head = [Value::Int(action::NOTICE_RESULT), Value::Int(*command as i64)];
+            write(&mut to, &head, &[Value::Bytes(value.clone())])?;
+        }
+        Notice::ResultsEnd { command, outcome } => {
+            let head = [Value::Int(action::NOTICE_RESULTS_END), Value::Int(*command as i64)];
+            write(&mut to, &head, &outcome.as_ref().map_or_else(|failure| failure_args(failure), |()| Vec::new()))?;
         }
     }
     Ok(to.into_bytes())
@@ -95,6 +124,16 @@ pub fn decode_notice(mut packet: Packet<'_>) -> Result<Notice, WireError> {
             };
             packet.end()?;
             Ok(Notice::Cancelled { command, has_left, ops })
+        }
+        action::NOTICE_RESULT => {
+            let (command, value) = (packet.number()?, packet.bytes()?);
+            packet.end()?;
+            Ok(Notice::Result { command, value })
+        }
+        action::NOTICE_RESULTS_END => {
+            let command = packet.number()?;
+            let outcome = if packet.left() == 0 { Ok(()) } else { Err(Arc::new(decode_failure(packet)?)) };
+            Ok(Notice::ResultsEnd { command, outcome })
         }
         number => Err(WireError::Unknown { what: "notice", number }),
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::beside::Beside;
 use super::transfer::Received;
 use super::{Frame, Freed, MappedSnapshot, PACKET_LIMIT, Packet, WireError, Writer, action, debug, value};
-use crate::calling::{Calling, ResultStream};
+use crate::calling::{Calling, Parts};
 use crate::command::{Command, Local};
 use crate::error::Result;
 use crate::id::RegisterId;
@@ -70,19 +70,13 @@ pub(super) fn encode_command(command: &Command, to: &mut Writer) -> Result<(), W
             args.iter().try_for_each(|arg| arg.write(to))
         }),
         Command::CallWith { register, function, args, calling } => {
-            let Calling { parts, stream } = &**calling;
-            let stream = match stream {
-                None => Value::None,
-                Some(ResultStream { number, epoch, workers }) => {
-                    Value::Shape([number.cast_signed(), epoch.cast_signed(), i64::from(*workers)].into())
-                }
-            };
+            let Calling { parts, streams } = &**calling;
             let ends = |part: &Option<Range<u32>>| match part {
                 None => Value::None,
                 Some(part) => Value::Shape([i64::from(part.start), i64::from(part.end)].into()),
             };
             let parts = parts.as_ref().map_or(Value::None, |parts| Value::Array(parts.iter().map(ends).collect()));
-            let head = [int(action::CALL_WITH), id(register), id(function), stream, parts];
+            let head = [int(action::CALL_WITH), id(register), id(function), Value::Bool(*streams), parts];
             write(to, &head, args)
         }
         Command::SyncWorker { worker } => write(to, &[int(action::SYNC_WORKER), int(worker.wire())], &[]),
@@ -201,7 +195,8 @@ fn decode_command(action: i64, mut packet: Packet<'_>) -> Result<Command, WireEr
         }
         action::CALL_WITH => {
             let (register, function) = (register(&mut packet)?, self::register(&mut packet)?);
-            let calling = calling(&packet.value()?, &packet.value()?).ok_or(WireError::Expected("a call"))?;
+            let streams = packet.bool()?;
+            let calling = Calling { parts: parts(&packet.value()?)?, streams };
             return Ok(Command::CallWith { register, function, args: packet.rest()?, calling: calling.into() });
         }
         action::SYNC_WORKER => Command::SyncWorker { worker: packet.id()? },
@@ -221,18 +216,8 @@ fn decode_command(action: i64, mut packet: Packet<'_>) -> Result<Command, WireEr
     Ok(command)
 }
 
-fn calling(stream: &Value, parts: &Value) -> Option<Calling> {
-    let stream = match stream {
-        Value::None => None,
-        Value::Shape(stream) => match stream[..] {
-            [number, epoch, workers] => {
-                let (number, epoch) = (number.cast_unsigned(), epoch.cast_unsigned());
-                Some(ResultStream { number, epoch, workers: workers.try_into().ok()? })
-            }
-            _ => return None,
-        },
-        _ => return None,
-    };
+/// The parts of the arguments of a call, if there are any.
+fn parts(value: &Value) -> Result<Option<Parts>, WireError> {
     let part = |part: &Value| match part {
         Value::None => Some(None),
         Value::Shape(ends) => match ends[..] {
@@ -241,12 +226,12 @@ fn calling(stream: &Value, parts: &Value) -> Option<Calling> {
         },
         _ => None,
     };
-    let parts = match parts {
-        Value::None => None,
-        Value::Array(parts) => Some(parts.iter().map(part).collect::<Option<_>>()?),
-        _ => return None,
+    let parts = match value {
+        Value::None => return Ok(None),
+        Value::Array(parts) => parts.iter().map(part).collect::<Option<Parts>>(),
+        _ => None,
     };
-    Some(Calling { parts, stream })
+    parts.map(Some).ok_or(WireError::Expected("parts of the arguments of a call"))
 }
 
 fn members(packet: &mut Packet<'_>) -> Result<Members, WireError> {

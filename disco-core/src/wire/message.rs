@@ -132,6 +132,15 @@ pub enum Message {
         /// The cause with which communicators are broken.
         breaks: Option<Arc<str>>,
     },
+    /// [`Signal::Taken`](crate::channel::Signal::Taken).
+    Taken {
+        /// The place of the worker.
+        worker: WorkerId,
+        /// The number of the command that calls.
+        command: u64,
+        /// The number of results that were taken so far.
+        count: u64,
+    },
     /// [`Signal::Shutdown`](crate::channel::Signal::Shutdown).
     Shutdown,
     /// Returns credit: the receiver of frames has capacity again.
@@ -321,6 +330,9 @@ impl Message {
             Message::Settle { command, breaks } => {
                 (action::SETTLE, vec![int(*command), breaks.clone().map_or(Value::None, Value::Str)])
             }
+            Message::Taken { worker, command, count } => {
+                (action::TAKEN, vec![Value::Int(worker.wire()), int(*command), int(*count)])
+            }
             Message::Credit { frames, bytes } => (action::CREDIT, vec![int(*frames), int(*bytes)]),
             // Encoded like the command.
             Message::Shutdown => (action::SHUTDOWN, vec![int(0)]),
@@ -415,6 +427,9 @@ impl Message {
                     _ => return Err(WireError::Expected("a cause or none")),
                 };
                 Message::Settle { command, breaks }
+            }
+            action::TAKEN => {
+                Message::Taken { worker: packet.id()?, command: packet.number()?, count: packet.number()? }
             }
             action::CREDIT => Message::Credit { frames: packet.number()?, bytes: packet.number()? },
             action::SHUTDOWN => {

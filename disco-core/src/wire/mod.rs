@@ -59,7 +59,7 @@ mod transfer;
 pub mod tvm;
 mod value;
 
-pub use answer::{decode_notice, decode_reply, encode_notice, encode_reply};
+pub use answer::{decode_notice, decode_reply, decode_value, encode_notice, encode_reply, encode_value};
 pub(crate) use beside::snapshot_in;
 pub use command::{decode_frame, decode_frame_after, decode_frame_beside};
 pub use frame::Frame;
@@ -96,6 +96,8 @@ mod action {
     pub(super) const FAILED: i64 = 67;
     pub(super) const NOTICE_FAILED: i64 = 68;
     pub(super) const NOTICE_CANCELLED: i64 = 108;
+    pub(super) const NOTICE_RESULT: i64 = 110;
+    pub(super) const NOTICE_RESULTS_END: i64 = 111;
     pub(super) const GET_ALL: i64 = 94;
     pub(super) const RESIZE: i64 = 105;
     pub(super) const CALL_WITH: i64 = 109;
@@ -139,4 +141,5 @@ mod action {
     pub(super) const RECORDING: i64 = 104;
     pub(super) const CANCEL: i64 = 106;
     pub(super) const SETTLE: i64 = 107;
+    pub(super) const TAKEN: i64 = 112;
 }

@@ -204,20 +204,21 @@ impl Worker {
     #[inline(never)]
     fn call_with(&mut self, seq: u64, register: RegisterId, function: RegisterId, args: &[Value], calling: &Calling) {
         let world = self.context.world();
-        let checked = calling.stream.map_or(Ok(()), |stream| stream.check(self.epoch, world));
-        let args = match checked.and_then(|()| calling.part(args, self.worker, world)) {
-            Ok(Some(args)) => args,
-            Ok(None) => return self.set(seq, "call", register, |_| Ok(Object::Value(Value::None))),
-            Err(error) => return self.set(seq, "call", register, |_| Err(error.into())),
-        };
-        let Some(stream) = calling.stream else { return self.call(seq, register, function, args) };
-        self.context.begin_stream(stream.number);
-        self.call(seq, register, function, args);
-        let outcome = match self.registers.object(register) {
-            Err(Error::Worker(failure)) => Err(failure),
-            _ => Ok(Value::None),
-        };
-        self.context.end_stream(outcome);
+        if calling.streams {
+            self.context.begin_stream(seq);
+        }
+        match calling.part(args, self.worker, world) {
+            Ok(Some(args)) => self.call(seq, register, function, args),
+            Ok(None) => self.set(seq, "call", register, |_| Ok(Object::Value(Value::None))),
+            Err(error) => self.set(seq, "call", register, |_| Err(error.into())),
+        }
+        if calling.streams {
+            let outcome = match self.registers.object(register) {
+                Err(Error::Worker(failure)) => Err(failure),
+                _ => Ok(()),
+            };
+            self.context.end_stream(seq, outcome);
+        }
     }
 
     fn sync(&mut self, seq: u64, name: &'static str) -> Reply {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use disco_core::activity::Activity;
-use disco_core::channel::{Notice, Reply};
+use disco_core::channel::{CallOps, Notice, Reply};
 use disco_core::error::{ErrorKind, Failure, LossCause, ProcessEnd, UserError};
 use disco_core::wire::{
     self, Assignment, Hello, Join, MappedSnapshot, Message, Packet, Reader, RingPlace, StoreCall, Times, Welcome,
@@ -17,8 +17,8 @@ use disco_core::wire::{
 };
 use disco_core::worker::WorkerConfig;
 use disco_core::{
-    Calling, Command, DType, Device, DeviceKind, Error, Frame, Local, Members, Op, RegisterId, ResultStream, Shape,
-    Tensor, Value, WireObject, WorkerId, WorkerRange, World,
+    Calling, Command, DType, Device, DeviceKind, Error, Frame, Local, Members, Op, RegisterId, Shape, Tensor, Value,
+    WireObject, WorkerId, WorkerRange, World,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -135,11 +135,7 @@ fn command() -> impl Strategy<Value = Command> {
 fn calling() -> impl Strategy<Value = Calling> {
     use proptest::option::of;
     let parts = of(vec(of((0..9u32, 0..9u32).prop_map(|(start, end)| start..end)), 0..5));
-    let stream = of((any::<u64>(), any::<u64>(), any::<u32>()));
-    (parts, stream).prop_map(|(parts, stream)| Calling {
-        parts: parts.map(Into::into),
-        stream: stream.map(|(number, epoch, workers)| ResultStream { number, epoch, workers }),
-    })
+    (parts, any::<bool>()).prop_map(|(parts, streams)| Calling { parts: parts.map(Into::into), streams })
 }
 
 fn members() -> impl Strategy<Value = Members> {
@@ -326,15 +322,24 @@ proptest! {
     #[test]
     fn decoding_an_encoded_reply_or_notice_returns_it(value in value(), failure in failure(), epoch in 0..u64::MAX >> 1) {
         let get = debug_get();
+        let result = wire::encode_value(&value).unwrap();
+        prop_assert_eq!(&wire::decode_value(&result).unwrap(), &value);
         for reply in [Reply::Ok(value), Reply::Err(Arc::new(failure.clone()))] {
             let bytes = wire::encode_reply(&get, WorkerId::new(1), &reply).unwrap();
             prop_assert_eq!(wire::decode_reply(packet(&bytes)).unwrap(), reply);
         }
-        let failure = Arc::new(failure);
-        let bytes = wire::encode_notice(&Notice::Failed { epoch, failure: failure.clone() }).unwrap();
-        match wire::decode_notice(packet(&bytes)).unwrap() {
-            Notice::Failed { epoch: e, failure: f } => prop_assert_eq!((e, f), (epoch, failure)),
-            other => prop_assert!(false, "{other}"),
+        let (failure, command) = (Arc::new(failure), epoch);
+        let notices = [
+            Notice::Failed { epoch, failure: failure.clone() },
+            Notice::Cancelled { command, has_left: true, ops: CallOps::Collectives(3) },
+            Notice::Cancelled { command, has_left: false, ops: CallOps::Other },
+            Notice::Result { command, value: result.into() },
+            Notice::ResultsEnd { command, outcome: Ok(()) },
+            Notice::ResultsEnd { command, outcome: Err(failure) },
+        ];
+        for notice in notices {
+            let decoded = wire::decode_notice(packet(&wire::encode_notice(&notice).unwrap())).unwrap();
+            prop_assert_eq!(format!("{decoded:?}"), format!("{notice:?}"));
         }
     }
 
@@ -465,7 +470,7 @@ proptest! {
     }
 }
 
-const MESSAGES: usize = 46;
+const MESSAGES: usize = 49;
 
 fn failure_of_worker_1() -> Failure {
     Failure {
@@ -515,6 +520,9 @@ fn messages() -> Vec<Message> {
         Message::Withdraw(7),
         Message::Abort { epoch: u64::MAX, cause: "worker 1 failed".into() },
         Message::Cancel { command: 1 << 40, cause: "no longer needed".into() },
+        Message::Settle { command: 1 << 40, breaks: None },
+        Message::Settle { command: 2, breaks: Some("no longer needed".into()) },
+        Message::Taken { worker: WorkerId::new(3), command: 1 << 40, count: 1 << 41 },
         Message::Shutdown,
         Message::Credit { frames: 512, bytes: 1 << 40 },
         Message::Descriptor { id: 6 },

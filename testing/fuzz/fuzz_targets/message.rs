@@ -72,6 +72,7 @@ fn messages_of_workers() -> Vec<Message> {
         Message::Withdraw(7),
         Message::Abort { epoch: 1, cause: "another worker failed".into() },
         Message::Cancel { command: 8, cause: "no longer needed".into() },
+        Message::Taken { worker: WorkerId::new(3), command: 8, count: 9 },
         Message::Shutdown,
         Message::Credit { frames: 6, bytes: 700 },
         Message::Descriptor { id: 7 },

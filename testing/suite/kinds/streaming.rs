@@ -22,6 +22,8 @@ super::tests![
     a_lost_worker_ends_the_stream,
     a_cancellation_is_the_last_result,
     a_dropped_stream_cancels_the_call,
+    a_shutdown_cancels_the_call_although_its_results_are_not_taken,
+    results_that_are_not_taken_before_a_recovery_end_with_an_error,
     a_result_that_is_not_taken_is_an_error_after_the_deadline,
     a_call_without_a_stream_drops_what_it_emits,
     results_are_a_stream,
@@ -221,6 +223,42 @@ fn a_dropped_stream_cancels_the_call(kind: Kind) {
         drop(results);
         let ends = session.get_all_as::<String>(&call).await.unwrap();
         assert_eq!(ends, [(); 4].map(|()| "cancelled: the stream of its results is dropped".to_owned()));
+    });
+}
+
+fn a_shutdown_cancels_the_call_although_its_results_are_not_taken(kind: Kind) {
+    let session = builder(kind).start().unwrap();
+    block_on(async {
+        let mut results = stream(&session, "tests.emit", (i64::MAX, 9)).await.unwrap();
+        assert!(results.next().await.unwrap().is_ok());
+        // An error if workers do not leave.
+        session.shutdown().await.unwrap();
+        let error = loop {
+            match results.next().await.unwrap() {
+                Ok(_) => {}
+                Err(error) => break error,
+            }
+        };
+        assert!(error.to_string().ends_with("cancelled: the session is shut down"), "{error}");
+        assert!(results.next().await.is_none());
+    });
+}
+
+fn results_that_are_not_taken_before_a_recovery_end_with_an_error(kind: Kind) {
+    with_session(builder(kind), async |session| {
+        let mut results = stream(session, "tests.emit", (2, 3)).await.unwrap();
+        let failed = session.sync_all().await.unwrap_err();
+        session.recover().await.unwrap();
+        let (mut count, mut last) = (0, None);
+        while let Some(result) = results.next().await {
+            match result {
+                // Those of the others may come after the failure.
+                Ok((worker, _)) => count += usize::from(worker == WorkerId::new(3)),
+                Err(error) => last = Some(error.to_string()),
+            }
+        }
+        assert_eq!(count, 2, "{failed}");
+        assert!(last.as_ref().is_some_and(|error| failed.to_string().starts_with(error)), "{last:?}: {failed}");
     });
 }
 

@@ -79,6 +79,14 @@ impl Controller {
             Signal::Abort { epoch, cause } => self.tell_all(&Message::Abort { epoch, cause }),
             Signal::Cancel { command, cause } => self.tell_all(&Message::Cancel { command, cause }),
             Signal::Settle { command, breaks } => self.tell_all(&Message::Settle { command, breaks }),
+            Signal::Taken { worker, command, count } => {
+                let message = Message::Taken { worker, command, count };
+                match self.side.kind() {
+                    Kind::Process => self.tell(&message, |peer| peer.workers.contains(worker)),
+                    // The worker may be behind any of them.
+                    Kind::Node => self.tell_all(&message),
+                }
+            }
             Signal::Shutdown => self.signal_shutdown(),
             Signal::Collect { last } => self.tell_all(&Message::Collect { last }),
             other => tracing::error!(?other, "unknown signal"),
@@ -287,11 +295,16 @@ impl Controller {
     }
 
     fn tell_all(&mut self, message: &Message) {
+        self.tell(message, |_| true);
+    }
+
+    /// Sends a message to some peers.
+    fn tell(&mut self, message: &Message, is_told: impl Fn(&Peer) -> bool) {
         let packet: Arc<[u8]> = match message.encode() {
             Ok(packet) => packet.into(),
             Err(error) => return tracing::error!(%error, %message, "can't be sent"),
         };
-        let conns = self.peers.iter().filter_map(Peer::conn);
+        let conns = self.peers.iter().filter(|peer| is_told(peer)).filter_map(Peer::conn);
         conns.for_each(|conn| self.out.write(conn, packet.clone(), Order::Urgent));
     }
 

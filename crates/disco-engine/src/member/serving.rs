@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use disco_core::activity::Progress;
 use disco_core::error::{LossCause, LostPeer};
 use disco_core::wire::{self, Assignment, Message, Received};
-use disco_core::{Command, Error, Frame, Result, Value, WorkerRange};
+use disco_core::{Command, Error, Frame, Result, Value, WorkerId, WorkerRange};
 
 use super::upward;
 use crate::clock::{Echo, MachineClock};
@@ -153,6 +153,8 @@ pub enum Action {
     Cancel { command: u64, cause: Arc<str> },
     /// Ends the waits for the answers to a cancellation, and breaks communicators if there is a cause.
     Settle { command: u64, breaks: Option<Arc<str>> },
+    /// Tells a worker that results of a call were taken.
+    Taken { worker: WorkerId, command: u64, count: u64 },
     /// Tells the workers to end when they next receive.
     Shutdown,
     /// Waits for the node's workers in the background, then brings [`Event::Left`].
@@ -348,6 +350,7 @@ impl Member {
             }
             (Message::Cancel { command, cause }, _) => Action::Cancel { command, cause },
             (Message::Settle { command, breaks }, _) => Action::Settle { command, breaks },
+            (Message::Taken { worker, command, count }, _) => Action::Taken { worker, command, count },
             (Message::Collect { last }, _) => Action::Collect { last },
             (Message::Shutdown, Kind::Worker { .. }) => Action::Shutdown,
             (Message::Shutdown, Kind::Node(node)) => {

@@ -234,6 +234,7 @@ impl World {
             serving::Action::DeliverDescriptor { .. }
             | serving::Action::Cancel { .. }
             | serving::Action::Settle { .. }
+            | serving::Action::Taken { .. }
             | serving::Action::Rest
             | serving::Action::Collect { .. } => {}
             serving::Action::ReadProgress => {

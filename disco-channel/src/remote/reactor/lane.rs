@@ -121,6 +121,7 @@ impl Lane {
             Signal::Abort { .. }
             | Signal::Cancel { .. }
             | Signal::Settle { .. }
+            | Signal::Taken { .. }
             | Signal::Shutdown
             | Signal::Collect { .. } => {
                 self.with(|engine, now| engine.handle(Event::Signal(signal), now));

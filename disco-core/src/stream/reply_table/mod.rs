@@ -5,11 +5,13 @@ mod evidence;
 mod lane_inbox;
 mod losses;
 mod pending;
+mod results;
 mod table;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use lane_inbox::LaneInbox;
 pub(crate) use pending::Replies;
+pub(crate) use results::{ResultSender, Sent};
 pub(super) use table::Expected;
 pub(crate) use table::ReplyTable;

@@ -11,6 +11,7 @@ use event_listener::Event;
 use super::cancellations::Cancellations;
 use super::lane_inbox::LaneInbox;
 use super::pending::Pending;
+use super::results::Streams;
 use crate::channel::{Channel, Inbox, Notice, Reply, Signal};
 use crate::error::{Error, Failure, Result};
 use crate::id::WorkerId;
@@ -40,6 +41,8 @@ pub(crate) struct ReplyTable {
     commands: AtomicU64,
     /// Requests for recordings that have not ended.
     pub(super) collections: Mutex<Vec<Weak<Collection>>>,
+    /// Calls whose results stream.
+    pub(super) streams: Mutex<Streams>,
 }
 
 #[derive(Debug, Default)]
@@ -166,10 +169,13 @@ impl ReplyTable {
 
     /// Starts the next epoch if this one has failed.
     pub(in crate::stream) fn next_epoch(&self) -> Option<u64> {
-        let mut state = self.lock();
-        state.failure.as_ref()?;
-        let epoch = state.begin_epoch();
-        self.failed.store(state.fleet.why().is_some(), Ordering::Release);
+        let epoch = {
+            let mut state = self.lock();
+            state.failure.as_ref()?;
+            self.failed.store(state.fleet.why().is_some(), Ordering::Release);
+            state.begin_epoch()
+        };
+        self.end_streams();
         Some(epoch)
     }
 
@@ -273,6 +279,13 @@ impl Inbox for ReplyTable {
     fn notice(&self, from: WorkerId, notice: Notice) {
         match notice {
             Notice::Cancelled { command, has_left, ops } => self.note_cancelled(from, command, has_left, ops),
+            Notice::Result { command, value } => {
+                if let Err(error) = self.note_result(from, command, &value) {
+                    tracing::error!(%error, %from, command, "a result can't be read");
+                    self.end_stream(command);
+                }
+            }
+            Notice::ResultsEnd { command, outcome } => self.note_end_of_results(from, command, outcome),
             Notice::Failed { epoch, failure } => {
                 tracing::debug!(%from, epoch, %failure, "failed");
                 let mut state = self.lock();

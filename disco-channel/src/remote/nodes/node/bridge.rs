@@ -112,6 +112,7 @@ impl Host for Bridge {
             Action::Abort { epoch, cause } => upstream.abort(Signal::Abort { epoch, cause }),
             Action::Cancel { command, cause } => lane.signal(Signal::Cancel { command, cause })?,
             Action::Settle { command, breaks } => lane.signal(Signal::Settle { command, breaks })?,
+            Action::Taken { worker, command, count } => lane.signal(Signal::Taken { worker, command, count })?,
             Action::Shutdown => lane.signal(Signal::Shutdown)?,
             // The lane's inbox, `upstream`, sends the recordings.
             Action::Collect { last } => collect(&**lane, last),

@@ -66,6 +66,7 @@ impl Host for Service {
             Action::Abort { epoch, cause } => link.abort(epoch, &cause),
             Action::Cancel { command, cause } => link.cancel(command, &cause),
             Action::Settle { command, breaks } => link.settle(command, breaks.as_ref()),
+            Action::Taken { command, count, .. } => link.note_taken(command, count),
             Action::Shutdown => letterbox.close(),
             Action::Answer { id, result } => store.answer(id, result.map(|value| (value, None))),
             Action::DeliverDescriptor { id } => store.answer(id, Ok((Value::None, Some(incoming.take_fd()?)))),

@@ -1,0 +1,195 @@
+//! The results that workers send while a call runs.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use futures_channel::mpsc::UnboundedSender;
+
+use super::table::ReplyTable;
+use crate::channel::Signal;
+use crate::context::{WINDOW, WINDOW_BYTES};
+use crate::error::{Failure, Result};
+use crate::id::WorkerId;
+use crate::members::Members;
+use crate::sync;
+use crate::value::Value;
+use crate::wire::{self, WireError};
+
+/// Something of a worker in a call that streams.
+#[derive(Debug)]
+pub(crate) enum Sent {
+    /// A result, and its size in bytes.
+    Value(Value, u64),
+    End(Result<(), Arc<Failure>>),
+}
+
+/// Gets the results of a call, with the places of their workers.
+pub(crate) type ResultSender = UnboundedSender<(WorkerId, Sent)>;
+
+/// The calls that stream, by their commands.
+#[derive(Debug, Default)]
+pub(super) struct Streams(BTreeMap<u64, Stream>);
+
+#[derive(Debug)]
+struct Stream {
+    sender: ResultSender,
+    /// The workers at the call.
+    members: Members,
+    /// By places.
+    workers: BTreeMap<WorkerId, Window>,
+}
+
+/// The results of one worker, as numbers of results and of bytes.
+#[derive(Debug, Default)]
+struct Window {
+    arrived: Count,
+    taken: Count,
+    /// Of those that were taken, the ones that the worker knows of.
+    told: Count,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Count {
+    results: u64,
+    bytes: u64,
+}
+
+impl Count {
+    fn add(&mut self, bytes: u64) {
+        self.results += 1;
+        self.bytes += bytes;
+    }
+}
+
+impl Window {
+    /// The number of taken results, if the worker is to be told of it now: it may wait for that, or is about to.
+    fn tell(&mut self) -> Option<u64> {
+        let waits = self.arrived.results - self.told.results >= WINDOW
+            || self.arrived.bytes - self.told.bytes >= WINDOW_BYTES
+            || self.taken.results - self.told.results >= WINDOW / 2;
+        let is_due = waits && self.taken.results > self.told.results;
+        is_due.then(|| {
+            self.told = self.taken;
+            self.told.results
+        })
+    }
+}
+
+impl ReplyTable {
+    /// From now on, the results of this command come to `sender`.
+    pub(in crate::stream) fn begin_stream(&self, command: u64, sender: ResultSender) {
+        let members = self.members();
+        sync::lock(&self.streams).0.insert(command, Stream { sender, members, workers: BTreeMap::new() });
+    }
+
+    /// The workers at the call that streams; none once its epoch is over.
+    pub(crate) fn members_of_stream(&self, command: u64) -> Option<Members> {
+        sync::lock(&self.streams).0.get(&command).map(|stream| stream.members.clone())
+    }
+
+    /// From now on, the results of this command are dropped.
+    pub(crate) fn end_stream(&self, command: u64) {
+        let ended = sync::lock(&self.streams).0.remove(&command);
+        // Wakes whoever waits for results, without the lock.
+        drop(ended);
+    }
+
+    /// Cancels all calls that stream.
+    pub(crate) fn cancel_streams(&self, why: &Arc<str>) {
+        let commands: Vec<u64> = sync::lock(&self.streams).0.keys().copied().collect();
+        for command in commands {
+            if let Err(error) = self.cancel(command, why) {
+                tracing::debug!(%error, command, "a call that streams can't be cancelled");
+            }
+        }
+    }
+
+    /// [`ReplyTable::end_stream`] of all commands.
+    pub(super) fn end_streams(&self) {
+        let ended = std::mem::take(&mut *sync::lock(&self.streams));
+        drop(ended);
+    }
+
+    /// A result of the worker with this place has arrived.
+    pub(super) fn note_result(&self, from: WorkerId, command: u64, bytes: &[u8]) -> Result<(), WireError> {
+        // Decoded without the lock.
+        let (sent, size) = (wire::decode_value(bytes)?, bytes.len() as u64);
+        let note = |stream: &mut Stream| {
+            // Its receiver may be dropped.
+            _ = stream.sender.unbounded_send((from, Sent::Value(sent, size)));
+            let window = stream.workers.entry(from).or_default();
+            window.arrived.add(size);
+            window.tell()
+        };
+        self.change(from, command, note);
+        Ok(())
+    }
+
+    /// The controller has taken a result, with so many bytes, of the worker with this place.
+    pub(crate) fn note_taken(&self, from: WorkerId, command: u64, bytes: u64) {
+        self.change(from, command, |stream| {
+            let window = stream.workers.entry(from).or_default();
+            window.taken.add(bytes);
+            window.tell()
+        });
+    }
+
+    /// The worker with this place has executed a call, or left it out.
+    pub(super) fn note_end_of_results(&self, from: WorkerId, command: u64, outcome: Result<(), Arc<Failure>>) {
+        self.change(from, command, |stream| {
+            _ = stream.sender.unbounded_send((from, Sent::End(outcome)));
+            None
+        });
+    }
+
+    /// Changes a stream, and tells a worker of the taken results that `change` returns.
+    fn change(&self, worker: WorkerId, command: u64, change: impl FnOnce(&mut Stream) -> Option<u64>) {
+        let taken = sync::lock(&self.streams).0.get_mut(&command).and_then(change);
+        let Some(count) = taken else { return };
+        let lanes = self.lanes();
+        if lanes.is_empty() {
+            return;
+        }
+        if let Err(error) = lanes.owner(worker).signal(Signal::Taken { worker, command, count }) {
+            tracing::debug!(%error, %worker, command, "can't be told that results were taken");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_is_told_of_taken_results_before_it_waits_for_them() {
+        // A worker that sends until its window is full, and a controller that takes results in any order of events.
+        for (seed, size) in (0..200).flat_map(|seed| [1, 100_000, 2 << 20].map(|size| (seed, size))) {
+            let (mut window, mut sent, mut known, mut random) = (Window::default(), 0, 0, seed as u32 + 1);
+            let outstanding = |sent, known| (sent - known, (sent - known) * size);
+            let mut told = |window: &mut Window| {
+                if let Some(count) = window.tell() {
+                    known = count;
+                }
+                known
+            };
+            for _ in 0..500 {
+                random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                let now = told(&mut window);
+                let (count, bytes) = outstanding(sent, now);
+                match random >> 30 {
+                    0 | 1 if count < WINDOW && bytes < WINDOW_BYTES => sent += 1,
+                    2 if window.arrived.results < sent => window.arrived.add(size),
+                    _ if window.taken.results < window.arrived.results => window.taken.add(size),
+                    _ => {}
+                }
+                let now = told(&mut window);
+                // All has arrived, and the worker waits: only because of results that are not taken.
+                let (count, bytes) = outstanding(sent, now);
+                if window.arrived.results == sent && (count >= WINDOW || bytes >= WINDOW_BYTES) {
+                    assert_eq!(now, window.taken.results);
+                }
+            }
+            assert!(sent > 0);
+        }
+    }
+}
