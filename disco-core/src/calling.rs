@@ -2,8 +2,11 @@
 //! while it runs.
 
 use std::ops::Range;
+use std::sync::Arc;
 
-use crate::error::{Error, Result};
+use futures_channel::mpsc::UnboundedSender;
+
+use crate::error::{Error, Failure, Result};
 use crate::id::WorkerId;
 use crate::value::Value;
 use crate::world::World;
@@ -21,6 +24,18 @@ pub struct Calling {
 
 /// For each worker, the range of its own arguments; `None` if it is not called.
 pub type Parts = Box<[Option<Range<u32>>]>;
+
+/// Something of a worker in a call whose results stream.
+#[derive(Debug)]
+pub(crate) enum Sent {
+    /// A result, and its size in bytes.
+    Value(Value, u64),
+    /// The worker has executed the call, or left it out.
+    End(Result<(), Arc<Failure>>),
+}
+
+/// Gets the results of a call, with the places of their workers.
+pub(crate) type ResultSender = UnboundedSender<(WorkerId, Sent)>;
 
 impl Calling {
     /// The arguments of one worker; `None` if it is not called.

@@ -13,10 +13,11 @@ use futures_channel::mpsc::{self, UnboundedReceiver};
 use futures_lite::{Stream, StreamExt};
 
 use super::{DRef, IntoArgs, LaneSession, Session, SessionExt as _};
+use crate::calling::Sent;
 use crate::error::{Error, Failure, Result};
 use crate::id::WorkerId;
 use crate::members::Members;
-use crate::stream::reply_table::{ReplyTable, Sent};
+use crate::stream::reply_table::ReplyTable;
 use crate::value::Value;
 
 /// The results of a running call, in the order of their arrival; those of one worker in the order in which it has sent

@@ -6,8 +6,7 @@ use smallvec::SmallVec;
 
 use super::DRef;
 use super::dref::FreedIds;
-use super::reply_table::ResultSender;
-use crate::calling::Parts;
+use crate::calling::{Parts, ResultSender};
 use crate::error::{Error, Result};
 use crate::value::Value;
 

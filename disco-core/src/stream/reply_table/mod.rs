@@ -12,6 +12,5 @@ mod tests;
 
 pub(crate) use lane_inbox::LaneInbox;
 pub(crate) use pending::Replies;
-pub(crate) use results::{ResultSender, Sent};
 pub(super) use table::Expected;
 pub(crate) use table::ReplyTable;

@@ -3,28 +3,15 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use futures_channel::mpsc::UnboundedSender;
-
 use super::table::ReplyTable;
+use crate::calling::{ResultSender, Sent};
 use crate::channel::Signal;
 use crate::context::{WINDOW, WINDOW_BYTES};
 use crate::error::{Failure, Result};
 use crate::id::WorkerId;
 use crate::members::Members;
 use crate::sync;
-use crate::value::Value;
 use crate::wire::{self, WireError};
-
-/// Something of a worker in a call that streams.
-#[derive(Debug)]
-pub(crate) enum Sent {
-    /// A result, and its size in bytes.
-    Value(Value, u64),
-    End(Result<(), Arc<Failure>>),
-}
-
-/// Gets the results of a call, with the places of their workers.
-pub(crate) type ResultSender = UnboundedSender<(WorkerId, Sent)>;
 
 /// The calls that stream, by their commands.
 #[derive(Debug, Default)]
@@ -112,38 +99,40 @@ impl ReplyTable {
 
     /// A result of the worker with this place has arrived.
     pub(super) fn note_result(&self, from: WorkerId, command: u64, bytes: &[u8]) -> Result<(), WireError> {
-        // Decoded without the lock.
-        let (sent, size) = (wire::decode_value(bytes)?, bytes.len() as u64);
-        let note = |stream: &mut Stream| {
-            // Its receiver may be dropped.
-            _ = stream.sender.unbounded_send((from, Sent::Value(sent, size)));
-            let window = stream.workers.entry(from).or_default();
-            window.arrived.add(size);
-            window.tell()
-        };
-        self.change(from, command, note);
+        let (value, size) = (wire::decode_value(bytes)?, bytes.len() as u64);
+        // Before it can be taken.
+        self.change(from, command, |window| window.arrived.add(size));
+        self.pass(from, command, Sent::Value(value, size));
         Ok(())
     }
 
     /// The controller has taken a result, with so many bytes, of the worker with this place.
     pub(crate) fn note_taken(&self, from: WorkerId, command: u64, bytes: u64) {
-        self.change(from, command, |stream| {
-            let window = stream.workers.entry(from).or_default();
-            window.taken.add(bytes);
-            window.tell()
-        });
+        self.change(from, command, |window| window.taken.add(bytes));
     }
 
     /// The worker with this place has executed a call, or left it out.
     pub(super) fn note_end_of_results(&self, from: WorkerId, command: u64, outcome: Result<(), Arc<Failure>>) {
-        self.change(from, command, |stream| {
-            _ = stream.sender.unbounded_send((from, Sent::End(outcome)));
-            None
-        });
+        self.pass(from, command, Sent::End(outcome));
     }
 
-    /// Changes a stream, and tells a worker of the taken results that `change` returns.
-    fn change(&self, worker: WorkerId, command: u64, change: impl FnOnce(&mut Stream) -> Option<u64>) {
+    /// Passes something of a worker to the receiver, without the lock: it wakes code of the program's executor, which may
+    /// use the session. The notices of one worker come one after the other.
+    fn pass(&self, from: WorkerId, command: u64, sent: Sent) {
+        let sender = sync::lock(&self.streams).0.get(&command).map(|stream| stream.sender.clone());
+        if let Some(sender) = sender {
+            // Its receiver may be dropped.
+            _ = sender.unbounded_send((from, sent));
+        }
+    }
+
+    /// Changes the window of a worker, and tells the worker of taken results if that is due.
+    fn change(&self, worker: WorkerId, command: u64, change: impl FnOnce(&mut Window)) {
+        let change = |stream: &mut Stream| {
+            let window = stream.workers.entry(worker).or_default();
+            change(window);
+            window.tell()
+        };
         let taken = sync::lock(&self.streams).0.get_mut(&command).and_then(change);
         let Some(count) = taken else { return };
         let lanes = self.lanes();
