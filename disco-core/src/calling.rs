@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use futures_channel::mpsc::UnboundedSender;
 
+use crate::codec::WireError;
 use crate::error::{Error, Failure, Result};
 use crate::id::WorkerId;
 use crate::value::Value;
@@ -30,7 +31,9 @@ pub type Parts = Box<[Option<Range<u32>>]>;
 pub(crate) enum Sent {
     /// A result, and its size in bytes.
     Value(Value, u64),
-    /// The worker has executed the call, or left it out.
+    /// A result that the controller can't read.
+    Unreadable(WireError),
+    /// All results have come, and the worker has executed the call, or left it out.
     End(Result<(), Arc<Failure>>),
 }
 

@@ -81,13 +81,17 @@ pub enum Notice {
     Result {
         /// The number of the command that calls.
         command: u64,
+        /// Number of the results of this worker before it. A lane may deliver a small one before a large one.
+        number: u64,
         /// The value, encoded by [`encode_value`](crate::wire::encode_value).
         value: Arc<[u8]>,
     },
-    /// The worker has executed a call that streams, or left it out. The last notice of the call.
+    /// The worker has executed a call that streams, or left it out.
     ResultsEnd {
         /// The number of the command that calls.
         command: u64,
+        /// Number of the results of this worker.
+        count: u64,
         /// The failure of the call.
         outcome: Result<(), Arc<Failure>>,
     },
@@ -108,8 +112,10 @@ impl fmt::Display for Notice {
         match self {
             Notice::Failed { failure, .. } => write!(f, "failed: {failure}"),
             Notice::Cancelled { command, .. } => write!(f, "has answered the cancellation of command {command}"),
-            Notice::Result { command, value } => write!(f, "a result of command {command} with {} bytes", value.len()),
-            Notice::ResultsEnd { command, outcome } => {
+            Notice::Result { command, number, value } => {
+                write!(f, "result {number} of command {command} with {} bytes", value.len())
+            }
+            Notice::ResultsEnd { command, outcome, .. } => {
                 write!(f, "the end of the results of command {command}")?;
                 outcome.as_ref().map_or_else(|failure| write!(f, ": {failure}"), |()| Ok(()))
             }

@@ -90,9 +90,10 @@ impl WorkerContext {
             })?;
             emitting.note_taken(self.link.taken(command));
         }
+        let number = emitting.sent;
         emitting.sent += 1;
         emitting.untaken.push_back(value.len() as u64);
-        self.link.notify(Notice::Result { command, value: value.into() });
+        self.link.notify(Notice::Result { command, number, value: value.into() });
         Ok(())
     }
 
@@ -110,8 +111,8 @@ impl WorkerContext {
 
     /// Ends the streaming call, and tells the controller.
     pub(crate) fn end_stream(&mut self, command: u64, outcome: Result<(), Arc<Failure>>) {
-        self.emitting = None;
-        self.link.notify(Notice::ResultsEnd { command, outcome });
+        let count = self.emitting.take().map_or(0, |emitting| emitting.sent);
+        self.link.notify(Notice::ResultsEnd { command, count, outcome });
     }
 
     /// A tensor of the host with the elements of `tensor`.

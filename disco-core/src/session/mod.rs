@@ -224,7 +224,8 @@ pub trait Session: Debug + Send + Sync {
     /// `tracing`.
     ///
     /// Workers execute the commands submitted before and reply to them, unless a lane is full: then the shutdown
-    /// overtakes queued commands, and waits for their replies end with [`Error::Closed`](crate::Error::Closed).
+    /// overtakes queued commands, and waits for their replies end with [`Error::Closed`](crate::Error::Closed). Calls whose
+    /// [results](LaneSession::call_streaming) stream are cancelled.
     /// Concurrent calls return the same result; later calls do nothing. A separate thread waits for the workers, so the
     /// executor is not blocked. If the future is dropped, the shutdown continues until the session is dropped too;
     /// but if subsets were still ending, only another call of this method goes on.

@@ -8,7 +8,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use event_listener::EventListener;
 use futures_channel::mpsc::{self, UnboundedReceiver};
 use futures_lite::{Stream, StreamExt};
 
@@ -17,7 +16,6 @@ use crate::calling::Sent;
 use crate::error::{Error, Failure, Result};
 use crate::id::WorkerId;
 use crate::members::Members;
-use crate::stream::reply_table::ReplyTable;
 use crate::value::Value;
 
 /// The results of a running call, in the order of their arrival; those of one worker in the order in which it has sent
@@ -55,8 +53,6 @@ pub struct Results<'s> {
     /// The first failure of a worker.
     failure: Option<Arc<Failure>>,
     end: End<'s>,
-    /// Hears a failure of the session; none before the first poll and after each notification.
-    changed: Option<EventListener>,
 }
 
 enum End<'s> {
@@ -91,10 +87,11 @@ impl LaneSession {
         let mut args = args.into_args();
         args.results = Some(sender);
         let call = self.call(function, args).await?;
-        // Once the epoch of the call is over, no result comes any more.
-        let members = self.stream.reply_table.members_of_stream(call.command()).unwrap_or_default();
+        // Once workers are lost, no result comes any more.
+        let table = &self.stream.reply_table;
+        let members = table.members_of_stream(call.command()).unwrap_or_else(|| table.members());
         let (running, failure) = (members.places().collect(), None);
-        Ok(Results { session: self, call, members, arrived, running, failure, end: End::Running, changed: None })
+        Ok(Results { session: self, call, members, arrived, running, failure, end: End::Running })
     }
 }
 
@@ -119,6 +116,10 @@ impl Results<'_> {
                 self.session.stream.reply_table.note_taken(place, self.call.command(), bytes);
                 return Some((self.members.worker(place).unwrap_or(place), value));
             }
+            Sent::Unreadable(error) => {
+                self.cancel("one of its results can't be read");
+                self.end = End::Ended(Some(error.into()));
+            }
             Sent::End(outcome) => {
                 self.running.remove(&place);
                 self.failure = self.failure.take().or(outcome.err());
@@ -128,6 +129,15 @@ impl Results<'_> {
             }
         }
         None
+    }
+
+    /// Cancels the call, also while the session is shut down.
+    fn cancel(&self, why: &str) {
+        let table = &self.session.stream.reply_table;
+        let cancelled = table.check_lost().and_then(|()| table.cancel(self.call.command(), &why.into()));
+        if let Err(error) = cancelled {
+            tracing::debug!(%error, "a call could not be cancelled");
+        }
     }
 
     /// No more results come.
@@ -146,7 +156,9 @@ impl Stream for Results<'_> {
 
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.get_mut();
-        let stream = &this.session.stream;
+        if let Err(error) = this.session.owner.check() {
+            return Poll::Ready(Some(Err(error)));
+        }
         loop {
             match &mut this.end {
                 End::Ended(error) => return Poll::Ready(error.take().map(Err)),
@@ -155,25 +167,14 @@ impl Stream for Results<'_> {
                     let other = || Error::state("call_streaming: the session has failed and recovered meanwhile");
                     this.end = End::Ended(Some(reason.err().unwrap_or_else(other)));
                 }
-                End::Running => {
-                    // Listens before it looks, so that no failure is missed.
-                    let changed = this.changed.get_or_insert_with(|| stream.reply_table.has_capacity.listen());
-                    let has_failed = stream.check("call_streaming", ReplyTable::check).is_err();
-                    // Results that have arrived come before a failure of the session.
-                    match this.arrived.poll_next(context) {
-                        Poll::Ready(Some((place, sent))) => {
-                            if let Some(result) = this.note(place, sent) {
-                                return Poll::Ready(Some(Ok(result)));
-                            }
-                        }
-                        Poll::Ready(None) => this.note_end(),
-                        Poll::Pending if has_failed => this.note_end(),
-                        Poll::Pending => {
-                            ready!(Pin::new(changed).poll(context));
-                            this.changed = None;
+                End::Running => match ready!(this.arrived.poll_next(context)) {
+                    Some((place, sent)) => {
+                        if let Some(result) = this.note(place, sent) {
+                            return Poll::Ready(Some(Ok(result)));
                         }
                     }
-                }
+                    None => this.note_end(),
+                },
             }
         }
     }
@@ -188,10 +189,8 @@ impl Drop for Results<'_> {
             return;
         }
         self.session.stream.reply_table.end_stream(self.call.command());
-        if let End::Running = self.end
-            && let Err(error) = self.session.cancel(&self.call, "the stream of its results is dropped")
-        {
-            tracing::debug!(%error, "a call could not be cancelled");
+        if !self.running.is_empty() {
+            self.cancel("the stream of its results is dropped");
         }
     }
 }

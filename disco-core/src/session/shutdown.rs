@@ -37,6 +37,8 @@ impl LaneSession {
             // Wakes commands that wait for a full lane, so that they fail.
             self.stream.reply_table.has_capacity.notify(usize::MAX);
         }
+        // A caller with the order ticket may not have seen the end.
+        drop(self.stream.order());
         // A worker may wait until its results are taken.
         self.stream.reply_table.cancel_streams(&"the session is shut down".into());
         // Their workers are in the processes of this session's workers.

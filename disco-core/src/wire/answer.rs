@@ -92,12 +92,12 @@ pub fn encode_notice(notice: &Notice) -> Result<Vec<u8>> {
             let head = [Value::Int(action::NOTICE_CANCELLED), Value::Int(*command as i64)];
             write(&mut to, &head, &[Value::Bool(*has_left), collectives])?;
         }
-        Notice::Result { command, value } => {
-            let head = [Value::Int(action::NOTICE_RESULT), Value::Int(*command as i64)];
+        Notice::Result { command, number, value } => {
+            let head = [action::NOTICE_RESULT, *command as i64, *number as i64].map(Value::Int);
             write(&mut to, &head, &[Value::Bytes(value.clone())])?;
         }
-        Notice::ResultsEnd { command, outcome } => {
-            let head = [Value::Int(action::NOTICE_RESULTS_END), Value::Int(*command as i64)];
+        Notice::ResultsEnd { command, count, outcome } => {
+            let head = [action::NOTICE_RESULTS_END, *command as i64, *count as i64].map(Value::Int);
             write(&mut to, &head, &outcome.as_ref().map_or_else(|failure| failure_args(failure), |()| Vec::new()))?;
         }
     }
@@ -126,14 +126,14 @@ pub fn decode_notice(mut packet: Packet<'_>) -> Result<Notice, WireError> {
             Ok(Notice::Cancelled { command, has_left, ops })
         }
         action::NOTICE_RESULT => {
-            let (command, value) = (packet.number()?, packet.bytes()?);
+            let (command, number, value) = (packet.number()?, packet.number()?, packet.bytes()?);
             packet.end()?;
-            Ok(Notice::Result { command, value })
+            Ok(Notice::Result { command, number, value })
         }
         action::NOTICE_RESULTS_END => {
-            let command = packet.number()?;
+            let (command, count) = (packet.number()?, packet.number()?);
             let outcome = if packet.left() == 0 { Ok(()) } else { Err(Arc::new(decode_failure(packet)?)) };
-            Ok(Notice::ResultsEnd { command, outcome })
+            Ok(Notice::ResultsEnd { command, count, outcome })
         }
         number => Err(WireError::Unknown { what: "notice", number }),
     }

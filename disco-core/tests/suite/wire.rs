@@ -333,9 +333,9 @@ proptest! {
             Notice::Failed { epoch, failure: failure.clone() },
             Notice::Cancelled { command, has_left: true, ops: CallOps::Collectives(3) },
             Notice::Cancelled { command, has_left: false, ops: CallOps::Other },
-            Notice::Result { command, value: result.into() },
-            Notice::ResultsEnd { command, outcome: Ok(()) },
-            Notice::ResultsEnd { command, outcome: Err(failure) },
+            Notice::Result { command, number: 5, value: result.into() },
+            Notice::ResultsEnd { command, count: 1 << 40, outcome: Ok(()) },
+            Notice::ResultsEnd { command, count: 0, outcome: Err(failure) },
         ];
         for notice in notices {
             let decoded = wire::decode_notice(packet(&wire::encode_notice(&notice).unwrap())).unwrap();

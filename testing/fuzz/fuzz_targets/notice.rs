@@ -26,8 +26,8 @@ fn seeds() -> Vec<Vec<u8>> {
     let failure = Arc::new(disco_fuzz::failure());
     let notices = [
         Notice::Failed { epoch: 2, failure: failure.clone() },
-        Notice::Result { command: 3, value: [1, 2, 3].into() },
-        Notice::ResultsEnd { command: 3, outcome: Err(failure) },
+        Notice::Result { command: 3, number: 4, value: [1, 2, 3].into() },
+        Notice::ResultsEnd { command: 3, count: 4, outcome: Err(failure) },
     ];
     let written = notices.iter().map(|notice| encode_notice(notice).expect("a notice of a seed can be written"));
     written.collect()

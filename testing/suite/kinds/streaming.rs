@@ -17,6 +17,7 @@ use crate::with_session::with_session;
 
 super::tests![
     results_arrive_while_the_call_runs_in_the_order_of_each_worker,
+    large_and_small_results_arrive_in_order_also_the_last_and_before_a_failure,
     a_worker_waits_once_the_controller_has_left_16_results,
     a_failure_is_the_last_result,
     a_lost_worker_ends_the_stream,
@@ -32,6 +33,7 @@ super::tests![
 disco::register_function!("tests.emit", emit);
 disco::register_function!("tests.emit_ahead", emit_ahead);
 disco::register_function!("tests.emit_and_exit", emit_and_exit);
+disco::register_function!("tests.emit_sizes", emit_sizes);
 disco::register_function!("tests.emit_until", emit_until);
 disco::register_function!("tests.store_entry", store_entry);
 
@@ -57,6 +59,14 @@ fn emit_ahead(ctx: &mut WorkerContext, count: i64) -> Result<()> {
         ctx.emit(number)?;
     }
     Ok(())
+}
+
+/// Emits texts of these sizes, then fails on one worker.
+fn emit_sizes(ctx: &mut WorkerContext, sizes: Vec<i64>, failing: u32) -> Result<(), BoxError> {
+    for size in sizes {
+        ctx.emit("x".repeat(size as usize))?;
+    }
+    if ctx.worker() == failing.into() { Err("out of luck".into()) } else { Ok(()) }
 }
 
 /// Emits until it can not any more, and returns the error.
@@ -102,6 +112,36 @@ fn results_arrive_while_the_call_runs_in_the_order_of_each_worker(kind: Kind) {
             let call = results.call().clone();
             assert_eq!(session.get_all_as::<i64>(&call).await.unwrap(), [0, 1, 2, 3]);
         }
+    });
+}
+
+fn large_and_small_results_arrive_in_order_also_the_last_and_before_a_failure(kind: Kind) {
+    let session = builder(kind).start().unwrap();
+    block_on(async {
+        for (sizes, failing) in
+            [(vec![8 << 20], 9), (vec![500_000, 1, 300_000, 2], 9), (vec![1, 900_000], 2), (vec![4 << 20], 2)]
+        {
+            let mut results = stream(&session, "tests.emit_sizes", (sizes.clone(), failing)).await.unwrap();
+            let (mut got, mut last) = ([(); 4].map(|()| Vec::new()), None);
+            while let Some(result) = results.next().await {
+                match result {
+                    Ok((worker, Value::Str(text))) => got[worker.index()].push(text.len() as i64),
+                    Ok(other) => panic!("{other:?}"),
+                    Err(error) => last = Some(error.to_string()),
+                }
+            }
+            drop(results);
+            assert_eq!(last.is_some(), failing == 2, "{last:?}");
+            let aborted = |worker: usize| failing == 2 && worker != 2;
+            for (worker, got) in got.into_iter().enumerate() {
+                assert!(
+                    if aborted(worker) { sizes.starts_with(&got) } else { got == sizes },
+                    "worker {worker}: {got:?}"
+                );
+            }
+            session.recover().await.unwrap();
+        }
+        session.shutdown().await.unwrap();
     });
 }
 

@@ -81,11 +81,7 @@ impl Controller {
             Signal::Settle { command, breaks } => self.tell_all(&Message::Settle { command, breaks }),
             Signal::Taken { worker, command, count } => {
                 let message = Message::Taken { worker, command, count };
-                match self.side.kind() {
-                    Kind::Process => self.tell(&message, |peer| peer.workers.contains(worker)),
-                    // The worker may be behind any of them.
-                    Kind::Node => self.tell_all(&message),
-                }
+                self.tell(&message, |peer| peer.workers.contains(worker));
             }
             Signal::Shutdown => self.signal_shutdown(),
             Signal::Collect { last } => self.tell_all(&Message::Collect { last }),

@@ -52,7 +52,7 @@ impl ReplyTable {
     ///
     /// # Errors
     /// A lane is closed, or its workers do not understand cancellations.
-    pub(in crate::stream) fn cancel(&self, command: u64, why: &Arc<str>) -> Result<()> {
+    pub(crate) fn cancel(&self, command: u64, why: &Arc<str>) -> Result<()> {
         let is_new = {
             let mut state = self.lock();
             let missing = state.members.places().collect();

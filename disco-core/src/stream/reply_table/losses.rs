@@ -55,7 +55,6 @@ impl ReplyTable {
 
     /// Begins the next epoch of a session that takes no commands before [`Self::revive`].
     pub(crate) fn begin_next_epoch(&self) -> u64 {
-        self.end_streams();
         self.lock().begin_epoch()
     }
 

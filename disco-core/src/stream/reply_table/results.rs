@@ -11,7 +11,7 @@ use crate::error::{Failure, Result};
 use crate::id::WorkerId;
 use crate::members::Members;
 use crate::sync;
-use crate::wire::{self, WireError};
+use crate::wire;
 
 /// The calls that stream, by their commands.
 #[derive(Debug, Default)]
@@ -29,6 +29,11 @@ struct Stream {
 /// The results of one worker, as numbers of results and of bytes.
 #[derive(Debug, Default)]
 struct Window {
+    /// Those that have arrived before an earlier one, by their numbers.
+    early: BTreeMap<u64, Sent>,
+    /// The number of all results, and the outcome of the call.
+    end: Option<(u64, Result<(), Arc<Failure>>)>,
+    /// Those that were passed to the receiver.
     arrived: Count,
     taken: Count,
     /// Of those that were taken, the ones that the worker knows of.
@@ -49,6 +54,25 @@ impl Count {
 }
 
 impl Window {
+    fn arrive(&mut self, number: u64, sent: Sent) {
+        let next = self.arrived.results;
+        // A worker keeps within its window.
+        if (next..next + WINDOW).contains(&number) {
+            self.early.insert(number, sent);
+        }
+    }
+
+    /// What the receiver gets next, if it has arrived.
+    fn next(&mut self) -> Option<Sent> {
+        let next = self.arrived.results;
+        if let Some(sent) = self.early.remove(&next) {
+            self.arrived.add(if let Sent::Value(_, bytes) = &sent { *bytes } else { 0 });
+            return Some(sent);
+        }
+        let (_, outcome) = self.end.take_if(|(count, _)| *count <= next)?;
+        Some(Sent::End(outcome))
+    }
+
     /// The number of taken results, if the worker is to be told of it now: it may wait for that, or is about to.
     fn tell(&mut self) -> Option<u64> {
         let waits = self.arrived.results - self.told.results >= WINDOW
@@ -69,7 +93,7 @@ impl ReplyTable {
         sync::lock(&self.streams).0.insert(command, Stream { sender, members, workers: BTreeMap::new() });
     }
 
-    /// The workers at the call that streams; none once its epoch is over.
+    /// The workers at the call that streams; none once workers were lost.
     pub(crate) fn members_of_stream(&self, command: u64) -> Option<Members> {
         sync::lock(&self.streams).0.get(&command).map(|stream| stream.members.clone())
     }
@@ -91,19 +115,20 @@ impl ReplyTable {
         }
     }
 
-    /// [`ReplyTable::end_stream`] of all commands.
+    /// [`ReplyTable::end_stream`] of all commands: no worker, or not all, can send results any more. Called without a lock,
+    /// since it wakes code of the program's executor, which may use the session.
     pub(super) fn end_streams(&self) {
         let ended = std::mem::take(&mut *sync::lock(&self.streams));
         drop(ended);
     }
 
     /// A result of the worker with this place has arrived.
-    pub(super) fn note_result(&self, from: WorkerId, command: u64, bytes: &[u8]) -> Result<(), WireError> {
-        let (value, size) = (wire::decode_value(bytes)?, bytes.len() as u64);
-        // Before it can be taken.
-        self.change(from, command, |window| window.arrived.add(size));
-        self.pass(from, command, Sent::Value(value, size));
-        Ok(())
+    pub(super) fn note_result(&self, from: WorkerId, command: u64, number: u64, bytes: &[u8]) {
+        let sent = match wire::decode_value(bytes) {
+            Ok(value) => Sent::Value(value, bytes.len() as u64),
+            Err(error) => Sent::Unreadable(error),
+        };
+        self.change(from, command, |window| window.arrive(number, sent));
     }
 
     /// The controller has taken a result, with so many bytes, of the worker with this place.
@@ -112,28 +137,33 @@ impl ReplyTable {
     }
 
     /// The worker with this place has executed a call, or left it out.
-    pub(super) fn note_end_of_results(&self, from: WorkerId, command: u64, outcome: Result<(), Arc<Failure>>) {
-        self.pass(from, command, Sent::End(outcome));
+    pub(super) fn note_end_of_results(
+        &self,
+        from: WorkerId,
+        command: u64,
+        count: u64,
+        outcome: Result<(), Arc<Failure>>,
+    ) {
+        self.change(from, command, |window| window.end = Some((count, outcome)));
     }
 
-    /// Passes something of a worker to the receiver, without the lock: it wakes code of the program's executor, which may
-    /// use the session. The notices of one worker come one after the other.
-    fn pass(&self, from: WorkerId, command: u64, sent: Sent) {
-        let sender = sync::lock(&self.streams).0.get(&command).map(|stream| stream.sender.clone());
-        if let Some(sender) = sender {
-            // Its receiver may be dropped.
-            _ = sender.unbounded_send((from, sent));
-        }
-    }
-
-    /// Changes the window of a worker, and tells the worker of taken results if that is due.
+    /// Changes the window of a worker. Passes on what comes next of the worker, without the lock: it wakes code of the
+    /// program's executor, which may use the session. The notices of one worker come one after the other. Tells the
+    /// worker of taken results if that is due.
     fn change(&self, worker: WorkerId, command: u64, change: impl FnOnce(&mut Window)) {
-        let change = |stream: &mut Stream| {
+        let (sender, next, taken) = {
+            let mut streams = sync::lock(&self.streams);
+            let Some(stream) = streams.0.get_mut(&command) else { return };
             let window = stream.workers.entry(worker).or_default();
             change(window);
-            window.tell()
+            let next: Vec<Sent> = std::iter::from_fn(|| window.next()).collect();
+            let sender = (!next.is_empty()).then(|| stream.sender.clone());
+            (sender, next, window.tell())
         };
-        let taken = sync::lock(&self.streams).0.get_mut(&command).and_then(change);
+        if let Some(sender) = sender {
+            // Its receiver may be dropped.
+            next.into_iter().for_each(|sent| _ = sender.unbounded_send((worker, sent)));
+        }
         let Some(count) = taken else { return };
         let lanes = self.lanes();
         if lanes.is_empty() {
@@ -148,6 +178,28 @@ impl ReplyTable {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::value::Value;
+
+    #[test]
+    fn results_and_their_end_are_passed_on_in_order_in_whichever_order_they_arrive() {
+        let orders = [[0, 1, 2, 3], [3, 2, 1, 0], [3, 0, 2, 1], [1, 3, 0, 2], [2, 0, 3, 1]];
+        for order in orders {
+            let (mut window, mut passed) = (Window::default(), Vec::new());
+            for number in order {
+                match number {
+                    3 => window.end = Some((3, Ok(()))),
+                    _ => window.arrive(number, Sent::Value(Value::Int(number as i64), 8)),
+                }
+                window.arrive(WINDOW + 3, Sent::Value(Value::None, 8));
+                passed.extend(std::iter::from_fn(|| window.next()).map(|sent| match sent {
+                    Sent::Value(Value::Int(number), 8) => number,
+                    Sent::End(Ok(())) => 3,
+                    other => panic!("{other:?}"),
+                }));
+            }
+            assert_eq!(passed, [0, 1, 2, 3], "{order:?}");
+        }
+    }
 
     #[test]
     fn a_worker_is_told_of_taken_results_before_it_waits_for_them() {

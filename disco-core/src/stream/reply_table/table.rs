@@ -169,13 +169,10 @@ impl ReplyTable {
 
     /// Starts the next epoch if this one has failed.
     pub(in crate::stream) fn next_epoch(&self) -> Option<u64> {
-        let epoch = {
-            let mut state = self.lock();
-            state.failure.as_ref()?;
-            self.failed.store(state.fleet.why().is_some(), Ordering::Release);
-            state.begin_epoch()
-        };
-        self.end_streams();
+        let mut state = self.lock();
+        state.failure.as_ref()?;
+        let epoch = state.begin_epoch();
+        self.failed.store(state.fleet.why().is_some(), Ordering::Release);
         Some(epoch)
     }
 
@@ -208,12 +205,14 @@ impl ReplyTable {
         self.fleet_changed.notify(usize::MAX);
         // Last: wakers run code of the program's executor, which may use the session.
         pending.into_iter().for_each(|(_, pending)| pending.end(why.clone()));
+        self.end_streams();
     }
 
     /// Ends all waits for replies, after the workers have left or were detached.
     pub(crate) fn close(&self) {
         let pending = std::mem::take(&mut self.lock().pending);
         pending.into_iter().for_each(|(_, pending)| pending.close());
+        self.end_streams();
     }
 
     /// Sends an abort to all lanes and wakes commands that wait for a full lane.
@@ -279,13 +278,8 @@ impl Inbox for ReplyTable {
     fn notice(&self, from: WorkerId, notice: Notice) {
         match notice {
             Notice::Cancelled { command, has_left, ops } => self.note_cancelled(from, command, has_left, ops),
-            Notice::Result { command, value } => {
-                if let Err(error) = self.note_result(from, command, &value) {
-                    tracing::error!(%error, %from, command, "a result can't be read");
-                    self.end_stream(command);
-                }
-            }
-            Notice::ResultsEnd { command, outcome } => self.note_end_of_results(from, command, outcome),
+            Notice::Result { command, number, value } => self.note_result(from, command, number, &value),
+            Notice::ResultsEnd { command, count, outcome } => self.note_end_of_results(from, command, count, outcome),
             Notice::Failed { epoch, failure } => {
                 tracing::debug!(%from, epoch, %failure, "failed");
                 let mut state = self.lock();
