@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::common;
 use criterion::{Criterion, criterion_group};
-use disco::activity::{Activity, OpPlace, RecorderConfig, span};
+use disco::activity::{Activity, OpPlace, RecorderConfig, TimeLimit, span};
 use disco::trace::WorkerSpans;
 use disco::{
     Builder, CommunicatorExt as _, DType, DataPlane as _, Op, Reduction, RegisterId, Session as _, SessionExt as _,
@@ -47,7 +47,7 @@ fn records(criterion: &mut Criterion) {
                 number += 1;
                 activity.receive(number);
                 activity.start_command(black_box(&call));
-                activity.enter(function);
+                activity.enter(function, TimeLimit::Call);
                 activity.leave();
                 activity.finish(number, true);
             });

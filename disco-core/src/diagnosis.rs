@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::activity::{OpDetails, OpState, Record, RecordKind, Recording, UNNAMED, recoveries};
+use crate::activity::{CommKind, OpDetails, OpState, Record, RecordKind, Recording, UNNAMED, recoveries};
 use crate::error::Result;
 use crate::id::WorkerId;
 use crate::worker_range::WorkerRange;
@@ -93,7 +93,8 @@ impl Diagnosis {
             return None;
         }
         let callers: BTreeSet<WorkerId> = calls.iter().map(|(worker, ..)| *worker).collect();
-        let is_of_all = calls.iter().any(|(_, _, record)| record.op.as_ref().is_some_and(OpDetails::is_of_all));
+        let is_of_all =
+            calls.iter().any(|(_, _, record)| record.op.as_ref().is_some_and(|op| op.kind == CommKind::World));
         let is_rank = |recording: &Recording| is_of_all || ops(recording).any(|(_, op)| op.comm == comm);
         let missing: Vec<WorkerId> = known()
             // Only the two ranks of a transfer call it, and each has numbers of its own.
@@ -260,7 +261,7 @@ impl fmt::Display for Diagnosis {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::activity::{Activity, OpPlace};
+    use crate::activity::{Activity, OpPlace, TimeLimit};
     use crate::dtype::DType;
     use crate::id::Rank;
     use crate::op::{Op, Reduction};
@@ -284,7 +285,7 @@ mod tests {
                 let comm = activity.intern("the world");
                 activity.receive(3);
                 activity.start_op(&Op::Barrier, inside.len(), OpPlace::new(comm, 1)).end(true);
-                activity.enter(activity.intern("train.step"));
+                activity.enter(activity.intern("train.step"), TimeLimit::Call);
                 op.as_ref().map(|op| activity.start_op(op, inside.len(), OpPlace::new(comm, 2)))
             })
             .collect();

@@ -165,7 +165,7 @@ pub use command::{Command, Local};
 pub use communicator::{Capabilities, Communicator, CommunicatorExt};
 pub use config::WorkerConfig;
 pub use context::WorkerContext;
-pub use data_plane::{DataPlane, Placement};
+pub use data_plane::{DataPlane, Placement, is_data_plane_function};
 pub use device::{Device, DeviceKind, UnknownDevice};
 pub use device_api::{DeviceApi, Queue};
 pub use diagnosis::Diagnosis;

@@ -46,6 +46,9 @@ pub enum Value {
     Array(Arc<[Value]>),
     /// Pairs of a key and a value, in their order. The same limits apply as to an array.
     Map(Arc<[(Value, Value)]>),
+    /// Values that together are one object of a program, under a number that the program gives to objects of its kind. The
+    /// same limits apply as to an array. Functions of C and workers of TVM don't take it.
+    Tagged(i32, Arc<[Value]>),
 }
 
 /// An object that can be an argument, with the type index and the encoding of its content.
@@ -82,6 +85,7 @@ impl Value {
             Value::Tensor(_) => "a tensor",
             Value::Array(_) => "an array",
             Value::Map(_) => "a map",
+            Value::Tagged(..) => "a tagged value",
         }
     }
 
@@ -94,7 +98,7 @@ impl Value {
             Value::Shape(shape) => 8 * shape.len(),
             Value::Object(object) => object.size(),
             Value::Tensor(tensor) => tensor.byte_len(),
-            Value::Array(items) => items.iter().map(Value::item_len).sum(),
+            Value::Array(items) | Value::Tagged(_, items) => items.iter().map(Value::item_len).sum(),
             Value::Map(items) => items.iter().map(|(key, value)| key.item_len() + value.item_len()).sum(),
             _ => 0,
         }
@@ -109,7 +113,7 @@ impl Value {
     pub fn visit_tensors<'a>(&'a self, visit: &mut impl FnMut(&'a Tensor)) {
         match self {
             Value::Tensor(tensor) => visit(tensor),
-            Value::Array(items) => items.iter().for_each(|item| item.visit_tensors(visit)),
+            Value::Array(items) | Value::Tagged(_, items) => items.iter().for_each(|item| item.visit_tensors(visit)),
             Value::Map(items) => items.iter().for_each(|(key, value)| {
                 key.visit_tensors(visit);
                 value.visit_tensors(visit);
@@ -123,11 +127,11 @@ impl Value {
     /// # Errors
     /// The first error of `map`.
     pub(crate) fn map_tensors(&self, map: &mut impl FnMut(&Tensor) -> Result<Tensor, Error>) -> Result<Self, Error> {
+        let mut all = |items: &[Self]| items.iter().map(|item| item.map_tensors(map)).collect::<Result<_, _>>();
         Ok(match self {
+            Value::Array(items) => Value::Array(all(items)?),
+            Value::Tagged(tag, items) => Value::Tagged(*tag, all(items)?),
             Value::Tensor(tensor) => Value::Tensor(map(tensor)?),
-            Value::Array(items) => {
-                Value::Array(items.iter().map(|item| item.map_tensors(map)).collect::<Result<_, _>>()?)
-            }
             Value::Map(items) => {
                 let mut pair = |(key, value): &(Self, Self)| Ok((key.map_tensors(map)?, value.map_tensors(map)?));
                 Value::Map(items.iter().map(&mut pair).collect::<Result<_, Error>>()?)
@@ -162,6 +166,7 @@ impl PartialEq for Value {
             }
             (Value::Array(a), Value::Array(b)) => a == b,
             (Value::Map(a), Value::Map(b)) => a == b,
+            (Value::Tagged(a, items), Value::Tagged(b, others)) => a == b && items == others,
             (Value::Tensor(a), Value::Tensor(b)) => {
                 a.data() == b.data() && (a.dtype(), a.shape()) == (b.dtype(), b.shape())
             }
@@ -185,9 +190,10 @@ impl fmt::Display for Value {
             Value::Register(x) => write!(f, "{x}"),
             Value::Object(x) => write!(f, "{x:?}"),
             Value::Tensor(x) => write!(f, "{x}"),
-            Value::Array(items) => {
-                let items: Vec<_> = items.iter().map(Value::to_string).collect();
-                write!(f, "[{}]", items.join(", "))
+            Value::Array(items) => write_list(f, items),
+            Value::Tagged(tag, items) => {
+                write!(f, "tagged {tag} ")?;
+                write_list(f, items)
             }
             Value::Map(items) => {
                 let items: Vec<_> = items.iter().map(|(key, value)| format!("{key}: {value}")).collect();
@@ -195,6 +201,11 @@ impl fmt::Display for Value {
             }
         }
     }
+}
+
+fn write_list(f: &mut fmt::Formatter<'_>, items: &[Value]) -> fmt::Result {
+    let items: Vec<_> = items.iter().map(Value::to_string).collect();
+    write!(f, "[{}]", items.join(", "))
 }
 
 macro_rules! from_vec {
@@ -316,6 +327,9 @@ mod tests {
         assert_eq!(map.to_string(), r#"{"a": [1, "x", [none]]}"#);
         assert_eq!(Value::from(items()), Value::from(items()));
         assert_ne!(Value::from(items()), Value::from(vec![Value::Int(1)]));
+        let tagged = |tag| Value::Tagged(tag, items().into());
+        assert_eq!(tagged(3).to_string(), r#"tagged 3 [1, "x", [none]]"#);
+        assert!(tagged(3) == tagged(3) && tagged(3) != tagged(4) && tagged(3) != Value::from(items()));
         assert_eq!(Value::from(vec![Value::from("four")]).payload_len(), 24 + 4);
     }
 

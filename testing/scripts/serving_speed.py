@@ -65,7 +65,7 @@ def control_plane(command, at_once):
             events = json.load(file)
     of_lane = {}
     for event in events:
-        if event.get("ph") == "X" and event["name"] == "serve.step" and event["dur"] > 1:
+        if event.get("ph") == "X" and event["name"] == "disco.models.step" and event["dur"] > 1:
             of_lane.setdefault(event["tid"], []).append((event["ts"], event["ts"] + event["dur"]))
     # The lane of worker 0 is the first one.
     steps = sorted(of_lane[min(of_lane)])

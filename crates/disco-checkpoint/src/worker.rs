@@ -6,6 +6,7 @@ use std::collections::hash_map::Entry;
 use std::path::Path;
 use std::rc::Rc;
 
+use disco_core::activity::TimeLimit;
 use disco_core::error::Error as CoreError;
 use disco_core::function::{Args, BoxError, FunctionEntry, IntoObject};
 use disco_core::{DType, Object, Opaque, Tensor, WorkerContext, register_function};
@@ -31,13 +32,13 @@ pub(crate) mod name {
 }
 
 disco_core::inventory::submit! {
-    FunctionEntry { name: name::SNAPSHOT, call: snapshot, place: concat!(module_path!(), " at ", file!()) }
+    FunctionEntry { name: name::SNAPSHOT, call: snapshot, limit: TimeLimit::Call, place: concat!(module_path!(), " at ", file!()) }
 }
 disco_core::inventory::submit! {
-    FunctionEntry { name: name::PROGRESS, call: progress, place: concat!(module_path!(), " at ", file!()) }
+    FunctionEntry { name: name::PROGRESS, call: progress, limit: TimeLimit::Call, place: concat!(module_path!(), " at ", file!()) }
 }
 disco_core::inventory::submit! {
-    FunctionEntry { name: name::REPORT, call: report, place: concat!(module_path!(), " at ", file!()) }
+    FunctionEntry { name: name::REPORT, call: report, limit: TimeLimit::Call, place: concat!(module_path!(), " at ", file!()) }
 }
 register_function!(name::READ, read);
 register_function!(name::OUTCOME, outcome);

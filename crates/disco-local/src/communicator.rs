@@ -63,13 +63,17 @@ impl Communicator {
         }
         let token = Token::from_bytes(at.as_bytes())?;
         let (rank, size) = (params.rank.index(), params.world.size());
+        if rank >= size {
+            return Err(Error::invalid(format!("connect: rank {rank} of {size} ranks does not exist")));
+        }
         if params.world.nodes() > 1 {
             machine::check(&*params.link.store(), token, rank)?;
         }
         let group = match params.link.arena() {
-            None => meeting::meet(token, rank, size, params.connect_deadline, &params.link)?,
-            Some(_) => processes::meet(token, rank, size, params.connect_deadline, &params.link)?,
+            None => meeting::meet(token, rank, size, params.connect_deadline, &params.link),
+            Some(_) => processes::meet(token, rank, size, params.connect_deadline, &params.link),
         };
+        let group = group.map_err(|error| processes::during("connect", error))?;
         let timeline = params.link.activity().has_timeline().then(|| params.link.activity().clone());
         Ok(Self::new(group, params.rank, params.deadline, timeline))
     }

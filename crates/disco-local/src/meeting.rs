@@ -64,12 +64,9 @@ pub(crate) fn meet(token: Token, rank: usize, size: usize, deadline: Duration, l
     if token.process != process::id() {
         let (there, here) = (token.process, process::id());
         return Err(Error::invalid(format!(
-            "backend local: the rendezvous was made in process {there} and this is process {here}; ranks must be threads \
+            "the rendezvous was made in process {there} and this is process {here}; ranks must be threads \
              of one process"
         )));
-    }
-    if rank >= size {
-        return Err(Error::invalid(format!("connect: rank {rank} of {size} ranks does not exist")));
     }
     let group = meetings().entry(token).or_insert_with(|| Group::awaited(size)).clone();
     // Registered before the first wait. The group is also the communicator's aborter, so this registration lasts.
@@ -93,7 +90,7 @@ pub(crate) fn arrive(group: &Group, rank: usize, size: usize, timeout: LazyTimeo
         let detail = format!("{name} expects {size} ranks, other ranks expect {}", board.size());
         group.fail(&Failure::for_all(Error::Mismatch { operation: "connect".into(), detail }));
     } else if !board.arrive(rank, presence) {
-        group.fail(&Failure::for_all(Error::invalid(format!("connect: {name} has connected twice"))));
+        group.fail(&Failure::for_all(Error::invalid(format!("{name} has connected twice"))));
     }
     await_all(group, rank, timeout, presence)
 }

@@ -32,12 +32,7 @@ use crate::meeting::{self, Token};
 /// # Errors
 /// As [`meeting::meet`]; errors of the link or the system when memory is allocated, shared or mapped.
 pub(crate) fn meet(token: Token, rank: usize, size: usize, deadline: Duration, link: &Link) -> Result<Arc<Group>> {
-    if rank >= size {
-        return Err(Error::invalid(format!("connect: rank {rank} of {size} ranks does not exist")));
-    }
-    let mut meeting = Meeting::new(token, deadline, link);
-    let met = meeting.run(rank, size);
-    met.map_err(|error| during("connect", error))
+    Meeting::new(token, deadline, link).run(rank, size)
 }
 
 /// The error with the name of the operation in which it happened.
@@ -46,12 +41,16 @@ pub(crate) fn during(operation: &str, error: Error) -> Error {
         Error::Deadline { operation: what, after, state } if what != operation => {
             Error::Deadline { operation: operation.into(), after, state: format!("{what}: {state}") }
         }
-        other => match other.as_text().filter(|(_, text)| !text.starts_with(operation)) {
+        other => match other.as_text() {
             Some((variant, text)) => Error::from_text(variant, format!("{operation}: {text}")).unwrap_or(other),
             None => other,
         },
     }
 }
+
+/// What the first rank's key begins with: before the name of the board, or before the reason why there is none.
+const MADE: u8 = 0;
+const FAILED: u8 = 1;
 
 /// The rendezvous of one rank. Dropping it withdraws the names and removes the keys that it has made.
 struct Meeting<'l> {
@@ -97,19 +96,26 @@ impl<'l> Meeting<'l> {
         if self.store.add(&self.count_key(), 1)? == 1 {
             let made = self.make_board(size);
             // The other ranks get the error in place of the name, so they don't wait until their deadline.
-            return made.inspect_err(|error| _ = self.store.set(&self.key, error.to_string().as_bytes()));
+            return made.inspect_err(|error| {
+                _ = self.store.set(&self.key, &[&[FAILED][..], error.to_string().as_bytes()].concat());
+            });
         }
-        let name = self.store.wait(&self.key, self.left())?;
-        let why = |name: Vec<u8>| {
-            Error::protocol(format!("the first rank failed to make the board: {}", String::from_utf8_lossy(&name)))
+        let name = match &self.store.wait(&self.key, self.left())?[..] {
+            [MADE, name @ ..] => name.try_into().map(u64::from_le_bytes).ok(),
+            [FAILED, why @ ..] => {
+                let why = String::from_utf8_lossy(why);
+                return Err(Error::protocol(format!("the first rank failed to make the board: {why}")));
+            }
+            _ => None,
         };
-        open_board(&**self.link.descriptors(), u64::from_le_bytes(name.try_into().map_err(why)?), self.left())
+        let name = name.ok_or_else(|| Error::protocol("the first rank's key is no name of a board"))?;
+        open_board(&**self.link.descriptors(), name, self.left())
     }
 
     fn make_board(&mut self, size: usize) -> Result<Board> {
         let board = Board::create(size, Presence::Absent)?;
         let name = self.share(board.segment().ok_or_else(|| Error::state("the board has no shared segment"))?)?;
-        self.store.set(&self.key, &name.to_le_bytes())?;
+        self.store.set(&self.key, &[&[MADE][..], &name.to_le_bytes()].concat())?;
         self.is_first = true;
         Ok(board)
     }

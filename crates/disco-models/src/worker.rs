@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use disco_candle::Comm;
 use disco_candle::weights::{Shards, Weights};
+use disco_core::activity::TimeLimit;
 use disco_core::function::Json;
 use disco_core::{Error, Object, Opaque, Scope, WorkerContext};
 use serde::{Deserialize, Serialize};
@@ -220,10 +221,10 @@ fn figures(_: &mut WorkerContext, worker: Rc<RefCell<Worker>>) -> Result<Json<Fi
     }))
 }
 
-disco_core::register_function!("disco.models.load", load_silently);
-disco_core::register_function!("disco.models.prompt", prompt);
-disco_core::register_function!("disco.models.next", next);
-disco_core::register_function!("disco.models.figures", figures);
+disco_core::register_function!("disco.models.load", load_silently, limit: TimeLimit::Own);
+disco_core::register_function!("disco.models.prompt", prompt, limit: TimeLimit::Own);
+disco_core::register_function!("disco.models.next", next, limit: TimeLimit::Own);
+disco_core::register_function!("disco.models.figures", figures, limit: TimeLimit::Own);
 
 impl Worker {
     /// Goes on with the model and other workers.

@@ -4,6 +4,7 @@ use std::rc::Rc;
 
 use disco::function::{Arg, Args, BoxError};
 use disco::{Object, Opaque, Value, WorkerContext};
+use disco_core::activity::TimeLimit;
 use disco_core::function::{Function, FunctionEntry};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
@@ -142,14 +143,15 @@ fn item(_: &mut WorkerContext, object: Object, index: i64, count: i64) -> Result
     })
 }
 
-disco::register_function!("disco.python.define", define);
-disco::register_function!("disco.python.keep", keep);
+disco::register_function!("disco.python.define", define, limit: TimeLimit::Own);
+disco::register_function!("disco.python.keep", keep, limit: TimeLimit::Own);
 disco_core::inventory::submit! {
     FunctionEntry {
         name: "disco.python.export",
         call: |_, args| Ok(Object::Value(export(args))),
+        limit: TimeLimit::Own,
         place: concat!(module_path!(), " at ", file!(), ":", line!()),
     }
 }
-disco::register_function!("disco.python.plain", plain);
-disco::register_function!("disco.python.item", item);
+disco::register_function!("disco.python.plain", plain, limit: TimeLimit::Own);
+disco::register_function!("disco.python.item", item, limit: TimeLimit::Own);

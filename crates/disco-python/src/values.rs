@@ -12,12 +12,12 @@ use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyT
 
 use crate::tensor::{self, Elements, Tensor};
 
-/// The first item of an array that stands for one object: no list of a program begins with it by chance.
-const MARK: i64 = 0x6469_7363_6f2e_7079;
-const PICKLE: i64 = 1;
-const ARRAY: i64 = 2;
-const REFUSED: i64 = 3;
-const FAILED: i64 = 4;
+/// Tags of values that are one object: a pickle with its buffers; the name of a library and a tensor; why an object can't be
+/// sent; no object, since the call has failed.
+const PICKLE: i32 = 1;
+const ARRAY: i32 = 2;
+const REFUSED: i32 = 3;
+const FAILED: i32 = 4;
 
 /// The value for an object, which [`decode`] makes the object again.
 ///
@@ -38,7 +38,7 @@ pub(crate) fn encode(object: &Bound<'_, PyAny>) -> PyResult<Value> {
                 } else {
                     imported.tensor
                 };
-                return Ok(marked([Value::Int(ARRAY), library.into(), Value::Tensor(tensor)]));
+                return Ok(Value::Tagged(ARRAY, [library.into(), Value::Tensor(tensor)].into()));
             }
             // Elements that DLPack does not know, such as texts: the library pickles them.
             Err(error) if error.is_instance_of::<PyBufferError>(object.py()) && library != "disco" => {}
@@ -76,19 +76,15 @@ pub(crate) fn simple(object: &Bound<'_, PyAny>) -> PyResult<Option<Value>> {
     }))
 }
 
-fn marked<const N: usize>(items: [Value; N]) -> Value {
-    Value::Array([Value::Int(MARK)].into_iter().chain(items).collect())
-}
-
 fn pickle(object: &Bound<'_, PyAny>) -> PyResult<Value> {
     let py = object.py();
     let (pickled, buffers): (Bound<'_, PyBytes>, Vec<Bound<'_, PyAny>>) =
         py.import("disco._values")?.getattr("dump")?.call1((object,))?.extract()?;
-    let mut items = vec![Value::Int(MARK), Value::Int(PICKLE), Value::from(pickled.as_bytes())];
+    let mut items = vec![Value::from(pickled.as_bytes())];
     for buffer in buffers {
         items.push(Value::Tensor(lent(&buffer)?));
     }
-    Ok(Value::Array(items.into()))
+    Ok(Value::Tagged(PICKLE, items.into()))
 }
 
 /// The bytes of a memoryview, in place.
@@ -113,14 +109,12 @@ pub(crate) fn decode<'py>(py: Python<'py>, value: &Value) -> PyResult<Bound<'py,
         Value::Device(device) => PyString::new(py, &device.to_string()).into_any(),
         Value::Shape(shape) => PyTuple::new(py, shape.iter())?.into_any(),
         Value::Tensor(tensor) => Bound::new(py, Tensor(tensor.clone()))?.into_any(),
-        Value::Array(items) => match &items[..] {
-            [Value::Int(MARK), Value::Int(kind), rest @ ..] => decode_marked(py, *kind, rest)?,
-            items => {
-                let list = PyList::empty(py);
-                items.iter().try_for_each(|item| list.append(decode(py, item)?))?;
-                list.into_any()
-            }
-        },
+        Value::Tagged(tag, items) => decode_tagged(py, *tag, items)?,
+        Value::Array(items) => {
+            let list = PyList::empty(py);
+            items.iter().try_for_each(|item| list.append(decode(py, item)?))?;
+            list.into_any()
+        }
         Value::Map(items) => {
             let dict = PyDict::new(py);
             items.iter().try_for_each(|(key, value)| dict.set_item(decode(py, key)?, decode(py, value)?))?;
@@ -130,8 +124,8 @@ pub(crate) fn decode<'py>(py: Python<'py>, value: &Value) -> PyResult<Bound<'py,
     })
 }
 
-fn decode_marked<'py>(py: Python<'py>, kind: i64, rest: &[Value]) -> PyResult<Bound<'py, PyAny>> {
-    match (kind, rest) {
+fn decode_tagged<'py>(py: Python<'py>, tag: i32, items: &[Value]) -> PyResult<Bound<'py, PyAny>> {
+    match (tag, items) {
         (ARRAY, [Value::Str(library), Value::Tensor(tensor)]) => tensor::as_array(py, tensor.clone(), library),
         (PICKLE, [Value::Bytes(pickled), buffers @ ..]) => {
             let elements = |buffer: &Value| match buffer {
@@ -150,17 +144,17 @@ fn decode_marked<'py>(py: Python<'py>, kind: i64, rest: &[Value]) -> PyResult<Bo
 
 /// The value of an object whose call has failed.
 pub(crate) fn failed() -> Value {
-    marked([Value::Int(FAILED)])
+    Value::Tagged(FAILED, [].into())
 }
 
 /// Whether a worker has no object, because the call has failed.
 pub(crate) fn is_failed(value: &Value) -> bool {
-    *value == failed()
+    matches!(value, Value::Tagged(FAILED, _))
 }
 
 /// The value of an object that can't be sent.
 pub(crate) fn refused(why: &str) -> Value {
-    marked([Value::Int(REFUSED), why.into()])
+    Value::Tagged(REFUSED, [why.into()].into())
 }
 
 /// The value for a result that a program gets; one that can't be sent becomes its error, for the caller only.

@@ -53,7 +53,7 @@ async fn run(session: &disco::LaneSession, args: &Args) -> Result<()> {
     let serve = Serve::new(load, blocks, args.sequences);
     let state = session.call_named("disco.models.serve", (Json(serve), None::<&DRef>)).await?;
     session.sync_all().await?;
-    let step = session.function("serve.step").await?;
+    let step = session.function("disco.models.step").await?;
     let mut free = 0..blocks as u32;
     let mut lens = vec![0usize; args.sequences];
     let start = Instant::now();

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use disco_core::activity::{OpDetails, Record, RecordKind, recoveries};
+use disco_core::activity::{CommKind, OpDetails, Record, RecordKind, recoveries};
 use disco_core::{OpKind, Rank, WorkerId};
 
 use crate::trace::{Trace, WorkerTrace, aligned, end};
@@ -56,7 +56,7 @@ impl<'a> Calls<'a> {
             for (position, record) in recording.records.iter().enumerate() {
                 let (RecordKind::Op(kind), Some(op)) = (record.kind, &record.op) else { continue };
                 members.entry(&op.comm).or_insert((op, BTreeSet::new())).1.insert(it.worker);
-                if let Some(rank) = op.rank {
+                if let CommKind::Split(rank) = op.kind {
                     split.insert((&*op.comm, rank), it.worker);
                 }
                 if kind.is_point_to_point() {
@@ -79,7 +79,7 @@ impl<'a> Calls<'a> {
         }
         let everyone = || trace.workers.iter().map(|it| it.worker).collect();
         let members = members.into_iter().map(|(comm, (op, members))| {
-            (comm, if op.is_of_all() { everyone() } else { members.into_iter().collect() })
+            (comm, if op.kind == CommKind::World { everyone() } else { members.into_iter().collect() })
         });
         let members = members.collect();
         let all = calls.into_iter().map(|((epoch, comm, number), entries)| Call { epoch, comm, number, entries });
@@ -95,7 +95,7 @@ impl<'a> Calls<'a> {
     /// The worker that is `rank` of the communicator of `op`. `None` for a rank of a split that has recorded no operation
     /// of it: its ranks may have any order.
     pub(crate) fn worker(&self, op: &OpDetails, rank: Rank) -> Option<WorkerId> {
-        if op.is_of_split() {
+        if matches!(op.kind, CommKind::Split(_)) {
             self.split.get(&(&*op.comm, rank)).copied()
         } else {
             self.members(&op.comm).get(rank.index()).copied()

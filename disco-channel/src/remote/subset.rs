@@ -15,6 +15,7 @@ use std::str;
 use std::sync::Arc;
 use std::thread;
 
+use disco_core::activity::TimeLimit;
 use disco_core::session::JOIN_SUBSET;
 use disco_core::{Error, Link, Result, WorkerContext, register_function, worker};
 
@@ -22,7 +23,7 @@ use crate::remote::nodes::{self, NodeInvitation};
 use crate::remote::processes::{self, Invitation};
 use crate::threads::ThreadLane;
 
-register_function!(JOIN_SUBSET, join_subset);
+register_function!(JOIN_SUBSET, join_subset, limit: TimeLimit::Own);
 
 /// An invitation to a subset: that of a process, or of a node with one worker.
 enum SubsetInvitation {

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use disco_core::activity::TimeLimit;
 use disco_core::channel::{FrameSize, Notice, Polled as _, Reply, Signal};
 use disco_core::error::{ErrorKind, Failure};
 use disco_core::{
@@ -203,7 +204,7 @@ fn close_names_stuck_workers_and_their_functions() {
         if worker == WorkerId::new(2) {
             let link = endpoint.link();
             link.activity().receive(endpoint.recv()?.seq());
-            link.activity().enter(link.activity().intern("f"));
+            link.activity().enter(link.activity().intern("f"), TimeLimit::Call);
             endpoint.reply(1, Ok(Value::None))?;
             _ = wait.lock().unwrap().recv();
             return Ok(());

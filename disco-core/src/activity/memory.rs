@@ -3,8 +3,9 @@
 //! ```text
 //! word 0   number of the last command received      4, 5  ticks and nanoseconds when the memory was made
 //!      1   number of the last command finished      6     words of `names` in use
-//!      2   name of the function that runs, or 0     7     0
-//!      3   number of records begun                  8     names: for each its length in bytes, then the bytes
+//!      2   the function that runs, or 0: name       7     0
+//!          | whether its limit is its own << 32     8     names: for each its length in bytes | what it names << 32,
+//!      3   number of records begun                        then the bytes
 //! then the records, 8 words each: record `n` is at place `n` modulo the number of places (see `record`)
 //! ```
 
@@ -12,7 +13,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use super::clock::Reading;
-use super::record::{RECORD_WORDS, RawRecord};
+use super::progress::TimeLimit;
+use super::record::{CommKind, RECORD_WORDS, RawRecord};
 use crate::shared_memory::Segment;
 
 /// Words for names: 16 KiB. A name that does not fit is replaced by none in records.
@@ -109,13 +111,15 @@ impl Memory {
         self.store(FINISHED, number);
     }
 
-    pub(super) fn inside(&self) -> u64 {
-        self.load(INSIDE)
+    /// The name of the function that the worker is inside, or 0, and whose time limit holds there.
+    pub(super) fn inside(&self) -> (u32, TimeLimit) {
+        let word = self.load(INSIDE);
+        (word as u32, if word >> 32 == 0 { TimeLimit::Call } else { TimeLimit::Own })
     }
 
     #[inline]
-    pub(super) fn set_inside(&self, name: u64) {
-        self.store(INSIDE, name);
+    pub(super) fn set_inside(&self, name: u32, limit: TimeLimit) {
+        self.store(INSIDE, u64::from(name) | (limit as u64) << 32);
     }
 
     /// Number of records begun so far.
@@ -125,13 +129,13 @@ impl Memory {
     }
 
     /// Adds a name. Returns false if there is no room.
-    pub(super) fn add_name(&self, name: &str) -> bool {
+    pub(super) fn add_name(&self, name: &str, kind: CommKind) -> bool {
         let used = self.load(NAMES_USED) as usize;
         let words = 1 + name.len().div_ceil(8);
         if used + words > NAME_WORDS {
             return false;
         }
-        self.store(NAMES + used, name.len() as u64);
+        self.store(NAMES + used, name.len() as u64 | u64::from(kind.number()) << 32);
         for (word, bytes) in name.as_bytes().chunks(8).enumerate() {
             let mut whole = [0; 8];
             whole[..bytes.len()].copy_from_slice(bytes);
@@ -197,14 +201,15 @@ impl Memory {
 }
 
 /// The names in the order in which they were added. The words may be those of another process, and contain anything.
-pub(super) fn parse_names(mut words: &[u64]) -> Vec<Arc<str>> {
+pub(super) fn parse_names(mut words: &[u64]) -> Vec<(Arc<str>, CommKind)> {
     let mut names = Vec::new();
-    while let Some((len, rest)) = words.split_first() {
-        let len = (*len).min(8 * rest.len() as u64) as usize;
+    while let Some((head, rest)) = words.split_first() {
+        let (len, kind) = (*head as u32 as usize, CommKind::of((head >> 32) as u32));
+        let len = len.min(8 * rest.len());
         let (name, rest) = rest.split_at(len.div_ceil(8));
         let mut bytes: Vec<u8> = name.iter().flat_map(|word| word.to_le_bytes()).collect();
         bytes.truncate(len);
-        names.push(String::from_utf8_lossy(&bytes).into());
+        names.push((String::from_utf8_lossy(&bytes).into(), kind));
         words = rest;
     }
     names

@@ -48,9 +48,8 @@ pub(crate) use self::counters::Sampler;
 pub(crate) use self::current::{Current, thread_of_worker};
 pub use self::current::{Entered, Span, enter_span, leave_span, records_spans, span, take_path};
 pub use self::device::RunningOp;
-pub use self::progress::{OpRecord, OpState, Progress};
-pub use self::record::{DataPath, OpDetails, OpPlace, Record, RecordKind, UNNAMED};
-pub(crate) use self::record::{GROUP_MARK, RANK_MARK, SPLIT_MARK};
+pub use self::progress::{OpRecord, OpState, Progress, TimeLimit};
+pub use self::record::{CommKind, DataPath, OpDetails, OpPlace, Record, RecordKind, UNNAMED};
 pub(crate) use self::recording::RECOVERY;
 pub use self::recording::{Recording, align, recoveries};
 pub use self::running::Running;
@@ -94,7 +93,7 @@ pub struct Activity {
 
 #[derive(Debug, Default)]
 struct Names {
-    names: Vec<Arc<str>>,
+    names: Vec<(Arc<str>, CommKind)>,
     /// A name has not fitted into the memory.
     is_full: bool,
 }
@@ -193,24 +192,29 @@ impl Activity {
     /// Stores a name and returns its number, for [`Activity::enter`] and records. 16 KiB of names are kept for records;
     /// 0, for no name, once there are 4096.
     pub fn intern(&self, name: &str) -> u32 {
+        self.intern_comm(name, CommKind::World)
+    }
+
+    /// [`Activity::intern`] for the name of a communicator of this kind.
+    pub fn intern_comm(&self, name: &str, kind: CommKind) -> u32 {
         let mut names = sync::lock(&self.names);
-        if let Some(index) = names.names.iter().position(|known| &**known == name) {
+        if let Some(index) = names.names.iter().position(|(known, of)| &**known == name && *of == kind) {
             return 1 + index as u32;
         }
         // Numbers have 16 bits in records.
         if names.names.len() == MAX_NAMES {
             return IDLE;
         }
-        names.names.push(name.into());
+        names.names.push((name.into(), kind));
         // Later names must not take the number of one that does not fit.
-        names.is_full = names.is_full || !self.memory.add_name(name);
+        names.is_full = names.is_full || !self.memory.add_name(name, kind);
         names.names.len() as u32
     }
 
-    /// Records that the worker enters a function.
+    /// Records that the worker enters a function, and whose time limit holds there.
     #[inline]
-    pub fn enter(&self, name: u32) {
-        self.memory.set_inside(name.into());
+    pub fn enter(&self, name: u32, limit: TimeLimit) {
+        self.memory.set_inside(name, limit);
         if self.timeline {
             self.change(self.command.load(Ordering::Relaxed), |what| RawRecord::named(what, name.into()));
         }
@@ -219,7 +223,7 @@ impl Activity {
     /// Records that the worker has left the function.
     #[inline]
     pub fn leave(&self) {
-        self.memory.set_inside(IDLE.into());
+        self.memory.set_inside(IDLE, TimeLimit::Call);
     }
 
     /// Whether commands and spans are recorded.
@@ -369,14 +373,15 @@ impl Activity {
 
     /// A snapshot of the current state.
     pub fn progress(&self) -> Progress {
-        let inside = (self.memory.inside() as usize).checked_sub(1);
-        let inside = inside.and_then(|index| sync::lock(&self.names).names.get(index).cloned());
+        let (inside, limit) = self.memory.inside();
+        let index = (inside as usize).checked_sub(1);
+        let inside = index.and_then(|index| sync::lock(&self.names).names.get(index).map(|(name, _)| name.clone()));
         let begun = self.memory.begun();
         let records = (1..=begun).rev().take(self.memory.places().min(4 * OPS));
-        let mut ops: Vec<OpRecord> =
-            records.filter_map(|number| OpRecord::of(&self.memory.read(number)?)).take(OPS).collect();
+        let mut ops: Vec<OpRecord> = records.filter_map(|number| self.memory.read(number)?.op()).take(OPS).collect();
         ops.reverse();
-        Progress { received: self.memory.received(), finished: self.memory.finished(), inside, ops, moved: 0 }
+        let (received, finished) = (self.memory.received(), self.memory.finished());
+        Progress { received, finished, inside, limit, ops, moved: 0 }
     }
 
     /// A copy of the state and the `last` records, for [`Recording::decode`].
@@ -399,7 +404,7 @@ mod tests {
         let step = activity.intern("train.step");
         assert_eq!(activity.intern("train.step"), step);
         activity.receive(7);
-        activity.enter(step);
+        activity.enter(step, TimeLimit::Call);
         let op = activity.start_op(&Op::Barrier, 4, OpPlace::default());
         assert_eq!(
             activity.progress().to_string(),

@@ -3,7 +3,6 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::record::{RawRecord, RecordKind};
 use crate::abort_cause::AbortCause;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -19,6 +18,8 @@ pub struct Progress {
     pub finished: u64,
     /// The worker function that the worker is inside.
     pub inside: Option<Arc<str>>,
+    /// Whose time limit holds inside it.
+    pub limit: TimeLimit,
     /// The latest operations on the worker's communicators, oldest first.
     pub ops: Vec<OpRecord>,
     /// Bytes of large packets that the lane has exchanged with the worker. A lane to a node counts the bytes of all
@@ -31,6 +32,17 @@ impl Progress {
     pub fn new(received: u64, finished: u64) -> Self {
         Self { received, finished, ..Self::default() }
     }
+}
+
+/// Whose time limit holds while a worker is inside a function.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TimeLimit {
+    /// That of calls: [`Deadlines::call`](crate::session::Deadlines::call).
+    #[default]
+    Call,
+    /// Its own: it waits for other workers or for the device, as collectives do.
+    Own,
 }
 
 /// One operation of a worker's communicators.
@@ -97,14 +109,6 @@ impl OpState {
             Err(Error::Broken { cause: AbortCause::Cancelled { .. }, .. }) => Self::Refused,
             Err(_) => Self::Failed,
         }
-    }
-}
-
-impl OpRecord {
-    pub(super) fn of(record: &RawRecord) -> Option<Self> {
-        let RecordKind::Op(kind) = record.kind()? else { return None };
-        let (dtype, count, state) = (record.dtype(), record.count(), record.state()?);
-        Some(Self { number: record.number() as u32, kind, dtype, count, state })
     }
 }
 

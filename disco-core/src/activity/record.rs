@@ -14,7 +14,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::OpState;
+use super::progress::{OpRecord, OpState};
 use crate::dtype::DType;
 use crate::id::{Rank, RegisterId};
 use crate::op::{self, Op, OpKind, Reduction};
@@ -31,12 +31,6 @@ const COUNTER: u8 = 68;
 const NOTE: u8 = 69;
 /// Added to the number of an operation for its time on a device.
 const ON_DEVICE: u8 = 128;
-/// Stands in the name of a communicator of a group, whose ranks have the order of the workers.
-pub(crate) const GROUP_MARK: &str = ", group ";
-/// Stands in the name of a communicator that a worker function has split off.
-pub(crate) const SPLIT_MARK: &str = ", split ";
-/// Stands behind such a name in records, before the rank of the worker: its ranks may have any order.
-pub(crate) const RANK_MARK: &str = ", rank ";
 /// The name of a communicator or a reduction whose name has found no room.
 pub const UNNAMED: &str = "unnamed";
 /// A dtype or a reduction that is not there.
@@ -64,6 +58,38 @@ impl OpPlace {
     /// Operation `number` of communicator `comm`.
     pub const fn new(comm: u32, number: u64) -> Self {
         Self { comm, number }
+    }
+}
+
+/// Which workers are the ranks of a communicator.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CommKind {
+    /// All workers, in their order.
+    #[default]
+    World,
+    /// Those of a group, in the order of the workers.
+    Group,
+    /// Those that a worker function has split off, in any order: this worker is the rank.
+    Split(Rank),
+}
+
+impl CommKind {
+    /// The number in the memory of an activity.
+    pub(super) const fn number(self) -> u32 {
+        match self {
+            Self::World => 0,
+            Self::Group => 1,
+            Self::Split(rank) => (rank.index() as u32).saturating_add(2),
+        }
+    }
+
+    pub(super) const fn of(number: u32) -> Self {
+        match number {
+            0 => Self::World,
+            1 => Self::Group,
+            more => Self::Split(Rank::new(more - 2)),
+        }
     }
 }
 
@@ -120,9 +146,8 @@ pub struct OpDetails {
     pub waited: u64,
     /// The rank of its longest wait, which came last, if the backend tells.
     pub last: Option<Rank>,
-    /// The rank of the worker in a communicator that a worker function has split off. The ranks of other communicators
-    /// have the order of the workers.
-    pub rank: Option<Rank>,
+    /// Which workers are the communicator's ranks.
+    pub kind: CommKind,
     /// Number of operations before it in the same group of operations. The times of a group are those of its first
     /// operation; the others start with it and have no length. At most 64 operations of a group are recorded.
     pub behind: u8,
@@ -190,33 +215,20 @@ impl DataPath {
     }
 }
 
-/// The names of an activity.
-pub(super) struct Names {
-    pub(super) names: Vec<Arc<str>>,
-    /// For each name the communicator that a worker function has split off, and the rank in it.
-    splits: Vec<Option<(Arc<str>, Rank)>>,
-}
+/// The names of an activity, by their numbers from 1.
+pub(super) struct Names(pub(super) Vec<(Arc<str>, CommKind)>);
 
 impl Names {
-    pub(super) fn new(names: Vec<Arc<str>>) -> Self {
-        let split = |name: &Arc<str>| {
-            let (comm, rank) = name.rsplit_once(RANK_MARK).filter(|(comm, _)| comm.contains(SPLIT_MARK))?;
-            Some((comm.into(), Rank::new(rank.parse().ok()?)))
-        };
-        let splits = names.iter().map(split).collect();
-        Self { names, splits }
+    fn find(&self, number: u64) -> Option<&(Arc<str>, CommKind)> {
+        self.0.get((number as usize).checked_sub(1)?)
     }
 
-    fn get(&self, number: u64) -> Option<Arc<str>> {
-        self.names.get((number as usize).checked_sub(1)?).cloned()
+    pub(super) fn get(&self, number: u64) -> Option<Arc<str>> {
+        self.find(number).map(|(name, _)| name.clone())
     }
 
-    fn comm(&self, number: u64) -> (Arc<str>, Option<Rank>) {
-        let split = (number as usize).checked_sub(1).and_then(|number| self.splits.get(number)?.clone());
-        match split {
-            Some((comm, rank)) => (comm, Some(rank)),
-            None => (self.get(number).unwrap_or_else(|| UNNAMED.into()), None),
-        }
+    fn comm(&self, number: u64) -> (Arc<str>, CommKind) {
+        self.find(number).cloned().unwrap_or_else(|| (UNNAMED.into(), CommKind::World))
     }
 }
 
@@ -348,12 +360,11 @@ impl RawRecord {
         DType::all().nth((self.0[3] >> 16 & 0xff) as usize)
     }
 
-    pub(super) const fn count(&self) -> u64 {
-        self.0[4]
-    }
-
-    pub(super) const fn number(&self) -> u64 {
-        self.0[0]
+    /// The record of an operation; none if it is another one, or if the words make no sense.
+    pub(super) fn op(&self) -> Option<OpRecord> {
+        let RecordKind::Op(kind) = self.kind()? else { return None };
+        let [number, .., count, _, _, _] = self.0;
+        Some(OpRecord { number: number as u32, kind, dtype: self.dtype(), count, state: self.state()? })
     }
 
     /// The record, with its names and with times in nanoseconds. `None` if the words make no sense.
@@ -367,10 +378,10 @@ impl RawRecord {
         let (kind, state) = (self.kind()?, self.state()?);
         let is_on_device = matches!(kind, RecordKind::Device(_));
         let is_op = is_on_device || matches!(kind, RecordKind::Op(_));
-        let (comm, comm_rank) = if is_op { names.comm(place >> 48) } else { Default::default() };
+        let (comm, comm_kind) = if is_op { names.comm(place >> 48) } else { Default::default() };
         let op = is_op.then(|| OpDetails {
             comm,
-            rank: comm_rank,
+            kind: comm_kind,
             number: place & MAX_48,
             dtype: self.dtype(),
             count,
@@ -453,16 +464,6 @@ impl OpDetails {
     /// Operation `number` of a communicator; the other fields are assigned.
     pub fn new(comm: Arc<str>, number: u64) -> Self {
         Self { comm, number, ..Self::default() }
-    }
-
-    /// Whether all workers are ranks of the communicator, in their order.
-    pub fn is_of_all(&self) -> bool {
-        !self.is_of_split() && !self.comm.contains(GROUP_MARK)
-    }
-
-    /// Whether a worker function has split the communicator off. Its ranks may have another order than the workers.
-    pub fn is_of_split(&self) -> bool {
-        self.comm.contains(SPLIT_MARK)
     }
 
     /// Bytes of one block.

@@ -11,7 +11,7 @@ use super::record::{Names, RECORD_WORDS, RawRecord, Record, RecordKind};
 use crate::codec::WireError;
 
 /// The first word of the bytes.
-const FORMAT: u64 = u64::from_le_bytes(*b"disco r2");
+const FORMAT: u64 = u64::from_le_bytes(*b"disco r3");
 /// Name of the moment in records at which a worker begins an epoch.
 pub(crate) const RECOVERY: &str = "recover";
 /// Words before the alignment.
@@ -56,7 +56,7 @@ pub(super) fn encode(memory: &Memory, last: usize) -> Vec<u8> {
         first.nanoseconds,
         memory.received(),
         memory.finished(),
-        memory.inside(),
+        memory.inside().0.into(),
         begun,
         names.len() as u64,
         0,
@@ -85,7 +85,7 @@ impl Recording {
             return Err(invalid);
         }
         let (names, records) = body.split_at(names as usize);
-        let names = Names::new(parse_names(names));
+        let names = Names(parse_names(names));
         let (records, rest) = records.as_chunks::<RECORD_WORDS>();
         if !rest.is_empty() {
             return Err(invalid);
@@ -95,9 +95,8 @@ impl Recording {
         let (nanoseconds, length) = (|ticks| scale.nanoseconds(ticks), |ticks| scale.length(ticks));
         let records: Vec<Record> =
             records.iter().filter_map(|words| RawRecord(*words).decode(&names, nanoseconds, length)).collect();
-        let inside = (inside as usize).checked_sub(1).and_then(|name| names.names.get(name).cloned());
         let replaced = begun.saturating_sub(records.len() as u64);
-        Ok(Self { received, finished, inside, time, replaced, records, alignment })
+        Ok(Self { received, finished, inside: names.get(inside), time, replaced, records, alignment })
     }
 
     /// The records of these commands, without the state of the worker, which is that of the last command.

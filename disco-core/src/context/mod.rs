@@ -1,5 +1,6 @@
 //! The context of worker functions.
 
+mod emit;
 mod emitting;
 mod watched;
 mod worker;

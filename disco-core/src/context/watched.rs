@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use crate::abort::{Abort, AbortCause};
-use crate::activity::{GROUP_MARK, OpPlace, OpState, RANK_MARK, Running, SPLIT_MARK};
+use crate::activity::{CommKind, OpPlace, OpState, Running};
 use crate::communicator::{Capabilities, Communicator};
 use crate::error::{Error, Result};
 use crate::id::Rank;
@@ -27,8 +27,8 @@ pub(super) struct Watched {
     deadline: Duration,
     /// Set if signatures are compared.
     check: Option<Arc<Aborted>>,
-    /// Whether this is the communicator of all workers, whose collectives are counted for each call.
-    is_world: bool,
+    /// Which workers are the ranks. The collectives of all workers are counted for each call.
+    kind: CommKind,
     checks: Cell<u64>,
     splits: u64,
     /// The communicator in records, and the number of its last collective.
@@ -58,6 +58,7 @@ impl Abort for Aborted {
 }
 
 impl Watched {
+    /// The communicator of all workers.
     pub(super) fn new(
         inner: Box<dyn Communicator>,
         name: String,
@@ -65,13 +66,18 @@ impl Watched {
         deadline: Duration,
         check: bool,
     ) -> Self {
-        let activity = link.activity();
-        let comm = if name.contains(SPLIT_MARK) {
-            activity.intern(&format!("{name}{RANK_MARK}{}", inner.rank().index()))
-        } else {
-            activity.intern(&name)
-        };
-        let at = OpPlace::new(comm, 0);
+        Self::of(inner, name, CommKind::World, link, deadline, check)
+    }
+
+    fn of(
+        inner: Box<dyn Communicator>,
+        name: String,
+        kind: CommKind,
+        link: Arc<Link>,
+        deadline: Duration,
+        check: bool,
+    ) -> Self {
+        let at = OpPlace::new(link.activity().intern_comm(&name, kind), 0);
         let check = check.then(|| Aborted::listen(&link));
         Self {
             inner,
@@ -79,7 +85,7 @@ impl Watched {
             link,
             deadline,
             check,
-            is_world: true,
+            kind,
             checks: Cell::new(0),
             splits: 0,
             at,
@@ -91,7 +97,7 @@ impl Watched {
     /// Splits into groups of consecutive ranks, which keep their order; this rank is in `group`.
     pub(super) fn split_group(&mut self, group: u32) -> Result<Option<Self>> {
         let inner = self.inner.split(Some(group), self.rank().index() as i32)?;
-        Ok(inner.map(|inner| self.part(inner, format!("{GROUP_MARK}{group}"))))
+        Ok(inner.map(|inner| self.part(inner, CommKind::Group, format!("group {group}"))))
     }
 
     /// Splits into the sets of `scope`; this rank becomes `rank` of the `ranks` ranks of `set`. `number` counts these
@@ -123,19 +129,21 @@ impl Watched {
         } else if (found, size) != (rank, ranks) {
             format!("{me} splits along {scope} and becomes {found} of {size}, not {rank} of {ranks}")
         } else {
-            return Ok(self.part(inner, format!("{SPLIT_MARK}{scope}, set {set}")));
+            return Ok(self.part(inner, CommKind::Split(rank), format!("split {scope}, set {set}")));
         };
         let error = Error::Mismatch { operation: "comm_in".to_owned(), detail };
         self.inner.aborter().abort(&error.to_string().into());
         Err(error)
     }
 
-    /// The communicator that a split has made, with `mark` behind the name of this one.
-    fn part(&self, inner: Box<dyn Communicator>, mark: String) -> Self {
-        let mut part =
-            Self::new(inner, self.name.clone() + &mark, self.link.clone(), self.deadline, self.check.is_some());
-        part.is_world = false;
-        part
+    /// The communicator that a split has made, with `which` behind the name of this one. A part of a split is a split.
+    fn part(&self, inner: Box<dyn Communicator>, kind: CommKind, which: String) -> Self {
+        let kind = match self.kind {
+            CommKind::Split(_) => CommKind::Split(inner.rank()),
+            _ => kind,
+        };
+        let name = format!("{}, {which}", self.name);
+        Self::of(inner, name, kind, self.link.clone(), self.deadline, self.check.is_some())
     }
 
     /// Waits for all operations, in a call that has begun none of them. Broken by a cancellation, the communicator has none
@@ -183,7 +191,7 @@ impl Watched {
     ) -> Result<T> {
         let Some((first, more)) = group.split_first() else { return Ok(T::default()) };
         let is_point_to_point = first.kind().is_point_to_point();
-        let is_counted = self.is_world && !is_point_to_point;
+        let is_counted = self.kind == CommKind::World && !is_point_to_point;
         let ops = if is_counted { CallOps::Collectives(group.len() as u64) } else { CallOps::Other };
         let mut operation = self.link.begin_operation(ops, self.deadline)?;
         let size = self.inner.size();
@@ -298,8 +306,11 @@ impl Communicator for Watched {
             self.inner.split(color, key).map_err(|error| self.link.error_of_operation(error))?
         };
         self.splits += 1;
-        let mark = format!("{SPLIT_MARK}{} color {color:?}", self.splits);
-        Ok(inner.map(|inner| Box::new(self.part(inner, mark)) as Box<dyn Communicator>))
+        let which = format!("split {} color {color:?}", self.splits);
+        Ok(inner.map(|inner| {
+            let kind = CommKind::Split(inner.rank());
+            Box::new(self.part(inner, kind, which)) as Box<dyn Communicator>
+        }))
     }
 
     fn synchronize(&mut self) -> Result<()> {

@@ -1,6 +1,7 @@
 //! The worker functions of the data plane, `disco.…`. [`DataPlane`](super::DataPlane) documents and calls them.
 
 use super::table::{PlaneFunction, data_plane_functions};
+use crate::activity::TimeLimit;
 use crate::backend::{self, Rendezvous};
 use crate::communicator::CommunicatorExt;
 use crate::context::WorkerContext;
@@ -20,7 +21,7 @@ const ROOT: u32 = 0;
 /// Registers the functions below, with one row of the table for each.
 macro_rules! register {
     ($($variant:ident $function:ident,)*) => {
-        $(register_function!(PlaneFunction::$variant.name(), $function);)*
+        $(register_function!(PlaneFunction::$variant.name(), $function, limit: TimeLimit::Own);)*
     };
 }
 

@@ -5,3 +5,4 @@ mod methods;
 mod table;
 
 pub use methods::{DataPlane, Placement};
+pub use table::is_data_plane_function;

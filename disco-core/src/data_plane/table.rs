@@ -54,6 +54,11 @@ macro_rules! names {
                 }
             }
         }
+
+        /// Whether the data plane has a worker function of this name. Its functions need workers of Disco.
+        pub fn is_data_plane_function(name: &str) -> bool {
+            [$(PlaneFunction::$variant.name()),*].contains(&name)
+        }
     };
 }
 

@@ -1,6 +1,6 @@
 //! Arguments of a call, on the worker's side.
 
-use super::{FromArg, Object, Registers};
+use super::{Object, Registers};
 use crate::error::{Error, Result};
 use crate::value::Value;
 
@@ -66,16 +66,6 @@ impl<'a> Args<'a> {
                 value => Ok(Arg::Value(value)),
             },
         }
-    }
-
-    /// Argument `index` as a `T`.
-    ///
-    /// # Errors
-    /// As [`Args::arg`], and [`Error::Argument`] if the argument does not convert to `T`.
-    #[inline]
-    pub fn take<T: FromArg>(&self, index: usize) -> Result<T> {
-        let arg = self.arg(index)?;
-        T::from_arg(arg).ok_or_else(|| Error::Argument { index, expected: T::expected(), found: T::found(arg) })
     }
 
     #[inline]

@@ -4,9 +4,10 @@ use std::any::type_name;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::{Arg, BoxError, Function, Object, Opaque};
+use super::{Arg, Args, BoxError, Function, Object, Opaque};
 use crate::device::Device;
 use crate::dtype::DType;
+use crate::error::Error;
 use crate::mesh::Mesh;
 use crate::scope::Scope;
 use crate::shape::Shape;
@@ -59,6 +60,18 @@ pub trait IntoObject {
         Self: Sized,
     {
         Ok(self.into_object())
+    }
+}
+
+impl Args<'_> {
+    /// Argument `index` as a `T`.
+    ///
+    /// # Errors
+    /// As [`Args::arg`], and [`Error::Argument`] if the argument does not convert to `T`.
+    #[inline]
+    pub fn take<T: FromArg>(&self, index: usize) -> Result<T, Error> {
+        let arg = self.arg(index)?;
+        T::from_arg(arg).ok_or_else(|| Error::Argument { index, expected: T::expected(), found: T::found(arg) })
     }
 }
 

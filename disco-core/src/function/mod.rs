@@ -31,7 +31,7 @@ pub use json::Json;
 pub use object::{Object, Opaque};
 pub use registers::Registers;
 
-use crate::activity::Activity;
+use crate::activity::{Activity, TimeLimit};
 use crate::context::WorkerContext;
 use crate::error::{Error, Result};
 use crate::metrics;
@@ -51,6 +51,7 @@ struct Named {
     inner: Rc<dyn Any>,
     /// The name's number in the worker's [`Activity`](crate::activity::Activity), set by the first call.
     tag: OnceCell<u32>,
+    limit: TimeLimit,
     calls: metrics::Calls,
 }
 
@@ -62,7 +63,7 @@ impl Function {
         name: impl Into<String>,
         call: impl Fn(&mut WorkerContext, &Args<'_>) -> Result<Object, BoxError> + 'static,
     ) -> Self {
-        Self::of(name.into(), Box::new(call), Rc::new(()))
+        Self::of(name.into(), Box::new(call), Rc::new(()), TimeLimit::Call)
     }
 
     /// A function that calls `call` with `inner`. [`Function::downcast`] returns `inner`, so that a crate which wraps
@@ -74,11 +75,11 @@ impl Function {
     ) -> Self {
         let callee = inner.clone();
         let call = Box::new(move |ctx: &mut WorkerContext, args: &Args<'_>| call(&callee, ctx, args));
-        Self::of(name.into(), call, inner)
+        Self::of(name.into(), call, inner, TimeLimit::Call)
     }
 
-    fn of(name: String, call: Box<Packed>, inner: Rc<dyn Any>) -> Self {
-        Self(Rc::new(Named { name, call, inner, tag: OnceCell::new(), calls: metrics::Calls::new() }))
+    fn of(name: String, call: Box<Packed>, inner: Rc<dyn Any>, limit: TimeLimit) -> Self {
+        Self(Rc::new(Named { name, call, inner, tag: OnceCell::new(), limit, calls: metrics::Calls::new() }))
     }
 
     /// The value behind a function that [`Function::with_inner`] made, if it is a `T`.
@@ -94,6 +95,11 @@ impl Function {
     /// The name's number in the activity of the worker that owns this function.
     pub(crate) fn tag(&self, activity: &Activity) -> u32 {
         *self.0.tag.get_or_init(|| activity.intern(self.name()))
+    }
+
+    /// Whose time limit holds while a worker is inside.
+    pub(crate) fn limit(&self) -> TimeLimit {
+        self.0.limit
     }
 
     /// The function's metrics.
@@ -125,6 +131,8 @@ pub struct FunctionEntry {
     pub name: &'static str,
     /// The function.
     pub call: fn(&mut WorkerContext, &Args<'_>) -> Result<Object, BoxError>,
+    /// Whose time limit holds while a worker is inside.
+    pub limit: TimeLimit,
     /// The place of the registration: `module at file:line`.
     pub place: &'static str,
 }
@@ -136,14 +144,19 @@ inventory::collect!(FunctionEntry);
 /// A function takes `&mut WorkerContext` and up to eight arguments that implement
 /// [`FromArg`](crate::function::FromArg). It returns a `Result` whose value implements
 /// [`IntoObject`](crate::function::IntoObject), with any error type. A session does not start if two functions have the
-/// same name.
+/// same name. The session's limit for calls, [`Deadlines::call`](crate::session::Deadlines::call), does not hold for a function
+/// that is registered with `limit: TimeLimit::Own` behind it, as one that only waits for other workers.
 #[macro_export]
 macro_rules! register_function {
     ($name:expr, $function:path) => {
+        $crate::register_function!($name, $function, limit: $crate::activity::TimeLimit::Call);
+    };
+    ($name:expr, $function:path, limit: $limit:expr) => {
         $crate::inventory::submit! {
             $crate::function::FunctionEntry {
                 name: $name,
                 call: |ctx, args| $crate::function::invoke(&$function, ctx, args),
+                limit: $limit,
                 place: ::std::concat!(::std::module_path!(), " at ", ::std::file!(), ":", ::std::line!()),
             }
         }
@@ -244,7 +257,7 @@ pub fn find(name: &str) -> Result<Function> {
     let entry = inventory::iter::<FunctionEntry>.into_iter().find(|entry| entry.name == name);
     let similar = || similar(name, names()).map(str::to_owned);
     let entry = entry.ok_or_else(|| Error::UnknownFunction { name: name.into(), similar: similar() })?;
-    Ok(Function::of(entry.name.into(), Box::new(entry.call), Rc::new(())))
+    Ok(Function::of(entry.name.into(), Box::new(entry.call), Rc::new(()), entry.limit))
 }
 
 /// Checks that each name is registered once.

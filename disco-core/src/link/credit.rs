@@ -3,7 +3,6 @@
 use std::sync::{Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use super::Link;
 use crate::error::{Error, Result};
 use crate::sync;
 
@@ -27,42 +26,42 @@ impl Credit {
         drop(sync::lock(&self.state));
         self.changed.notify_all();
     }
-}
 
-impl Link {
-    /// Notes that the controller has taken `count` results of the call with this command. Lanes call this method.
-    pub fn note_taken(&self, command: u64, count: u64) {
-        let mut taken = sync::lock(&self.credit.state);
+    /// Notes that the controller has taken `count` results of the call with this command.
+    pub(super) fn note(&self, command: u64, count: u64) {
+        let mut taken = sync::lock(&self.state);
         if (taken.command, taken.count) < (command, count) {
             *taken = Taken { command, count };
         }
         drop(taken);
-        self.credit.changed.notify_all();
+        self.changed.notify_all();
     }
 
     /// The number of results of the call with this command that were taken so far.
-    pub(crate) fn taken(&self, command: u64) -> u64 {
-        let taken = *sync::lock(&self.credit.state);
+    pub(super) fn taken(&self, command: u64) -> u64 {
+        let taken = *sync::lock(&self.state);
         if taken.command == command { taken.count } else { 0 }
     }
 
-    /// Waits until more than `count` results of the call with this command are taken.
+    /// Waits until more than `count` results of the call with this command are taken, while there is no error of `go_on`.
     ///
     /// # Errors
-    /// [`Error::Cancelled`]; [`Error::Aborted`]; [`Error::Deadline`].
-    pub(crate) fn await_taken(&self, command: u64, count: u64, deadline: Duration) -> Result<()> {
-        let (start, mut taken) = (Instant::now(), sync::lock(&self.credit.state));
+    /// [`Error::Deadline`]; errors of `go_on`.
+    pub(super) fn wait(
+        &self,
+        command: u64,
+        count: u64,
+        deadline: Duration,
+        go_on: impl Fn() -> Result<()>,
+    ) -> Result<()> {
+        let (start, mut taken) = (Instant::now(), sync::lock(&self.state));
         while taken.command != command || taken.count <= count {
-            // Locks in the order of `cancel`, which wakes this wait without its own lock.
-            if let Some(cause) = self.cancelled(command) {
-                return Err(Error::Cancelled { cause });
-            }
-            self.check_aborted()?;
+            go_on()?;
             let Some(left) = deadline.checked_sub(start.elapsed()) else {
                 let state = format!("the controller has not taken result {count}");
                 return Err(Error::Deadline { operation: "emit".to_owned(), after: deadline, state });
             };
-            taken = sync::wait_timeout(&self.credit.changed, taken, left);
+            taken = sync::wait_timeout(&self.changed, taken, left);
         }
         Ok(())
     }

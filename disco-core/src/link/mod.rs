@@ -6,6 +6,7 @@
 //! SharedStore    the session's store, with a view for each epoch              crate::store
 //! Descriptors    file descriptors for peers on this machine                   descriptors
 //! AbortRegistry  the listeners of aborts, and the worker's epoch              crate::abort
+//! calls          operations of calls, and the cancellation of calls
 //! cancel         the calls that the controller has cancelled, and the communicators after them
 //! credit         how many results of a call the controller has taken
 //! Activity       the state of the worker, for reports                         crate::activity
@@ -15,6 +16,7 @@
 //! A lane provides the store, the descriptors and a function that sends notices to the controller. [`Shared`] is the
 //! store and the descriptors of workers that are threads of one process.
 
+mod calls;
 mod cancel;
 mod credit;
 mod descriptors;

@@ -1,11 +1,6 @@
 //! Reductions.
 
 use std::fmt;
-use std::str::FromStr;
-
-use super::registered;
-use crate::error::{Error, Result};
-use crate::suggestion::{did_you_mean, similar};
 
 /// The function that combines the elements of several ranks.
 ///
@@ -76,24 +71,6 @@ impl Reduction {
 impl fmt::Display for Reduction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
-    }
-}
-
-/// Finds built-in and registered reductions.
-impl FromStr for Reduction {
-    type Err = Error;
-
-    fn from_str(name: &str) -> Result<Self> {
-        let known = || Self::ALL.into_iter().chain(registered::names().map(Self::Custom));
-        let unknown = || {
-            let names = || known().map(Self::name);
-            let end = match similar(name, names()) {
-                Some(name) => did_you_mean(Some(name)),
-                None => format!("; known are {}", names().collect::<Vec<_>>().join(", ")),
-            };
-            Error::invalid(format!("unknown reduction `{name}`{end}"))
-        };
-        known().find(|reduction| reduction.name() == name).ok_or_else(unknown)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::str::FromStr;
 
 use super::{Op, Reduction};
 use crate::codec::fnv1a;
@@ -87,11 +88,29 @@ pub fn merge_elements<T: Element>(
 }
 
 /// The registered names, sorted, each once.
-pub(super) fn names() -> impl Iterator<Item = &'static str> {
+fn names() -> impl Iterator<Item = &'static str> {
     let mut names: Vec<_> = entries().map(|entry| entry.name).collect();
     names.sort_unstable();
     names.dedup();
     names.into_iter()
+}
+
+/// Finds built-in and registered reductions.
+impl FromStr for Reduction {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        let known = || Self::ALL.into_iter().chain(names().map(Self::Custom));
+        let unknown = || {
+            let names = || known().map(Self::name);
+            let end = match similar(name, names()) {
+                Some(name) => did_you_mean(Some(name)),
+                None => format!("; known are {}", names().collect::<Vec<_>>().join(", ")),
+            };
+            Error::invalid(format!("unknown reduction `{name}`{end}"))
+        };
+        known().find(|reduction| reduction.name() == name).ok_or_else(unknown)
+    }
 }
 
 fn entries() -> impl Iterator<Item = &'static ReductionEntry> {

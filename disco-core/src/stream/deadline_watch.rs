@@ -12,7 +12,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
 use super::Deadlines;
-use crate::activity::Progress;
+use crate::activity::{Progress, TimeLimit};
 use crate::error::Error;
 use crate::id::WorkerId;
 
@@ -120,17 +120,12 @@ impl DeadlineWatch {
 
 /// Whether a worker is inside an operation that waits for other workers.
 pub(super) fn waits_for_others(progress: &Progress) -> bool {
-    progress.collective().is_some() || progress.inside.as_deref().is_some_and(is_built_in)
+    progress.collective().is_some() || progress.inside.is_some() && progress.limit == TimeLimit::Own
 }
 
 /// A time rounded to tenths of a second, for texts.
 pub(super) fn rounded(time: Duration) -> Duration {
     Duration::from_millis(time.as_millis() as u64 / 100 * 100)
-}
-
-/// Whether a worker function or a command is built into Disco. Built-in ones have time limits of their own.
-fn is_built_in(name: &str) -> bool {
-    name.starts_with("disco.") || matches!(name, "get" | "get_all" | "set" | "sync_all" | "sync_worker")
 }
 
 #[cfg(test)]
@@ -153,7 +148,7 @@ mod tests {
         let limits = Deadlines::default().with_collective(Duration::ZERO);
         let activity = Activity::default();
         activity.receive(3);
-        activity.enter(activity.intern("train.step"));
+        activity.enter(activity.intern("train.step"), TimeLimit::Call);
         let op = activity.start_op(&Op::Barrier, 2, OpPlace::default());
         let missing = || vec![(WorkerId::new(1), activity.progress())];
         assert!(DeadlineWatch::new().reply(&Deadlines::default(), "sync_all", missing()).is_none());
@@ -185,7 +180,7 @@ mod tests {
         let limits = Deadlines::default().with_call(LIMIT);
         let activity = Activity::default();
         activity.receive(3);
-        activity.enter(activity.intern("train.step"));
+        activity.enter(activity.intern("train.step"), TimeLimit::Call);
         let (worker, mut watch) = (WorkerId::new(1), DeadlineWatch::new());
         let missing = |moved| vec![(worker, Progress { moved, ..activity.progress() })];
         assert!(watch.reply(&limits, "get", missing(0)).is_none());
@@ -197,10 +192,10 @@ mod tests {
     fn the_idle_time_of_a_worker_starts_when_the_wait_begins_to_watch_it() {
         let limit = Duration::from_secs(60);
         let limits = Deadlines::default().with_call(limit).with_stall(limit);
-        let inside = |name, seq| {
+        let inside = |name, limit, seq| {
             let activity = Activity::default();
             activity.receive(seq);
-            activity.enter(activity.intern(name));
+            activity.enter(activity.intern(name), limit);
             activity.progress()
         };
         let begun_before = |ago| {
@@ -210,36 +205,45 @@ mod tests {
         };
         let [first, second] = [0, 1].map(WorkerId::new);
         let mut watch = begun_before(limit);
-        assert!(watch.reply(&limits, "get", vec![(first, inside("train.step", 3))]).is_some(), "since the wait began");
+        assert!(
+            watch.reply(&limits, "get", vec![(first, inside("train.step", TimeLimit::Call, 3))]).is_some(),
+            "since the wait began"
+        );
         // The first worker has made progress, and waits for the second one now.
-        let both = vec![(first, inside("disco.init_ccl", 4)), (second, inside("train.step", 4))];
+        let both = vec![
+            (first, inside("disco.init_ccl", TimeLimit::Own, 4)),
+            (second, inside("train.step", TimeLimit::Call, 4)),
+        ];
         assert!(watch.reply(&limits, "get", both).is_none());
         let mut watch = begun_before(limit);
-        assert!(watch.stall(&limits, first, &inside("train.step", 3)).is_some());
-        assert!(watch.stall(&limits, second, &inside("train.step", 3)).is_none(), "now it is the slowest one");
+        assert!(watch.stall(&limits, first, &inside("train.step", TimeLimit::Call, 3)).is_some());
+        assert!(
+            watch.stall(&limits, second, &inside("train.step", TimeLimit::Call, 3)).is_none(),
+            "now it is the slowest one"
+        );
     }
 
     #[test]
     fn the_deadline_for_calls_does_not_apply_to_the_data_plane() {
         let limits = Deadlines::default().with_call(Duration::ZERO);
-        let inside = |name| {
+        let inside = |name, limit| {
             let activity = Activity::default();
             activity.receive(3);
-            activity.enter(activity.intern(name));
+            activity.enter(activity.intern(name), limit);
             vec![(WorkerId::new(1), activity.progress())]
         };
-        assert!(DeadlineWatch::new().reply(&limits, "sync_all", inside("train.step")).is_some());
-        assert!(DeadlineWatch::new().reply(&limits, "sync_all", inside("disco.init_ccl")).is_none());
+        assert!(DeadlineWatch::new().reply(&limits, "sync_all", inside("train.step", TimeLimit::Call)).is_some());
+        assert!(DeadlineWatch::new().reply(&limits, "sync_all", inside("disco.init_ccl", TimeLimit::Own)).is_none());
         let limits = limits.with_collective(Duration::ZERO);
-        assert!(DeadlineWatch::new().reply(&limits, "sync_all", inside("disco.init_ccl")).is_some());
+        assert!(DeadlineWatch::new().reply(&limits, "sync_all", inside("disco.init_ccl", TimeLimit::Own)).is_some());
     }
 
     #[test]
     fn the_error_names_a_worker_inside_a_function_before_the_workers_that_wait_for_it() {
         let limits = Deadlines::default().with_call(Duration::ZERO).with_warn(Duration::ZERO);
         let (waits, hangs, connects) = (Activity::default(), Activity::default(), Activity::default());
-        [&waits, &hangs].iter().for_each(|activity| activity.enter(activity.intern("train.step")));
-        connects.enter(connects.intern("disco.init_ccl"));
+        [&waits, &hangs].iter().for_each(|activity| activity.enter(activity.intern("train.step"), TimeLimit::Call));
+        connects.enter(connects.intern("disco.init_ccl"), TimeLimit::Own);
         let op = waits.start_op(&Op::Barrier, 3, OpPlace::default());
         let missing = [&waits, &connects, &hangs].into_iter().enumerate();
         let missing: Vec<_> = missing.map(|(index, it)| (WorkerId::new(index as u32), it.progress())).collect();

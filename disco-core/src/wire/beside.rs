@@ -5,8 +5,8 @@
 use std::sync::Arc;
 
 use super::object::index;
+use super::parts::{object_head, read_axes, read_dtype, tensor_bytes, write_dtype};
 use super::transfer::Received;
-use super::value::{object_head, read_axes, read_dtype, tensor_bytes, write_dtype};
 use super::{INLINE_LIMIT, Reader, WireError, Writer};
 use crate::device::Device;
 use crate::error::{Error, Memory, Result};

@@ -1,11 +1,11 @@
 //! Encoding of commands and frames.
 
 use std::ops::Range;
-use std::sync::Arc;
+
+use smallvec::SmallVec;
 
 use super::beside::Beside;
-use super::transfer::Received;
-use super::{Frame, Freed, MappedSnapshot, PACKET_LIMIT, Packet, WireError, Writer, action, debug, value};
+use super::{PACKET_LIMIT, Packet, WireError, Writer, action, debug, value};
 use crate::calling::{Calling, Parts};
 use crate::command::{Command, Local};
 use crate::error::Result;
@@ -21,9 +21,12 @@ const ENVELOPE: u64 = 64;
 /// Largest capacity of an encoded frame, in bytes, whose unused end is kept.
 const MAX_UNSHRUNK: usize = 512;
 
+/// Freed register ids; up to four are stored inline.
+pub(crate) type Freed = SmallVec<[RegisterId; 4]>;
+
 /// Encodes the packets of a frame.
-pub(super) fn encode_frame(frame: &Frame, mut to: Writer) -> Result<Vec<u8>> {
-    write_frame(frame, &mut to)?;
+pub(super) fn encode_frame(freed: &[RegisterId], command: &Command, mut to: Writer) -> Result<Vec<u8>> {
+    write_frame(freed, command, &mut to)?;
     let mut bytes = to.into_bytes();
     // To shrink the usual small buffer would cost more than its unused end.
     if bytes.capacity() > MAX_UNSHRUNK {
@@ -39,15 +42,15 @@ pub(super) fn encode_frame(frame: &Frame, mut to: Writer) -> Result<Vec<u8>> {
 }
 
 /// Appends the packets of a frame.
-pub(super) fn write_frame(frame: &Frame, to: &mut Writer) -> Result<()> {
-    if !frame.freed().is_empty() {
-        to.packet(1 + frame.freed().len(), |to| {
+pub(super) fn write_frame(freed: &[RegisterId], command: &Command, to: &mut Writer) -> Result<()> {
+    if !freed.is_empty() {
+        to.packet(1 + freed.len(), |to| {
             value::write_int(action::FREE, to);
-            frame.freed().iter().for_each(|id| value::write_int(id.wire(), to));
+            freed.iter().for_each(|id| value::write_int(id.wire(), to));
             Ok(())
         })?;
     }
-    Ok(encode_command(frame.command(), to)?)
+    Ok(encode_command(command, to)?)
 }
 
 pub(super) fn encode_command(command: &Command, to: &mut Writer) -> Result<(), WireError> {
@@ -112,37 +115,6 @@ pub(super) fn write_debug(to: &mut Writer, head: &[Value], last: &Value) -> Resu
         head.iter().try_for_each(|arg| arg.write(to))?;
         debug::write(last, to)
     })
-}
-
-/// Decodes a frame with command number `seq`.
-///
-/// # Errors
-/// The bytes are not a valid frame.
-pub fn decode_frame(seq: u64, bytes: &[u8]) -> Result<Frame, WireError> {
-    decode_frame_beside(seq, bytes, None)
-}
-
-/// As [`decode_frame`], with the large tensors of the command in memory beside the bytes.
-///
-/// # Errors
-/// The bytes are not a valid frame, or a tensor is outside the memory beside them.
-pub fn decode_frame_beside(seq: u64, bytes: &[u8], beside: Option<Arc<MappedSnapshot>>) -> Result<Frame, WireError> {
-    decode(seq, bytes, beside.map(|memory| Beside::new(Ok(memory))))
-}
-
-/// As [`decode_frame`], with the large tensors of the command in an earlier transfer.
-///
-/// # Errors
-/// The bytes are not a valid frame, or the transfer is incomplete.
-pub fn decode_frame_after(seq: u64, bytes: &[u8], received: Received) -> Result<Frame, WireError> {
-    let beside = Beside::of_transfer(received).ok_or(WireError::Expected("all of a transfer before its frame"))?;
-    decode(seq, bytes, Some(beside))
-}
-
-fn decode(seq: u64, bytes: &[u8], beside: Option<Beside>) -> Result<Frame, WireError> {
-    let mut frame = Frame::with(seq, Freed::new(), Command::SyncAll);
-    frame.read(bytes, beside)?;
-    Ok(frame)
 }
 
 /// Reads the packets of a frame into `freed`, which is empty, and `command`. The arguments of a call take the place of

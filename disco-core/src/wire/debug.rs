@@ -27,7 +27,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::value::{SHORT, read_axes, read_dtype, read_elements, tensor_bytes, write_dtype};
+use super::parts::{SHORT, read_axes, read_dtype, read_elements, tensor_bytes, write_dtype};
 use super::{INLINE_LIMIT, Reader, WireError, Writer};
 use crate::device::DeviceKind;
 use crate::tensor::Tensor;

@@ -2,11 +2,10 @@
 
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
-use smallvec::SmallVec;
-
 use super::beside::{self, Beside};
-use super::command::{decode_frame, encode_frame, read_frame};
-use super::{Pieces, Transfer, WireError, Writer};
+use super::command::{Freed, encode_frame, read_frame};
+use super::transfer::Received;
+use super::{MappedSnapshot, Pieces, Transfer, WireError, Writer};
 use crate::command::Command;
 use crate::error::{Error, Result};
 use crate::id::{RegisterId, WorkerId};
@@ -21,9 +20,6 @@ const MAX_KEPT_BYTES: usize = 1 << 20;
 
 /// The most arguments of a call whose memory serves the next call.
 const MAX_KEPT_ARGUMENTS: usize = 64;
-
-/// Freed register ids; up to four are stored inline.
-pub(crate) type Freed = SmallVec<[RegisterId; 4]>;
 
 /// A command with the register ids that were freed before it. All lanes share a frame, and it is encoded at most once.
 #[derive(Debug)]
@@ -121,7 +117,7 @@ impl Frame {
     pub(crate) fn would_be_light(freed: &[RegisterId], command: &Command) -> bool {
         let of_values = |values: &[Value]| {
             values.iter().try_fold(0, |sum, value| match value {
-                Value::Tensor(_) | Value::Object(_) | Value::Array(_) | Value::Map(_) => None,
+                Value::Tensor(_) | Value::Object(_) | Value::Array(_) | Value::Map(_) | Value::Tagged(..) => None,
                 value => Some(sum + value.payload_len()),
             })
         };
@@ -159,7 +155,9 @@ impl Frame {
     /// # Errors
     /// A value can't leave the process.
     pub fn bytes(&self) -> Result<&[u8]> {
-        let encoded = self.encoded.get_or_init(|| encode_frame(self, Writer::for_frame()).map_err(Box::new));
+        let encoded = self
+            .encoded
+            .get_or_init(|| encode_frame(&self.freed, &self.command, Writer::for_frame()).map_err(Box::new));
         encoded.as_deref().map_err(|error| (**error).clone())
     }
 
@@ -174,7 +172,7 @@ impl Frame {
         if let Some(pieces) = shared.upgrade() {
             return Ok(Some(pieces));
         }
-        let pieces = Pieces::of(self)?.map(Arc::new);
+        let pieces = Pieces::of(self.seq, &self.freed, &self.command)?.map(Arc::new);
         if let Some(pieces) = &pieces {
             *shared = Arc::downgrade(pieces);
         }
@@ -202,7 +200,7 @@ impl Frame {
     /// # Errors
     /// A value can't leave the process.
     pub fn bytes_without_tensors(&self) -> Result<Vec<u8>> {
-        encode_frame(self, Writer::with_memory_beside())
+        encode_frame(&self.freed, &self.command, Writer::with_memory_beside())
     }
 
     /// The packets of this frame without its large tensors, and copies of the tensors in shared memory; none if the
@@ -211,8 +209,39 @@ impl Frame {
     pub fn bytes_and_snapshot(&self) -> Option<(Vec<u8>, Arc<Snapshot>)> {
         let make = || snapshot(self.command.values());
         let snapshot = self.snapshot.get_or_init(make).clone()?;
-        Some((encode_frame(self, Writer::with_memory_beside()).ok()?, snapshot))
+        Some((encode_frame(&self.freed, &self.command, Writer::with_memory_beside()).ok()?, snapshot))
     }
+}
+
+/// Decodes a frame with command number `seq`.
+///
+/// # Errors
+/// The bytes are not a valid frame.
+pub fn decode_frame(seq: u64, bytes: &[u8]) -> Result<Frame, WireError> {
+    decode_frame_beside(seq, bytes, None)
+}
+
+/// As [`decode_frame`], with the large tensors of the command in memory beside the bytes.
+///
+/// # Errors
+/// The bytes are not a valid frame, or a tensor is outside the memory beside them.
+pub fn decode_frame_beside(seq: u64, bytes: &[u8], beside: Option<Arc<MappedSnapshot>>) -> Result<Frame, WireError> {
+    decode(seq, bytes, beside.map(|memory| Beside::new(Ok(memory))))
+}
+
+/// As [`decode_frame`], with the large tensors of the command in an earlier transfer.
+///
+/// # Errors
+/// The bytes are not a valid frame, or the transfer is incomplete.
+pub fn decode_frame_after(seq: u64, bytes: &[u8], received: Received) -> Result<Frame, WireError> {
+    let beside = Beside::of_transfer(received).ok_or(WireError::Expected("all of a transfer before its frame"))?;
+    decode(seq, bytes, Some(beside))
+}
+
+fn decode(seq: u64, bytes: &[u8], beside: Option<Beside>) -> Result<Frame, WireError> {
+    let mut frame = Frame::with(seq, Freed::new(), Command::SyncAll);
+    frame.read(bytes, beside)?;
+    Ok(frame)
 }
 
 /// A copy of the large tensors of `values` in shared memory; none if there is no large tensor or the copy fails.

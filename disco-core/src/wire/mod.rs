@@ -22,6 +22,7 @@
 //!                             114 register         i64 id
 //!                             4096 tensor          dtype, i32 axes, i64 extents, u64 length, bytes
 //!                             4097 tensor beside   dtype, i32 axes, i64 extents, u64 offset in the memory beside
+//!                             4098 tagged          i32 tag, then as an array
 //!                             from 8192            registered by the program, see `register_object!`
 //!                             0                    TVM's debug object (its argument type is 64 or more, except
 //!                                                  68 and 73; Disco writes 187): u64 length, text, see `debug.rs`
@@ -31,7 +32,7 @@
 //! in the reply to `DebugGetFromRemote` (7), as in TVM, and as plain objects everywhere else. Readers accept both
 //! everywhere.
 //!
-//! Arrays and maps are nested at most 16 deep. They contain no registers (114). Tensors above 64 KiB lie beside the packet
+//! Arrays, maps and tagged values are nested at most 16 deep. They contain no registers (114). Tensors above 64 KiB lie beside the packet
 //! (4097) wherever they are in it.
 //!
 //! A command is a packet whose first argument is the command's number: 0 to 8 as in TVM, 64 or more for Disco's own. A
@@ -52,6 +53,7 @@ mod loss;
 mod message;
 mod object;
 mod packet;
+mod parts;
 mod pieces;
 mod progress;
 mod question;
@@ -61,9 +63,9 @@ mod value;
 
 pub use answer::{decode_notice, decode_reply, decode_value, encode_notice, encode_reply, encode_value};
 pub(crate) use beside::snapshot_in;
-pub use command::{decode_frame, decode_frame_after, decode_frame_beside};
-pub use frame::Frame;
-pub(crate) use frame::{Freed, snapshot};
+pub(crate) use command::Freed;
+pub(crate) use frame::snapshot;
+pub use frame::{Frame, decode_frame, decode_frame_after, decode_frame_beside};
 pub use introduction::{Assignment, Hello, Join, RingPlace, Welcome};
 pub use message::{Beside, Message, Times, write_frame};
 pub use object::ObjectEntry;

@@ -14,6 +14,7 @@ pub(super) mod index {
     pub(in crate::wire) const REGISTER: i32 = 114;
     pub(in crate::wire) const TENSOR: i32 = 4096;
     pub(in crate::wire) const TENSOR_BESIDE: i32 = 4097;
+    pub(in crate::wire) const TAGGED: i32 = 4098;
 }
 
 /// How objects of one type are decoded. [`register_object!`](crate::register_object) registers an entry.

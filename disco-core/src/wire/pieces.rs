@@ -2,9 +2,12 @@
 
 use super::beside::layout;
 use super::command::write_frame;
-use super::value::{tensor_bytes, write_bytes_head};
-use super::{Frame, INLINE_LIMIT, Writer, action};
+use super::parts::tensor_bytes;
+use super::value::write_bytes_head;
+use super::{INLINE_LIMIT, Writer, action};
+use crate::command::Command;
 use crate::error::Result;
+use crate::id::RegisterId;
 use crate::tensor::{Access, Tensor};
 use crate::value::Value;
 
@@ -28,22 +31,22 @@ impl Pieces {
     ///
     /// # Errors
     /// A value can't leave the process.
-    pub(super) fn of(frame: &Frame) -> Result<Option<Self>> {
+    pub(super) fn of(seq: u64, freed: &[RegisterId], command: &Command) -> Result<Option<Self>> {
         let mut large = Vec::new();
         let mut add = |tensor| large.push(tensor);
-        frame.command().values().iter().for_each(|value| value.visit_tensors(&mut add));
+        command.values().iter().for_each(|value| value.visit_tensors(&mut add));
         large.retain(|tensor: &&Tensor| tensor.byte_len() > INLINE_LIMIT);
         if large.is_empty() {
             return Ok(None);
         }
         let mut tensors = large.into_iter();
         let mut inner = Writer::leaving_out();
-        write_frame(frame, &mut inner)?;
+        write_frame(freed, command, &mut inner)?;
         let (bytes, left_out) = inner.into_parts();
         let len = bytes.len() + left_out.iter().map(|(_, len)| len).sum::<usize>();
         let mut head = Writer::leaving_out();
         head.packet(3, |to| {
-            [action::FRAME, frame.seq() as i64].map(Value::Int).iter().try_for_each(|arg| arg.write(to))?;
+            [action::FRAME, seq as i64].map(Value::Int).iter().try_for_each(|arg| arg.write(to))?;
             write_bytes_head(len, to);
             to.leave_out(len);
             Ok(())

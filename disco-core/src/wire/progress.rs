@@ -1,17 +1,19 @@
 //! Encoding of a worker's progress.
 
 use super::{Packet, WireError};
-use crate::activity::{OpRecord, OpState, Progress};
+use crate::activity::{OpRecord, OpState, Progress, TimeLimit};
 use crate::dtype::DType;
 use crate::op::OpKind;
 use crate::value::Value;
 
-/// The arguments: `received, finished, function or none, moved`, then for each operation `number, kind, dtype or none, count,
+/// The arguments: `received, finished, function or none, whether its time limit is its
+/// own, moved`, then for each operation `number, kind, dtype or none, count,
 /// state`.
 pub(super) fn args(progress: &Progress) -> Vec<Value> {
     let inside = progress.inside.as_ref().map_or(Value::None, |name| Value::Str(name.clone()));
+    let limit = Value::Bool(progress.limit == TimeLimit::Own);
     let int = |number: u64| Value::Int(number as i64);
-    let mut args = vec![int(progress.received), int(progress.finished), inside, int(progress.moved)];
+    let mut args = vec![int(progress.received), int(progress.finished), inside, limit, int(progress.moved)];
     for op in &progress.ops {
         args.push(Value::Int(op.number.into()));
         args.push(Value::Int(op.kind as i64));
@@ -29,6 +31,11 @@ pub(super) fn decode(mut packet: Packet<'_>) -> Result<Progress, WireError> {
         Value::Str(name) => Some(name),
         _ => return Err(WireError::Expected("a function's name or none")),
     };
+    let limit = match packet.value()? {
+        Value::Bool(true) => TimeLimit::Own,
+        Value::Bool(false) => TimeLimit::Call,
+        _ => return Err(WireError::Expected("whether a time limit is the function's own")),
+    };
     let moved = packet.number()?;
     let args = packet.rest()?;
     let (ops, rest) = args.as_chunks::<5>();
@@ -36,7 +43,7 @@ pub(super) fn decode(mut packet: Packet<'_>) -> Result<Progress, WireError> {
         return Err(WireError::Expected("whole records of operations"));
     }
     let ops = ops.iter().map(decode_op).collect::<Result<_, _>>()?;
-    Ok(Progress { received, finished, inside, ops, moved })
+    Ok(Progress { received, finished, inside, limit, ops, moved })
 }
 
 fn decode_op(args: &[Value; 5]) -> Result<OpRecord, WireError> {

@@ -57,6 +57,7 @@ pub fn check(command: &Command) -> Result<()> {
             refused("calls of some workers, with arguments for each, or with results on the way")
         }
         Command::DebugSet { value: Value::Object(_), .. } => refused("a registered object"),
+        Command::DebugSet { value: Value::Tagged(..), .. } => refused("a tagged value"),
         Command::DebugSet { .. } => Ok(()),
         _ => refused("this command"),
     }
@@ -66,6 +67,7 @@ fn refused_argument(value: &Value) -> Option<&'static str> {
     match value {
         Value::Tensor(_) => Some("a tensor as an argument of a call; set a register (`set`), and call with its handle"),
         Value::Object(_) => Some("a registered object as an argument of a call"),
+        Value::Tagged(..) => Some("a tagged value as an argument of a call"),
         _ => None,
     }
 }

@@ -1,14 +1,15 @@
 //! Encoding of one argument.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::beside::Beside;
 use super::object::{self, index};
+use super::parts::{SHORT, object_head, read_axes, read_dtype, read_elements, tensor_bytes, write_dtype};
 use super::{INLINE_LIMIT, Reader, WireError, Writer, beside, debug};
 use crate::device::{Device, DeviceKind};
-use crate::dtype::DType;
 use crate::id::RegisterId;
-use crate::tensor::{Tensor, View};
+use crate::tensor::Tensor;
 use crate::value::{Value, WireObject};
 
 /// Type indices of plain arguments.
@@ -26,9 +27,6 @@ mod code {
     pub(super) const SHORT_STR: i32 = 11;
     pub(super) const SHORT_BYTES: i32 = 12;
 }
-
-/// Shortest string, in bytes, that TVM does not count as a short string.
-pub(super) const SHORT: usize = 8;
 
 impl Value {
     /// Appends the argument: its type index, then its content.
@@ -60,7 +58,7 @@ impl Value {
             Value::Shape(shape) => write_object(shape, to)?,
             Value::Object(object) => write_object(&**object, to)?,
             Value::Tensor(tensor) => write_tensor(tensor, to)?,
-            Value::Array(_) | Value::Map(_) => self.write_nested(1, to)?,
+            Value::Array(_) | Value::Map(_) | Value::Tagged(..) => self.write_nested(1, to)?,
         }
         Ok(())
     }
@@ -72,8 +70,13 @@ impl Value {
             Value::Array(items) => {
                 let inner = inner()?;
                 object_head(to, index::ARRAY);
-                to.u64(items.len() as u64);
-                items.iter().try_for_each(|item| item.write_nested(inner, to))
+                write_items(items, inner, to)
+            }
+            Value::Tagged(tag, items) => {
+                let inner = inner()?;
+                object_head(to, index::TAGGED);
+                to.i32(*tag);
+                write_items(items, inner, to)
             }
             Value::Map(items) => {
                 let inner = inner()?;
@@ -152,6 +155,12 @@ impl Value {
     }
 }
 
+/// Appends the length of a list, then its items, which lie inside of `depth` arrays and maps.
+fn write_items(items: &[Value], depth: usize, to: &mut Writer) -> Result<(), WireError> {
+    to.u64(items.len() as u64);
+    items.iter().try_for_each(|item| item.write_nested(depth, to))
+}
+
 /// The error for arrays and maps that are nested deeper than [`Value::MAX_DEPTH`].
 const TOO_DEEP: WireError = WireError::Expected("arrays and maps that are nested at most 16 deep");
 
@@ -206,11 +215,6 @@ fn tagged(to: &mut Writer, code: i32, int: i64) {
     to.i64(int);
 }
 
-pub(super) fn object_head(to: &mut Writer, index: i32) {
-    to.i32(index);
-    to.i32(index);
-}
-
 /// Appends the header of [`SHORT`] or more bytes, which the caller appends next.
 pub(super) fn write_bytes_head(len: usize, to: &mut Writer) {
     object_head(to, index::BYTES);
@@ -235,19 +239,6 @@ fn write_object(object: &dyn WireObject, to: &mut Writer) -> Result<(), WireErro
     }
 }
 
-pub(super) fn write_dtype(dtype: DType, to: &mut Writer) {
-    let (code, bits) = dtype.dlpack();
-    to.u8(code);
-    to.u8(bits);
-    to.u16(1);
-}
-
-pub(super) fn read_dtype(from: &mut Reader<'_>) -> Result<DType, WireError> {
-    let (code, bits, lanes) = (from.u8()?, from.u8()?, from.u16()?);
-    let number = i64::from(code) << 24 | i64::from(bits) << 16 | i64::from(lanes);
-    DType::from_dlpack(code, bits, lanes).ok_or(WireError::Unknown { what: "dtype", number })
-}
-
 fn write_tensor(tensor: &Tensor, to: &mut Writer) -> Result<(), WireError> {
     if tensor.byte_len() > INLINE_LIMIT
         && let Some(place) = to.place_beside(tensor.byte_len())
@@ -267,35 +258,11 @@ fn write_tensor(tensor: &Tensor, to: &mut Writer) -> Result<(), WireError> {
     Ok(())
 }
 
-/// The bytes of a tensor that is sent to another process.
-pub(super) fn tensor_bytes(tensor: &Tensor) -> Result<View<'_, u8>, WireError> {
-    tensor.bytes().map_err(|error| WireError::TensorKind(error.to_string()))
-}
-
 fn read_tensor(from: &mut Reader<'_>) -> Result<Tensor, WireError> {
     let dtype = read_dtype(from)?;
     let axes = read_axes(from)?;
     let shape = from.list(axes)?;
     read_elements(dtype, shape, from)
-}
-
-pub(super) fn read_axes(from: &mut Reader<'_>) -> Result<u64, WireError> {
-    let axes = from.i32()?;
-    u64::try_from(axes).map_err(|_| WireError::Unknown { what: "number of axes", number: axes.into() })
-}
-
-/// Takes a length and that number of bytes: the elements of a tensor of this type and shape.
-pub(super) fn read_elements(dtype: DType, shape: Vec<i64>, from: &mut Reader<'_>) -> Result<Tensor, WireError> {
-    let bytes = from.bytes()?;
-    let shape = crate::Shape::from(shape);
-    if shape.elements().and_then(|n| n.checked_mul(dtype.size())) != Some(bytes.len()) {
-        return Err(WireError::Expected("as many bytes as the tensor's shape says"));
-    }
-    let tensor = Tensor::zeros(dtype, shape).map_err(WireError::of_tensor)?;
-    let mut view = tensor.bytes_mut().map_err(WireError::of_tensor)?;
-    view.copy_from_slice(bytes);
-    drop(view);
-    Ok(tensor)
 }
 
 fn read_object(
@@ -325,12 +292,9 @@ fn read_object(
             id.map(|id| Value::Register(id.into())).ok_or(WireError::Unknown { what: "register", number })
         }
         index::TENSOR => Ok(Value::Tensor(read_tensor(from)?)),
-        index::ARRAY | index::MAP if depth >= Value::MAX_DEPTH => Err(TOO_DEEP),
-        index::ARRAY => {
-            let len = read_items(1, from)?;
-            let items = (0..len).map(|_| Value::read_nested(depth + 1, from, beside.as_deref_mut()));
-            Ok(Value::Array(items.collect::<Result<_, _>>()?))
-        }
+        index::ARRAY | index::MAP | index::TAGGED if depth >= Value::MAX_DEPTH => Err(TOO_DEEP),
+        index::ARRAY => Ok(Value::Array(read_list(depth, from, beside)?)),
+        index::TAGGED => Ok(Value::Tagged(from.i32()?, read_list(depth, from, beside)?)),
         index::MAP => {
             let len = read_items(2, from)?;
             let mut item = || Value::read_nested(depth + 1, from, beside.as_deref_mut());
@@ -340,6 +304,12 @@ fn read_object(
         index::TENSOR_BESIDE => Ok(Value::Tensor(beside::read(from, beside)?)),
         index => object::read(index, from),
     }
+}
+
+/// Takes the items of a list inside of `depth` arrays and maps.
+fn read_list(depth: usize, from: &mut Reader<'_>, mut beside: Option<&mut Beside>) -> Result<Arc<[Value]>, WireError> {
+    let len = read_items(1, from)?;
+    (0..len).map(|_| Value::read_nested(depth + 1, from, beside.as_deref_mut())).collect()
 }
 
 /// Takes the number of items of an array or map, each of `values` values, and checks that the packet can contain them.

@@ -4,7 +4,7 @@ mod failure;
 
 use std::sync::Arc;
 
-use crate::activity::{Current, RECOVERY, Sampler};
+use crate::activity::{Current, RECOVERY, Sampler, TimeLimit};
 use crate::calling::Calling;
 use crate::channel::{Endpoint, Notice, Reply};
 use crate::command::{Command, Local};
@@ -192,7 +192,7 @@ impl Worker {
             arg.visit_tensors(&mut |tensor| tensor.storage().note_argument());
         }
         let activity = self.link.activity();
-        activity.enter(function.tag(activity));
+        activity.enter(function.tag(activity), function.limit());
         self.set(seq, function.name(), register, |this| {
             let call = || function.call(&mut this.context, &Args::new(args, &this.registers));
             function.calls().time(function.name(), call)
@@ -233,7 +233,7 @@ impl Worker {
         if self.interned.0 != name {
             self.interned = (name, activity.intern(name));
         }
-        activity.enter(self.interned.1);
+        activity.enter(self.interned.1, TimeLimit::Own);
         let result = work(self);
         self.link.activity().leave();
         result
@@ -252,7 +252,7 @@ impl Worker {
     /// The value of a register. Also works on a poisoned worker, if the register was set before the error.
     fn get(&mut self, seq: u64, name: &str, register: RegisterId) -> Reply {
         let value = match self.registers.object(register) {
-            Ok(Object::Value(value @ (Value::Tensor(_) | Value::Array(_) | Value::Map(_)))) => {
+            Ok(Object::Value(value @ (Value::Tensor(_) | Value::Array(_) | Value::Map(_) | Value::Tagged(..)))) => {
                 value.clone().map_tensors(&mut |tensor| self.context.on_host(tensor))
             }
             Ok(Object::Value(value)) => Ok(value.clone()),

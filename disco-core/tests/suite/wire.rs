@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use disco_core::activity::Activity;
+use disco_core::activity::{Activity, TimeLimit};
 use disco_core::channel::{CallOps, Notice, Reply};
 use disco_core::error::{ErrorKind, Failure, LossCause, ProcessEnd, UserError};
 use disco_core::wire::{
@@ -69,6 +69,7 @@ fn value() -> impl Strategy<Value = Value> {
     let nested = item.prop_recursive(3, 12, 4, |item| {
         prop_oneof![
             vec(item.clone(), 0..4).prop_map(Value::from),
+            (any::<i32>(), vec(item.clone(), 0..4)).prop_map(|(tag, items)| Value::Tagged(tag, items.into())),
             vec((item.clone(), item), 0..4).prop_map(Value::from),
         ]
     });
@@ -500,7 +501,7 @@ fn messages() -> Vec<Message> {
     let ring = Some(RingPlace { reader: 1, readers: 5, capacity: 1 << 19 });
     let activity = Activity::default();
     activity.receive(9);
-    activity.enter(activity.intern("tests.f"));
+    activity.enter(activity.intern("tests.f"), TimeLimit::Call);
     let tensor = Tensor::from_slice(&[1f32, 2.0], [2]).unwrap();
     let op = Op::Broadcast { src: None, dst: tensor, root: 0.into() };
     let running = activity.start_op(&op, 2, disco_core::activity::OpPlace::default());

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use disco_core::activity::{Activity, OpPlace, Progress};
+use disco_core::activity::{Activity, OpPlace, Progress, TimeLimit};
 use disco_core::error::{LossCause, ProcessEnd};
 use disco_core::status::{ConnectionStatus, Known, NodeState, NodeStatus, Status};
 use disco_core::wire::{Assignment, Hello, Join, Message, Packet, RingPlace, StoreCall, Times, Welcome, WireError};
@@ -153,7 +153,7 @@ fn status() -> Status {
 fn progress() -> Message {
     let (activity, dst) = (Activity::default(), Tensor::from_slice(&[1.0f32; 4], [4]).expect("a tensor"));
     activity.receive(9);
-    activity.enter(activity.intern("demo.function"));
+    activity.enter(activity.intern("demo.function"), TimeLimit::Call);
     activity.start_op(&Op::Broadcast { src: None, dst, root: 0.into() }, 2, OpPlace::default()).end(true);
     Message::Progress(activity.progress())
 }

@@ -20,7 +20,8 @@ pub fn values() -> Vec<Value> {
         Value::Shape(Shape::from([2, -1, 3])),
         Value::Register(RegisterId::new(3)),
         Value::Tensor(tensor.clone()),
-        Value::from(vec![Value::Int(1), Value::from(vec![Value::Tensor(tensor), Value::None])]),
+        Value::from(vec![Value::Int(1), Value::from(vec![Value::Tensor(tensor.clone()), Value::None])]),
+        Value::Tagged(-3, [Value::Tensor(tensor), Value::Int(1)].into()),
         Value::from(vec![("key".into(), Value::Bool(false)), (Value::Int(2), Value::from(Vec::<Value>::new()))]),
     ]
 }

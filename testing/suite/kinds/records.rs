@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use disco::activity::{DataPath, OpState, Record, RecordKind, Recording, span};
+use disco::activity::{CommKind, DataPath, OpState, Record, RecordKind, Recording, span};
 use disco::trace::Trace;
 use disco::{
     CommunicatorExt as _, DType, DataPlane as _, Error, LaneSession, Rank, Reduction, Result, Session as _, Tensor,
@@ -350,7 +350,7 @@ fn the_records_of_a_split_have_its_own_ranks(kind: Kind) {
         })
         .collect();
     assert!(ops[0].comm.ends_with(", split 1 color Some(0)") && ops[0].comm == ops[2].comm, "{ops:?}");
-    assert_eq!([0, 1, 2, 3].map(|worker| ops[worker].rank), [1, 1, 0, 0].map(|rank| Some(Rank::new(rank))));
+    assert_eq!([0, 1, 2, 3].map(|worker| ops[worker].kind), [1, 1, 0, 0].map(|rank| CommKind::Split(Rank::new(rank))));
     // Rank 0 is worker 2.
     assert!(ops[0].waited > 0 && ops[0].last == Some(Rank::new(0)), "{ops:?}");
 }

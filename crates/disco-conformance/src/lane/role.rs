@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
+use disco_core::activity::TimeLimit;
 use disco_core::channel::Notice;
 use disco_core::error::{ErrorKind, Failure, UserError};
 use disco_core::sync;
@@ -150,7 +151,7 @@ impl Player {
         match (self.role, frame.command()) {
             (Role::Stick, _) if self.frames == 1 && !self.worker.index().is_multiple_of(2) => {
                 let activity = link.activity();
-                activity.enter(activity.intern("f"));
+                activity.enter(activity.intern("f"), TimeLimit::Call);
                 waiting::hang()
             }
             (Role::Recover, command) => {

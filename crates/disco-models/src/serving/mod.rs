@@ -1,7 +1,7 @@
 //! Worker functions for sequences that come and go: the controller plans each step, and the workers compute it.
 //!
 //! `disco.models.serve` reads the model and makes the pool of blocks for keys and values; its result, the worker's state, is the first argument
-//! of `serve.step`, whose second argument is a [`Plan`]. Rank 0 of each copy of the model returns the [`Reply`]; other ranks return nothing. The
+//! of `disco.models.step`, whose second argument is a [`Plan`]. Rank 0 of each copy of the model returns the [`Reply`]; other ranks return nothing. The
 //! workers keep the last token of each sequence, so that the controller can plan and send the next step before it has the
 //! reply of this one: commands are executed in order, and so a block that the controller takes from one sequence can be
 //! given to another one in the next step.
@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use candle_core::Tensor;
 use disco_candle::Reader;
+use disco_core::activity::TimeLimit;
 use disco_core::function::Json;
 use disco_core::{Object, Opaque, WorkerContext};
 use serde::{Deserialize, Serialize};
@@ -87,9 +88,9 @@ fn step(ctx: &mut WorkerContext, server: Rc<RefCell<Server>>, plan: Arc<[u8]>) -
     Ok(Some(bytes))
 }
 
-disco_core::register_function!("disco.models.serve", serve);
-// Not `disco.`: the session's deadline for calls is that of a step.
-disco_core::register_function!("serve.step", step);
+disco_core::register_function!("disco.models.serve", serve, limit: TimeLimit::Own);
+// The session's deadline for calls is that of a step.
+disco_core::register_function!("disco.models.step", step);
 
 /// A row whose hidden states are computed: where it is in the plan, and its slot.
 #[derive(Clone, Copy)]

@@ -125,7 +125,7 @@ impl Plan {
         Self { step, rows: Vec::new() }
     }
 
-    /// The argument of `serve.step`.
+    /// The argument of `disco.models.step`.
     ///
     /// # Errors
     /// There is not enough memory.

@@ -43,7 +43,7 @@ impl Served {
         self.step += 1;
         plan.rows = rows;
         let bytes = plan.to_bytes().unwrap();
-        block_on(self.session.call_named("serve.step", (&self.state, bytes))).unwrap()
+        block_on(self.session.call_named("disco.models.step", (&self.state, bytes))).unwrap()
     }
 
     fn reply(&self, call: &DRef) -> Result<Reply, disco::Error> {
@@ -235,7 +235,7 @@ fn plans_that_contradict_the_state_are_errors_with_their_places() {
         assert!(error.contains(why), "{error}");
     }
     let served = Served::new(1, &model.path(), 4);
-    let call = block_on(served.session.call_named("serve.step", (&served.state, vec![0xff_u8; 40]))).unwrap();
+    let call = block_on(served.session.call_named("disco.models.step", (&served.state, vec![0xff_u8; 40]))).unwrap();
     let error = served.reply(&call).unwrap_err().to_string();
     assert!(error.contains("the plan of a step: "), "{error}");
 }

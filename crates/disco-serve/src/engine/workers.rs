@@ -22,7 +22,7 @@ use super::schedule::Source;
 /// How long a model can be loaded.
 const LOADING: Duration = Duration::from_secs(3600);
 /// The worker function of `disco-models` that computes a step.
-pub const STEP: &str = "serve.step";
+pub const STEP: &str = "disco.models.step";
 
 /// Where the model runs.
 #[derive(Clone, Debug)]

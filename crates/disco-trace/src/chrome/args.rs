@@ -3,7 +3,9 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use disco_core::activity::{Alignment, ClockPoint, DataPath, OpDetails, OpState, Record, RecordKind, Recording};
+use disco_core::activity::{
+    Alignment, ClockPoint, CommKind, DataPath, OpDetails, OpState, Record, RecordKind, Recording,
+};
 use disco_core::{OpKind, Rank, RegisterId, WorkerId};
 use serde::{Deserialize, Serialize};
 
@@ -95,9 +97,16 @@ pub(super) struct Entry<'a> {
     unfinished: bool,
 }
 
+/// Names of the kinds of communicators.
+const WORLD: &str = "world";
+const GROUP: &str = "group";
+const SPLIT: &str = "split";
+
 #[derive(Serialize, Deserialize)]
 struct Op<'a> {
     comm: Cow<'a, str>,
+    /// Which workers are the ranks of the communicator: `world`, `group` or `split`.
+    ranks: Cow<'a, str>,
     number: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     dtype: Option<Cow<'a, str>>,
@@ -112,7 +121,7 @@ struct Op<'a> {
     /// The rank that it waited for last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     last: Option<u32>,
-    /// The rank of the worker in a communicator that a worker function has split off.
+    /// The rank of the worker in a split.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     rank: Option<u32>,
     /// Number of operations before it in its group of operations.
@@ -308,8 +317,14 @@ impl<'a> Entry<'a> {
 
 impl<'a> Op<'a> {
     fn of(op: &'a OpDetails) -> Self {
+        let (ranks, rank) = match op.kind {
+            CommKind::Split(rank) => (SPLIT, Some(rank.index() as u32)),
+            CommKind::Group => (GROUP, None),
+            _ => (WORLD, None),
+        };
         Self {
             comm: (&*op.comm).into(),
+            ranks: ranks.into(),
             number: op.number,
             dtype: op.dtype.map(|dtype| dtype.name().into()),
             count: op.count,
@@ -318,7 +333,7 @@ impl<'a> Op<'a> {
             path: op.path.name().into(),
             waited_ns: op.waited,
             last: op.last.map(|last| last.index() as u32),
-            rank: op.rank.map(|rank| rank.index() as u32),
+            rank,
             behind: op.behind,
         }
     }
@@ -331,7 +346,12 @@ impl<'a> Op<'a> {
         op.root = self.root.map(Rank::new);
         op.path = find("path", &DataPath::ALL, DataPath::name, &self.path)?;
         op.waited = self.waited_ns;
-        op.rank = self.rank.map(Rank::new);
+        op.kind = match (&*self.ranks, self.rank) {
+            (WORLD, None) => CommKind::World,
+            (GROUP, None) => CommKind::Group,
+            (SPLIT, Some(rank)) => CommKind::Split(Rank::new(rank)),
+            (ranks, _) => return Err(format!("unknown ranks `{ranks}` of a communicator")),
+        };
         op.behind = self.behind;
         op.last = self.last.map(Rank::new);
         Ok(op)

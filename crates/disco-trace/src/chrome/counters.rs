@@ -6,7 +6,7 @@ use std::io;
 use disco_core::activity::{Record, RecordKind, Recording};
 use serde::Serialize;
 
-use super::write::{Event, Events};
+use super::events::{Event, Events};
 use crate::calls::Calls;
 use crate::trace::{Trace, aligned, end};
 

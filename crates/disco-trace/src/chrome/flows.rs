@@ -8,7 +8,7 @@ use std::ops::RangeInclusive;
 
 use disco_core::activity::{Record, RecordKind, Recording};
 
-use super::write::{Event, Events};
+use super::events::{Event, Events};
 use crate::calls::Calls;
 use crate::trace::{Trace, launch_key};
 

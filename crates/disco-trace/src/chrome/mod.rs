@@ -27,6 +27,7 @@
 
 mod args;
 mod counters;
+mod events;
 mod flows;
 mod lanes;
 mod read;
@@ -43,7 +44,7 @@ use crate::error::TraceError;
 use crate::trace::Trace;
 
 /// The format of the file, in its head.
-const FORMAT: &str = "disco trace 1";
+const FORMAT: &str = "disco trace 2";
 /// Bytes that are written, or compressed, at once.
 const BUFFER: usize = 1 << 16;
 

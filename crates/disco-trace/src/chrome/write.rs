@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use super::args::{Entry, Head, Track, category};
 use super::counters;
+use super::events::{Event, Events, microseconds};
 use super::flows::Flows;
 use super::lanes::{DEVICE_LANE, Lanes, TRACKS};
 use crate::calls::Calls;
@@ -17,39 +18,6 @@ use crate::trace::{Trace, aligned, end, is_running};
 
 /// The process of the controller; the processes of places follow.
 const CONTROLLER: u64 = 1;
-
-/// One event.
-#[derive(Serialize)]
-pub(super) struct Event<'a, A> {
-    pub(super) ph: &'a str,
-    pub(super) name: Cow<'a, str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) cat: Option<&'a str>,
-    pub(super) pid: u64,
-    pub(super) tid: u64,
-    /// Microseconds, as `dur`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) ts: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) dur: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) id: Option<u64>,
-    /// Binding of a flow to the slice that encloses it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) bp: Option<&'a str>,
-    /// Scope of an instant.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) s: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) args: Option<A>,
-}
-
-impl<A> Default for Event<'_, A> {
-    fn default() -> Self {
-        let (name, none) = (Cow::Borrowed(""), None);
-        Self { ph: "", name, cat: none, pid: 0, tid: 0, ts: None, dur: None, id: None, bp: none, s: none, args: None }
-    }
-}
 
 #[derive(Serialize)]
 struct Name<'a> {
@@ -66,35 +34,10 @@ struct Note {
     note: &'static str,
 }
 
-/// The array of events.
-pub(super) struct Events<'o> {
-    out: &'o mut dyn Write,
-    /// The time at which the file starts.
-    base: i128,
-    is_empty: bool,
-}
-
-impl Events<'_> {
-    pub(super) fn add<A: Serialize>(&mut self, event: &Event<'_, A>) -> io::Result<()> {
-        self.out.write_all(if self.is_empty { b"[\n" } else { b",\n" })?;
-        self.is_empty = false;
-        Ok(serde_json::to_writer(&mut *self.out, event)?)
-    }
-
-    /// A time on the controller's clock in microseconds since the start of the file.
-    pub(super) fn time(&self, time: i128) -> f64 {
-        microseconds(time - self.base)
-    }
-}
-
-fn microseconds(nanoseconds: i128) -> f64 {
-    nanoseconds.max(0) as f64 / 1e3
-}
-
 /// Writes all events.
 pub(super) fn trace(trace: &Trace, out: &mut dyn Write) -> io::Result<()> {
     let range = trace.range();
-    let mut events = Events { out, base: range.0, is_empty: true };
+    let mut events = Events::new(out, range.0);
     let head = Event {
         ph: "M",
         name: "disco_trace".into(),
@@ -136,7 +79,7 @@ pub(super) fn trace(trace: &Trace, out: &mut dyn Write) -> io::Result<()> {
             counters::write(events, trace, range, calls, (&owner, recording), pid)?;
         }
     }
-    events.out.write_all(b"\n]\n")
+    events.end()
 }
 
 /// The places with their processes, in the order of the places' first workers.

@@ -22,7 +22,7 @@ use std::fs;
 use std::path::Path;
 
 use disco_core::WorkerId;
-use disco_core::activity::{OpDetails, OpState};
+use disco_core::activity::{CommKind, OpDetails, OpState};
 
 use self::entry::entry;
 use self::pickle::Value;
@@ -108,9 +108,9 @@ fn dump(calls: &Calls<'_>, own: &[&Entry<'_>], worker: WorkerId) -> Value {
 }
 
 fn description(op: &OpDetails) -> Value {
-    Value::text(match op {
-        _ if op.is_of_all() => "world",
-        _ if op.is_of_split() => "split",
+    Value::text(match op.kind {
+        CommKind::World => "world",
+        CommKind::Split(_) => "split",
         _ => "group",
     })
 }

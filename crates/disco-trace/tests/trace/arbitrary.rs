@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use disco_core::activity::{Alignment, ClockPoint, DataPath, OpDetails, OpState, Record, RecordKind, Recording};
+use disco_core::activity::{
+    Alignment, ClockPoint, CommKind, DataPath, OpDetails, OpState, Record, RecordKind, Recording,
+};
 use disco_core::{DType, OpKind, Rank, RegisterId, WorkerId};
 use disco_trace::{Trace, WorkerTrace};
 use proptest::option;
@@ -32,7 +34,12 @@ fn op() -> impl Strategy<Value = OpDetails> {
     (values, more).prop_map(|((comm, number, dtype, count), (reduction, root, path, waited, last))| {
         let mut op = OpDetails::new(comm, number);
         (op.dtype, op.count, op.reduction) = (dtype, count, reduction);
-        (op.rank, op.behind) = (root.map(|root| Rank::new(root ^ 1)), count as u8);
+        op.kind = match root {
+            None => CommKind::World,
+            Some(0) => CommKind::Group,
+            Some(root) => CommKind::Split(Rank::new(root ^ 1)),
+        };
+        op.behind = count as u8;
         (op.root, op.path, op.waited, op.last) = (root.map(Rank::new), path, waited, last.map(Rank::new));
         op
     })

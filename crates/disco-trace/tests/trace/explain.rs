@@ -1,6 +1,6 @@
 //! Explanations.
 
-use disco_core::activity::{Alignment, ClockPoint, OpState, RecordKind};
+use disco_core::activity::{Alignment, ClockPoint, CommKind, OpState, RecordKind};
 use disco_core::{OpKind, Rank};
 use disco_trace::{Trace, explain};
 
@@ -71,20 +71,21 @@ fn counts_of_v_forms_that_differ_are_no_mismatch() {
 
 #[test]
 fn waits_in_a_split_name_the_workers_whose_ranks_are_recorded() {
-    let explain_with = |rank: fn(u32) -> Option<Rank>| {
+    let explain_with = |rank: fn(u32) -> u32| {
         let mut trace = sample::trace();
         for (worker, it) in (0..).zip(&mut trace.workers) {
             let records = it.recording.as_mut().map_or(&mut [][..], |recording| &mut recording.records);
             for op in records.iter_mut().filter_map(|record| record.op.as_mut()) {
-                (op.comm, op.rank) = ("plane 1, split 1 color Some(0)".into(), rank(worker));
+                op.comm = "plane 1, split 1 color Some(0)".into();
+                op.kind = CommKind::Split(Rank::new(rank(worker)));
             }
         }
         explain(&trace)
     };
-    // Its ranks may have any order.
-    let unknown = explain_with(|_| None);
+    // Its ranks may have any order, and the ranks that arrived last have recorded nothing.
+    let unknown = explain_with(|worker| worker + 10);
     assert!(!unknown.contains("Workers that arrived last"), "{unknown}");
-    let known = explain_with(|worker| Some(Rank::new((worker + 1) % 4)));
+    let known = explain_with(|worker| (worker + 1) % 4);
     let late = known.split_once("Workers that arrived last").unwrap().1;
     let workers: Vec<&str> = late.lines().filter_map(|line| line.trim().split_inclusive("  ").next()).collect();
     assert_eq!(

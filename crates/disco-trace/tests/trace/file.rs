@@ -117,9 +117,9 @@ fn errors_name_the_file_and_the_line() {
     let error = decode(&bytes).unwrap_err().to_string();
     assert!(error.contains("unknown dtype `x32`"), "{error}");
     let later =
-        String::from_utf8(written(&sample::trace(), "trace.json")).unwrap().replace("disco trace 1", "disco trace 9");
+        String::from_utf8(written(&sample::trace(), "trace.json")).unwrap().replace("disco trace 2", "disco trace 9");
     let error = decode(later.as_bytes()).unwrap_err().to_string();
-    assert_eq!(error, "trace.json, line 2: the format is `disco trace 9`; this version reads `disco trace 1`");
+    assert_eq!(error, "trace.json, line 2: the format is `disco trace 9`; this version reads `disco trace 2`");
 }
 
 /// A device on which each write fails because it is full.

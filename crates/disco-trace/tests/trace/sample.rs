@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use disco_core::activity::{Alignment, ClockPoint, DataPath, OpDetails, OpState, Record, RecordKind, Recording};
+use disco_core::activity::{
+    Alignment, ClockPoint, CommKind, DataPath, OpDetails, OpState, Record, RecordKind, Recording,
+};
 use disco_core::{DType, OpKind, Rank, RegisterId, WorkerId};
 use disco_trace::{Trace, WorkerTrace};
 
@@ -132,7 +134,8 @@ fn recording(worker: u32) -> Recording {
         );
         let group = format!("{WORLD}, group {}", worker / 2);
         let count = if (worker, step) == (3, 1) { 1_025 } else { 1_024 };
-        it.op(OpKind::AllGather, &group, (step + 1, count), (at + 500, Some(at + 550)), (0, 0));
+        let of = it.op(OpKind::AllGather, &group, (step + 1, count), (at + 500, Some(at + 550)), (0, 0));
+        of.kind = CommKind::Group;
         it.op(OpKind::Barrier, WORLD, (2 * step + 2, 0), (at + 600, Some(at + 640)), (20, 1));
     }
     it.command(4, "train.step", (3_020, None));

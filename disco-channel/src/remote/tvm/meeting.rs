@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use disco_core::activity::Activity;
+use disco_core::activity::{Activity, TimeLimit};
 use disco_core::channel::{Notice, Reply, Signal};
 use disco_core::error::{Failure, LostPeer};
 use disco_core::link::Shared;
@@ -47,7 +47,7 @@ const KEY_BYTES: usize = 16;
 /// How long a process that has connected may take to send the key.
 const KEY_LIMIT: Duration = Duration::from_secs(2);
 
-register_function!("disco.tvm.meet", meet);
+register_function!("disco.tvm.meet", meet, limit: TimeLimit::Own);
 
 /// Connects the workers of this process's session, which all call it with the same key of 16 random bytes. Workers that
 /// share a process are connected already. Returns where they meet in the data plane of `backend`, for `disco.init_ccl`.

@@ -108,10 +108,12 @@ pub(super) fn start(worker: WorkerId) -> Result<Outgoing> {
 /// They do not; the error names the operation.
 pub(super) fn check(command: &Command) -> Result<()> {
     match command {
-        Command::GetGlobalFunc { name, .. } if name.starts_with("disco.") => Err(disco_core::Error::invalid(format!(
-            "function lookup: TVM's workers do not understand `{name}`, which belongs to Disco's data plane; use the \
-             functions that TVM's processes have"
-        ))),
+        Command::GetGlobalFunc { name, .. } if disco_core::is_data_plane_function(name) => {
+            Err(disco_core::Error::invalid(format!(
+                "function lookup: TVM's workers do not understand `{name}`, which belongs to Disco's data plane; use \
+                 the functions that TVM's processes have"
+            )))
+        }
         Command::SyncAll
         | Command::GetAll { .. }
         | Command::Recover { .. }

@@ -1,10 +1,13 @@
 //! A worker's answers to cancellations, and the waits that they end.
 
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc;
 use std::thread;
 
+use super::super::cancel::COUNTED_CALLS;
 use super::*;
 use crate::abort::{Abort, Heard};
+use crate::activity::Activity;
 
 const ONE: CallOps = CallOps::Collectives(1);
 const LIMIT: Duration = Duration::from_secs(60);
