@@ -13,7 +13,7 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
 use super::maps::Maps;
-use super::unwind::Registers;
+use super::unwind::{Registers, Snapshot};
 
 /// How long a thread may take to stop.
 const STOP_TIMEOUT: Duration = Duration::from_secs(1);
@@ -21,13 +21,6 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(1);
 const POLL_INTERVAL: Duration = Duration::from_micros(100);
 /// Most bytes of a stack that are copied.
 const MAX_STACK_BYTES: u64 = 16 << 20;
-
-/// The state of a thread at one moment.
-pub(super) struct Snapshot {
-    pub(super) registers: Registers,
-    /// The stack from the stack pointer on.
-    pub(super) stack: Vec<u8>,
-}
 
 /// A thread that is stopped, until this is dropped.
 struct Stopped {

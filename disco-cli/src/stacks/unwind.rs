@@ -17,7 +17,6 @@ use nix::libc::user_regs_struct;
 use object::{Object as _, ObjectSection as _, ObjectSegment as _, ReadCache, SegmentFlags, elf};
 
 use super::maps::{Mapping, Maps};
-use super::trace::Snapshot;
 
 /// Most frames of one stack.
 const MAX_FRAMES: usize = 512;
@@ -51,6 +50,13 @@ impl Registers {
     pub(super) fn stack_pointer(&self) -> u64 {
         self.rest.sp()
     }
+}
+
+/// The state of a thread at one moment.
+pub(super) struct Snapshot {
+    pub(super) registers: Registers,
+    /// The stack from the stack pointer on.
+    pub(super) stack: Vec<u8>,
 }
 
 /// The code of one process.

@@ -3,13 +3,11 @@
 #![allow(unsafe_code)]
 
 use cudarc::driver::result::device;
-use cudarc::driver::sys::CUdevice_attribute::{
-    self, CU_DEVICE_ATTRIBUTE_PCI_BUS_ID, CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID, CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID,
-};
-use disco_ccl::p2p::{BusId, Site};
+use disco_ccl::p2p::Site;
 use disco_core::device_api::{DeviceApi, DeviceEntry};
 use disco_core::{Device, DeviceKind, Queue, Result, Unavailable};
 
+use super::attributes::bus_id;
 use super::driver;
 use super::error::check;
 use super::stream::Stream;
@@ -59,21 +57,4 @@ fn name(ordinal: usize) -> Result<String> {
 pub(crate) fn site(ordinal: usize) -> Result<Site> {
     let device = Device::new(DeviceKind::Cuda, ordinal as i32);
     Ok(Site { device, name: name(ordinal)?, bus_id: bus_id(ordinal)? })
-}
-
-/// The PCI bus id of a device.
-pub(super) fn bus_id(ordinal: usize) -> Result<BusId> {
-    let number = |attribute| attribute_of(ordinal, attribute).map(i32::cast_unsigned);
-    Ok(BusId {
-        domain: number(CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID)?,
-        bus: number(CU_DEVICE_ATTRIBUTE_PCI_BUS_ID)?,
-        device: number(CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID)?,
-    })
-}
-
-/// An attribute of a device (`cuDeviceGetAttribute`).
-pub(crate) fn attribute_of(ordinal: usize, attribute: CUdevice_attribute) -> Result<i32> {
-    let handle = check("cuDeviceGet", device::get(ordinal as i32))?;
-    // SAFETY: the driver has just given the handle.
-    check("cuDeviceGetAttribute", unsafe { device::get_attribute(handle, attribute) })
 }

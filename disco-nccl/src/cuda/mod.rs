@@ -12,6 +12,7 @@
 //! error     errors of the driver
 //! ```
 
+mod attributes;
 mod current;
 mod device;
 pub(crate) mod driver;
@@ -25,9 +26,10 @@ mod stream;
 use std::any::Any;
 use std::sync::Arc;
 
+pub(crate) use attributes::attribute_of;
 use cudarc::driver::CudaStream;
 pub use device::Cuda;
-pub(crate) use device::{attribute_of, details, site};
+pub(crate) use device::{details, site};
 pub use disco_ccl::Graph;
 use disco_ccl::{Queue, Runtime};
 use disco_core::{DeviceKind, Error, Result, WorkerContext};

@@ -9,9 +9,9 @@ use cudarc::driver::sys::{self, CUresult, CUstreamWaitValue_flags, CUstreamWrite
 use disco_ccl::p2p::{BusId, IpcHandleBytes, Peers};
 use disco_core::{Error, Result};
 
+use super::attributes::{self, device_of};
 use super::error::check;
 use super::stream::Stream;
-use super::{device, driver};
 
 /// `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`, the only flag of `cuIpcOpenMemHandle`.
 const LAZY_ENABLE_PEER_ACCESS: u32 = 1;
@@ -22,7 +22,7 @@ const WAIT_GEQ: u32 = CUstreamWaitValue_flags::CU_STREAM_WAIT_VALUE_GEQ as u32;
 
 impl Peers for Stream {
     fn bus_id(&self) -> Result<BusId> {
-        device::bus_id(self.ordinal())
+        attributes::bus_id(self.ordinal())
     }
 
     fn enable_access(&self, ordinal: i32) -> Result<()> {
@@ -96,24 +96,4 @@ impl Peers for Stream {
         let enqueued = unsafe { sys::cuStreamWaitValue32_v2(stream, address, value, WAIT_GEQ | flush) };
         check("cuStreamWaitValue32", enqueued.result())
     }
-}
-
-/// Ordinals of the other devices that can access a device's memory.
-pub(super) fn accessors(ordinal: i32) -> Vec<i32> {
-    let can_access = |peer: &i32| {
-        let (Ok(own), Ok(peer)) = (device_of(ordinal), device_of(*peer)) else { return false };
-        let mut can = 0;
-        // SAFETY: the driver has just returned both devices, and `can` is writable.
-        let queried = unsafe { sys::cuDeviceCanAccessPeer(&mut can, peer, own) };
-        queried == CUresult::CUDA_SUCCESS && can != 0
-    };
-    let count = result::device::get_count().unwrap_or(0);
-    match driver::require(&[c"cuDeviceCanAccessPeer"]) {
-        Ok(()) => (0..count).filter(|peer| *peer != ordinal).filter(can_access).collect(),
-        Err(_) => Vec::new(),
-    }
-}
-
-pub(super) fn device_of(ordinal: i32) -> Result<sys::CUdevice> {
-    check("cuDeviceGet", result::device::get(ordinal))
 }

@@ -8,9 +8,9 @@ use cudarc::driver::result;
 use cudarc::driver::sys::{self, CUmemPool_attribute as Attribute, CUresult};
 use disco_core::Result;
 
+use super::attributes::{accessors, device_of};
 use super::driver;
 use super::error::check;
-use super::peers::{accessors, device_of};
 
 /// `CUmemAccessDesc`, whose fields have other names in the bindings of CUDA 13.2 and later.
 #[repr(C)]

@@ -14,7 +14,7 @@ use disco_ccl::{CopyKind, Driver, EventHandle, GraphFunctions, PoolFunctions, Ti
 use disco_core::{Device, DeviceKind, Error, Result};
 
 use super::error::check;
-use super::{current, device, driver, peers};
+use super::{attributes, current, driver};
 
 /// A stream of a device, and a reference to the device's primary context.
 pub(super) struct Stream {
@@ -41,7 +41,7 @@ impl Stream {
         unsafe { context.enable_event_tracking() };
         let stream = ManuallyDrop::new(stream?);
         let device = Device::new(DeviceKind::Cuda, ordinal as i32);
-        let flushes_remote_writes = device::attribute_of(ordinal, CU_DEVICE_ATTRIBUTE_CAN_FLUSH_REMOTE_WRITES);
+        let flushes_remote_writes = attributes::attribute_of(ordinal, CU_DEVICE_ATTRIBUTE_CAN_FLUSH_REMOTE_WRITES);
         let flushes_remote_writes = flushes_remote_writes.is_ok_and(|flushes_remote_writes| flushes_remote_writes != 0);
         Ok(Self { context: ManuallyDrop::new(context), stream, device, flushes_remote_writes })
     }
@@ -103,7 +103,7 @@ impl Driver for Stream {
     }
 
     fn accessors(&self) -> Vec<i32> {
-        peers::accessors(self.device.ordinal)
+        attributes::accessors(self.device.ordinal)
     }
 
     fn alloc(&self, bytes: usize) -> Result<Option<*mut u8>> {

@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code)]
 
-use std::ffi::{CStr, c_char, c_int};
+use std::ffi::c_int;
 
 use disco_core::device_api::{DeviceApi, DeviceEntry};
 use disco_core::{Device, DeviceKind, Queue, Result, Unavailable};
@@ -49,20 +49,5 @@ pub(crate) fn details() -> Result<disco_ccl::Details, Unavailable> {
 
 fn name(ordinal: usize) -> Result<String> {
     let library = Library::get()?;
-    text("hipDeviceGetName", library, library.table.device_get_name, ordinal as c_int)
-}
-
-/// Calls a function that returns a text about a device.
-pub(super) fn text(
-    function: &'static str,
-    library: &Library,
-    ask: unsafe extern "C" fn(*mut c_char, c_int, c_int) -> c_int,
-    device: c_int,
-) -> Result<String> {
-    let mut text = [0; 256];
-    // SAFETY: `text` has room for `text.len()` bytes.
-    let code = unsafe { ask(text.as_mut_ptr(), text.len() as c_int, device) };
-    library.check(function, code)?;
-    let text = text.map(c_char::cast_unsigned);
-    Ok(CStr::from_bytes_until_nul(&text).unwrap_or_default().to_string_lossy().into_owned())
+    library.text_of_device("hipDeviceGetName", library.table.device_get_name, ordinal as c_int)
 }

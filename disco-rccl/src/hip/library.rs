@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code)]
 
-use std::ffi::{CStr, c_int};
+use std::ffi::{CStr, c_char, c_int};
 use std::fmt;
 use std::sync::OnceLock;
 
@@ -92,6 +92,21 @@ impl Library {
     /// [`Error::Library`] with the library's description, for any code but success.
     pub(super) fn check(&self, function: &'static str, code: c_int) -> Result<()> {
         if code == 0 { Ok(()) } else { Err(self.error(function, code)) }
+    }
+
+    /// Calls a function that returns a text about a device.
+    pub(super) fn text_of_device(
+        &self,
+        function: &'static str,
+        ask: unsafe extern "C" fn(*mut c_char, c_int, c_int) -> c_int,
+        device: c_int,
+    ) -> Result<String> {
+        let mut text = [0; 256];
+        // SAFETY: `text` has room for `text.len()` bytes.
+        let code = unsafe { ask(text.as_mut_ptr(), text.len() as c_int, device) };
+        self.check(function, code)?;
+        let text = text.map(c_char::cast_unsigned);
+        Ok(CStr::from_bytes_until_nul(&text).unwrap_or_default().to_string_lossy().into_owned())
     }
 
     #[cold]

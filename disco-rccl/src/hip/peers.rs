@@ -9,7 +9,7 @@ use disco_ccl::p2p::{BusId, IpcHandleBytes, Peers, WORD_BYTES};
 use disco_core::{Error, Result};
 
 use super::stream::{Stream, call};
-use super::table::{IpcHandle, Table};
+use super::table::IpcHandle;
 
 /// `hipErrorPeerAccessAlreadyEnabled`
 const PEER_ACCESS_ALREADY_ENABLED: c_int = 704;
@@ -21,37 +21,6 @@ const FINE_GRAINED: c_uint = 1;
 const SIGNAL_MEMORY: c_uint = 2;
 /// `hipStreamWaitValueGte`
 const WAIT_GEQ: c_uint = 0;
-
-/// The functions for peer memory and for its streams that this HIP lacks.
-pub(super) fn missing_functions(table: &Table) -> Vec<&'static str> {
-    let all = [
-        ("hipStreamWaitEvent", table.stream_wait_event.is_some()),
-        ("hipDeviceCanAccessPeer", table.device_can_access_peer.is_some()),
-        ("hipDeviceEnablePeerAccess", table.device_enable_peer_access.is_some()),
-        ("hipIpcGetMemHandle", table.ipc_get_mem_handle.is_some()),
-        ("hipIpcOpenMemHandle", table.ipc_open_mem_handle.is_some()),
-        ("hipIpcCloseMemHandle", table.ipc_close_mem_handle.is_some()),
-        ("hipDeviceGetStreamPriorityRange", table.device_get_stream_priority_range.is_some()),
-        ("hipStreamCreateWithPriority", table.stream_create_with_priority.is_some()),
-        ("hipStreamWriteValue32", table.stream_write_value.is_some()),
-        ("hipStreamWaitValue32", table.stream_wait_value.is_some()),
-    ];
-    all.into_iter().filter(|(_, is_there)| !is_there).map(|(name, _)| name).collect()
-}
-
-/// Ordinals of the other devices that can access the memory of a stream's device.
-pub(super) fn accessors(stream: &Stream) -> Vec<c_int> {
-    let can_access = |peer: &c_int| {
-        let (mut can, own) = (0, stream.ordinal);
-        let result = call!(stream, "hipDeviceCanAccessPeer", optional device_can_access_peer(&mut can, *peer, own));
-        *peer != own && result.is_ok() && can != 0
-    };
-    let mut count = 0;
-    match call!(stream, "hipGetDeviceCount", get_device_count(&mut count)) {
-        Ok(()) => (0..count).filter(can_access).collect(),
-        Err(_) => Vec::new(),
-    }
-}
 
 impl Peers for Stream {
     fn bus_id(&self) -> Result<BusId> {

@@ -10,7 +10,6 @@ use disco_ccl::{CopyKind, Driver, EventHandle, GraphFunctions, PoolFunctions, Ti
 use disco_core::{Device, DeviceKind, Result};
 
 use super::library::Library;
-use super::{device, peers};
 
 /// `hipErrorOutOfMemory`
 const OUT_OF_MEMORY: c_int = 2;
@@ -77,7 +76,7 @@ impl Driver for Stream {
     }
 
     fn identity(&self) -> Result<String> {
-        device::text("hipDeviceGetPCIBusId", self.library, self.library.table.device_get_pci_bus_id, self.ordinal)
+        self.library.text_of_device("hipDeviceGetPCIBusId", self.library.table.device_get_pci_bus_id, self.ordinal)
     }
 
     /// False: newer builds of RCCL reduce 8-bit floats on some devices, and no query tells on which.
@@ -120,7 +119,16 @@ impl Driver for Stream {
     }
 
     fn accessors(&self) -> Vec<i32> {
-        peers::accessors(self)
+        let can_access = |peer: &c_int| {
+            let (mut can, own) = (0, self.ordinal);
+            let result = call!(self, "hipDeviceCanAccessPeer", optional device_can_access_peer(&mut can, *peer, own));
+            *peer != own && result.is_ok() && can != 0
+        };
+        let mut count = 0;
+        match call!(self, "hipGetDeviceCount", get_device_count(&mut count)) {
+            Ok(()) => (0..count).filter(can_access).collect(),
+            Err(_) => Vec::new(),
+        }
     }
 
     fn alloc(&self, bytes: usize) -> Result<Option<*mut u8>> {
@@ -208,7 +216,7 @@ impl Driver for Stream {
     }
 
     fn peers(&self) -> Result<&dyn Peers, String> {
-        let missing = peers::missing_functions(&self.library.table);
+        let missing = self.library.table.missing_for_peers();
         if missing.is_empty() { Ok(self) } else { Err(format!("HIP lacks {}", missing.join(", "))) }
     }
 }

@@ -83,3 +83,22 @@ disco_dl::functions! {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct IpcHandle(pub(super) [u8; 64]);
+
+impl Table {
+    /// The functions for peer memory and for its streams that this HIP lacks.
+    pub(super) fn missing_for_peers(&self) -> Vec<&'static str> {
+        let all = [
+            ("hipStreamWaitEvent", self.stream_wait_event.is_some()),
+            ("hipDeviceCanAccessPeer", self.device_can_access_peer.is_some()),
+            ("hipDeviceEnablePeerAccess", self.device_enable_peer_access.is_some()),
+            ("hipIpcGetMemHandle", self.ipc_get_mem_handle.is_some()),
+            ("hipIpcOpenMemHandle", self.ipc_open_mem_handle.is_some()),
+            ("hipIpcCloseMemHandle", self.ipc_close_mem_handle.is_some()),
+            ("hipDeviceGetStreamPriorityRange", self.device_get_stream_priority_range.is_some()),
+            ("hipStreamCreateWithPriority", self.stream_create_with_priority.is_some()),
+            ("hipStreamWriteValue32", self.stream_write_value.is_some()),
+            ("hipStreamWaitValue32", self.stream_wait_value.is_some()),
+        ];
+        all.into_iter().filter(|(_, is_there)| !is_there).map(|(name, _)| name).collect()
+    }
+}

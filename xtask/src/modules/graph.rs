@@ -94,11 +94,18 @@ impl Graph {
     }
 }
 
+impl Cycle {
+    /// Its modules, from one to the same one.
+    pub(super) fn names(&self) -> String {
+        let names = self.path.iter().chain(self.path.first()).map(|(name, _)| name.as_str());
+        names.collect::<Vec<_>>().join(" → ")
+    }
+}
+
 impl fmt::Display for Cycle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names = self.path.iter().chain(self.path.first()).map(|(name, _)| name.as_str()).collect::<Vec<_>>();
         let places = self.path.iter().map(|(_, place)| place.as_str()).collect::<Vec<_>>();
-        write!(f, "cycle between modules: {} ({})", names.join(" → "), places.join(", "))?;
+        write!(f, "cycle between modules: {} ({})", self.names(), places.join(", "))?;
         match self.component {
             more if more > self.path.len() => write!(f, "; {more} modules reach each other"),
             _ => Ok(()),
@@ -110,7 +117,7 @@ impl fmt::Display for Cycle {
 mod tests {
     use std::path::Path;
 
-    use super::super::source::Source;
+    use super::super::source::{Folder, Source};
     use super::Graph;
 
     #[test]
@@ -122,7 +129,7 @@ mod tests {
             Some("a/new.rs") => Some(String::new()),
             _ => None,
         };
-        let graph = Graph::of(&Source::read(Path::new("a/mod.rs"), &read).unwrap());
+        let graph = Graph::of(&Source::read(&Folder::of_crate(Path::new("a/mod.rs")), &read).unwrap());
         assert_eq!(
             graph.against(&["high", "low"]),
             ["`new` has no place in the order of modules", "`low` uses `high`, which is above it (a/low.rs:1)"]
@@ -137,8 +144,9 @@ mod tests {
     fn cycles(files: &[(&str, &str)]) -> Vec<String> {
         let read =
             |path: &Path| files.iter().find(|(name, _)| Path::new(name) == path).map(|(_, text)| (*text).to_owned());
-        let source = Source::read(Path::new("src/lib.rs"), &read).unwrap();
-        Graph::of(&source).cycles().iter().map(ToString::to_string).collect()
+        let folders = Folder::of_crate(Path::new("src/lib.rs")).all(&read).unwrap();
+        let cycles = folders.iter().flat_map(|folder| Graph::of(&Source::read(folder, &read).unwrap()).cycles());
+        cycles.map(|cycle| cycle.to_string()).collect()
     }
 
     #[test]
@@ -149,6 +157,20 @@ mod tests {
             ("src/b/mod.rs", "pub struct B;\n\nfn f(_: crate::a::A) {}"),
         ];
         assert_eq!(cycles(&files), ["cycle between modules: a → b → a (src/a.rs:1, src/b/mod.rs:3)"]);
+    }
+
+    #[test]
+    fn a_cycle_inside_a_folder_is_found_by_both_kinds_of_paths() {
+        let files = [
+            ("src/lib.rs", "mod a;"),
+            ("src/a/mod.rs", "mod b; mod c; pub use c::C;"),
+            ("src/a/b.rs", "fn f(_: super::C) {}"),
+            ("src/a/c/mod.rs", "mod d; pub struct C;"),
+            ("src/a/c/d.rs", "use crate::a::b;"),
+        ];
+        assert_eq!(cycles(&files), ["cycle between modules: b → c → b (src/a/b.rs:1, src/a/c/d.rs:1)"]);
+        let other = [files[0], files[1], files[2], files[3], ("src/a/c/d.rs", "use crate::b; use crate::a::Other;")];
+        assert_eq!(cycles(&other), [""; 0]);
     }
 
     #[test]

@@ -1,10 +1,10 @@
-//! Paths from the root of a crate in one file of source.
+//! Paths from the root of a crate or of a folder in one file of source.
 
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 use syn::visit::{self, Visit};
 use syn::{Attribute, ImplItem, Item, ItemMod, ItemUse, Macro, Meta, Path, TraitItem, UseTree};
 
-/// A name at the root of the crate that code refers to, with its line.
+/// A name in the folder that code refers to, with its line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Reference {
     pub(super) name: String,
@@ -21,26 +21,31 @@ pub(super) struct Declared {
 /// Collects a file's references and the modules that it declares.
 #[derive(Debug)]
 pub(super) struct Paths {
-    /// The modules above an item, from the root: `super` leaves one of them.
+    /// The modules above an item, from the folder: `super` leaves one of them.
     depth: usize,
+    /// The names of the modules from the root to the folder.
+    folder: Vec<String>,
     inline: Vec<String>,
     pub(super) references: Vec<Reference>,
     pub(super) declared: Vec<Declared>,
 }
 
 impl Paths {
-    /// Reads a file whose module is `depth` modules below the root.
-    pub(super) fn of(file: &syn::File, depth: usize) -> Self {
-        let mut paths = Self { depth, inline: Vec::new(), references: Vec::new(), declared: Vec::new() };
+    /// Reads a file whose module is `depth` modules below the folder with this path from the root.
+    pub(super) fn of(file: &syn::File, depth: usize, folder: &[String]) -> Self {
+        let folder = folder.to_vec();
+        let mut paths = Self { depth, folder, inline: Vec::new(), references: Vec::new(), declared: Vec::new() };
         paths.visit_file(file);
         paths
     }
 
-    /// Records `path` if it starts at the root or leaves every module above it.
+    /// Records `path` if it starts at the root and enters the folder, or leaves every module above it.
     fn note(&mut self, path: &[(String, usize)]) {
-        let from_root = path.first().is_some_and(|(first, _)| first == "crate");
+        let mut names = path.iter().map(|(name, _)| name);
+        let from_root =
+            names.next().is_some_and(|first| first == "crate") && self.folder.iter().all(|it| names.next() == Some(it));
         let up = path.iter().take_while(|(name, _)| name == "super").count();
-        let next = if from_root { 1 } else { up };
+        let next = if from_root { 1 + self.folder.len() } else { up };
         if (from_root || (up > 0 && up == self.depth))
             && let Some((name, line)) = path.get(next)
         {

@@ -3,12 +3,11 @@
 #![allow(unsafe_code)]
 
 use std::any::Any;
-use std::ffi::c_void;
 use std::fmt::Debug;
 
 use disco_core::{Device, Result};
 
-use super::{GraphFunctions, Peers, TimingFunctions};
+use super::{EventHandle, GraphFunctions, Peers, TimingFunctions};
 use crate::abi::Stream;
 use crate::pool::PoolFunctions;
 
@@ -189,11 +188,3 @@ pub enum CopyKind {
     /// From device memory to device memory.
     OnDevice,
 }
-
-/// A vendor's event: `CUevent`, `hipEvent_t`.
-#[derive(Clone, Copy, Debug)]
-#[allow(clippy::exhaustive_structs, reason = "each driver makes them")]
-pub struct EventHandle(pub *mut c_void);
-
-// SAFETY: an event is an opaque handle, which the library accepts on any thread.
-unsafe impl Send for EventHandle {}

@@ -15,8 +15,8 @@ mod peers;
 mod timing;
 
 pub use bus::BusId;
-pub use calls::{CopyKind, Driver, EventHandle};
+pub use calls::{CopyKind, Driver};
 pub(crate) use graphs::Exec;
 pub use graphs::GraphFunctions;
 pub use peers::{IpcHandleBytes, Peers, WORD_BYTES};
-pub use timing::TimingFunctions;
+pub use timing::{EventHandle, TimingFunctions};

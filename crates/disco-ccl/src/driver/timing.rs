@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use disco_core::{Error, Result};
 
-use super::EventHandle;
 use crate::driver_table::functions;
 
 functions! {
@@ -50,3 +49,11 @@ impl TimingFunctions {
         elapsed.map_err(|_| Error::protocol(format!("the driver measures {milliseconds} ms between two events")))
     }
 }
+
+/// A vendor's event: `CUevent`, `hipEvent_t`.
+#[derive(Clone, Copy, Debug)]
+#[allow(clippy::exhaustive_structs, reason = "each driver makes them")]
+pub struct EventHandle(pub *mut c_void);
+
+// SAFETY: an event is an opaque handle, which the library accepts on any thread.
+unsafe impl Send for EventHandle {}

@@ -2,7 +2,7 @@
 
 use disco_core::{DType, Result, Tensor, WorkerContext};
 
-use super::fixture::{self, HostMemory};
+use super::fixture::{self, Fixture, HostMemory};
 
 /// Guard elements after each window.
 const GUARD: usize = 3;
@@ -64,6 +64,13 @@ impl Buffer {
             format!("element {elements}, outside of the tensor's {} elements, was written", self.window.elements())
         });
         Ok((window, wrong))
+    }
+}
+
+impl Fixture<'_> {
+    /// A guarded tensor on the worker's device.
+    pub(crate) fn buffer(&mut self, dtype: DType, content: Vec<u8>, offset: usize) -> Result<Buffer> {
+        Buffer::new(self.ctx, dtype, content, offset, self.memory)
     }
 }
 

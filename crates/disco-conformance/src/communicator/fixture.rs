@@ -2,8 +2,6 @@
 
 use disco_core::{Communicator, DType, Error, Op, Rank, Result, Shape, Tensor, WorkerContext};
 
-use super::buffer::Buffer;
-
 /// The communicator that a check uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scope {
@@ -110,11 +108,6 @@ impl<'a> Fixture<'a> {
         let comm = self.comm()?;
         comm.enqueue(group)?;
         comm.synchronize()
-    }
-
-    /// A guarded tensor on the worker's device.
-    pub(crate) fn buffer(&mut self, dtype: DType, content: Vec<u8>, offset: usize) -> Result<Buffer> {
-        Buffer::new(self.ctx, dtype, content, offset, self.memory)
     }
 
     /// A tensor on the worker's device.

@@ -1,5 +1,6 @@
 //! Errors of a hub.
 
+use std::str::FromStr;
 use std::time::Duration;
 
 use hf_hub::api::sync::ApiError;
@@ -106,6 +107,14 @@ fn status(error: &ApiError) -> Option<u16> {
         },
         ApiError::TooManyRetries(error) => status(error),
         _ => None,
+    }
+}
+
+impl FromStr for HubName {
+    type Err = HubError;
+
+    fn from_str(text: &str) -> Result<Self, HubError> {
+        Self::parse(text).ok_or_else(|| HubError::Name(text.to_owned()))
     }
 }
 

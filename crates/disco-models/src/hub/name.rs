@@ -2,9 +2,6 @@
 
 use std::fmt;
 use std::path::{Component, Path};
-use std::str::FromStr;
-
-use super::HubError;
 
 /// The name of a model on a hub: `OWNER/REPOSITORY`, or `OWNER/REPOSITORY:FILE` for one of several GGUF files, where `FILE`
 /// is a part of its name, such as `Q4_K_M`.
@@ -24,12 +21,9 @@ impl HubName {
     pub fn file(&self) -> Option<&str> {
         self.file.as_deref()
     }
-}
 
-impl FromStr for HubName {
-    type Err = HubError;
-
-    fn from_str(text: &str) -> Result<Self, HubError> {
+    /// The name with this text; none if it has another form.
+    pub(super) fn parse(text: &str) -> Option<Self> {
         let (repository, file) = match text.split_once(':') {
             Some((repository, file)) => (repository, Some(file)),
             None => (text, None),
@@ -40,10 +34,8 @@ impl FromStr for HubName {
         };
         let is_name =
             matches!(repository.split('/').collect::<Vec<_>>()[..], [owner, name] if is_part(owner) && is_part(name));
-        if !is_name || file == Some("") {
-            return Err(HubError::Name(text.to_owned()));
-        }
-        Ok(Self { repository: repository.to_owned(), file: file.map(str::to_owned) })
+        let is_whole = is_name && file != Some("");
+        is_whole.then(|| Self { repository: repository.to_owned(), file: file.map(str::to_owned) })
     }
 }
 

@@ -46,7 +46,7 @@ pub(super) fn with_argument_texts(messages: &[Json]) -> Option<Vec<Json>> {
     let arguments = calls.filter_map(|call| call.get_mut("function")?.get_mut("arguments"));
     let mut has_objects = false;
     for arguments in arguments.filter(|arguments| arguments.is_object()) {
-        *arguments = super::template::line(arguments).into();
+        *arguments = super::json::line(arguments).into();
         has_objects = true;
     }
     has_objects.then_some(messages)

@@ -2,6 +2,7 @@
 
 mod chat;
 mod decoder;
+mod json;
 mod literal;
 mod messages;
 mod piece;

@@ -9,10 +9,10 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Serde, Value};
 use minijinja::{Environment, ErrorKind};
 use minijinja_contrib::pycompat::unknown_method_callback;
-use serde::Serialize as _;
 use serde_json::Value as Json;
-use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
+use serde_json::ser::PrettyFormatter;
 
+use super::json::{PythonFormatter, serialize};
 use super::{Because as _, Chat, TextError, Why, messages, metadata_text, read, read_json, vocabulary};
 
 /// The most spaces before a line of JSON.
@@ -231,34 +231,4 @@ fn to_json(value: Value, options: Kwargs) -> Result<String, minijinja::Error> {
     }
     .map_err(|error| minijinja::Error::new(ErrorKind::InvalidOperation, error.to_string()))?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
-}
-
-fn serialize(value: &Value, bytes: &mut Vec<u8>, formatter: impl Formatter) -> serde_json::Result<()> {
-    value.serialize(&mut Serializer::with_formatter(bytes, formatter))
-}
-
-/// JSON on one line, as Python writes it.
-pub(super) fn line(value: &Json) -> String {
-    let mut bytes = Vec::new();
-    match serialize(&Value::from(Serde(value)), &mut bytes, PythonFormatter) {
-        Ok(()) => String::from_utf8_lossy(&bytes).into_owned(),
-        Err(_) => value.to_string(),
-    }
-}
-
-/// One line with a space after each comma and colon.
-struct PythonFormatter;
-
-impl Formatter for PythonFormatter {
-    fn begin_array_value<W: ?Sized + std::io::Write>(&mut self, writer: &mut W, first: bool) -> std::io::Result<()> {
-        if first { Ok(()) } else { writer.write_all(b", ") }
-    }
-
-    fn begin_object_key<W: ?Sized + std::io::Write>(&mut self, writer: &mut W, first: bool) -> std::io::Result<()> {
-        if first { Ok(()) } else { writer.write_all(b", ") }
-    }
-
-    fn begin_object_value<W: ?Sized + std::io::Write>(&mut self, writer: &mut W) -> std::io::Result<()> {
-        writer.write_all(b": ")
-    }
 }

@@ -3,8 +3,8 @@
 use disco_models::text::Text;
 use serde_json::{Value, json};
 
+use super::finished::{Finish, Reply};
 use super::logprobs;
-use super::reply::{Finish, Reply};
 use crate::text::Entry;
 
 /// The choice of a first chunk.

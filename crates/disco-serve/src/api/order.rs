@@ -1,12 +1,12 @@
 //! Requests for texts, with all checks that need no tokenizer.
 
-use disco_models::SamplingDefaults;
 use disco_models::serving::Params;
 use disco_models::text::Chat;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
 use super::fields::token;
+use super::known::Known;
 use super::messages::chat_of;
 use super::sampling::{MAX_LOGPROBS, params, stops};
 use super::unsupported::{refuse_in_chat, refuse_in_completion};
@@ -53,19 +53,6 @@ pub(crate) enum Prompt {
         adds_specials: bool,
     },
     Tokens(Vec<u32>),
-}
-
-/// Facts about the model that the checks need.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Known<'a> {
-    /// The name under which it is served.
-    pub(crate) name: &'a str,
-    /// Number of tokens.
-    pub(crate) vocabulary: usize,
-    /// The tokens that end a text.
-    pub(crate) ends: &'a [u32],
-    /// How tokens are chosen for a request that does not say it.
-    pub(crate) sampling: SamplingDefaults,
 }
 
 impl Order {

@@ -1,8 +1,7 @@
 //! Names for the contents of cache blocks: two blocks with the same digest hold the same keys and values.
 
+use disco_models::BLOCK as BLOCK_TOKENS;
 use sha2::{Digest as _, Sha256};
-
-use super::blocks::BLOCK_TOKENS;
 
 /// 128 bits of SHA-256. A collision would show one client's text to another, so a fast hash is not enough.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use super::table::ReplyTable;
-use crate::channel::{CallOps, Channel, Signal};
-use crate::error::{Error, Result};
+use crate::channel::{CallOps, Signal};
 use crate::id::WorkerId;
 
 /// The cancellations of one epoch that not all workers have answered.
@@ -40,57 +38,30 @@ impl Cancellation {
 }
 
 impl Cancellations {
+    /// Begins the cancellation of a call, which workers with these places have to answer. False if one has begun.
+    pub(super) fn begin(&mut self, command: u64, why: &Arc<str>, missing: Vec<WorkerId>) -> bool {
+        let is_new = self.0.iter().all(|cancellation| cancellation.command != command);
+        if is_new {
+            self.0.push(Cancellation { command, why: why.clone(), missing, has_left: false, ops: None });
+        }
+        is_new
+    }
+
+    /// Forgets a cancellation, which not all workers can be told of.
+    pub(super) fn withdraw(&mut self, command: u64) {
+        self.0.retain(|cancellation| cancellation.command != command);
+    }
+
+    /// Notes an answer. With the last one, the signal to all workers.
+    pub(super) fn answer(&mut self, from: WorkerId, command: u64, has_left: bool, ops: CallOps) -> Option<Signal> {
+        let at = self.0.iter().position(|cancellation| cancellation.command == command)?;
+        self.0[at].answer(from, has_left, ops);
+        self.0[at].missing.is_empty().then(|| self.0.swap_remove(at).settle())
+    }
+
     /// In a new epoch, no cancellation of an earlier one is settled.
     pub(super) fn clear(&mut self) {
         self.0.clear();
-    }
-}
-
-impl ReplyTable {
-    /// Tells all workers that a call is cancelled. A worker that has ended the call answers only. Does nothing while they
-    /// answer an earlier cancellation of the call.
-    ///
-    /// # Errors
-    /// A lane is closed, or its workers do not understand cancellations.
-    pub(crate) fn cancel(&self, command: u64, why: &Arc<str>) -> Result<()> {
-        let is_new = {
-            let mut state = self.lock();
-            let missing = state.members.places().collect();
-            let known = &mut state.cancellations.0;
-            let is_new = known.iter().all(|cancellation| cancellation.command != command);
-            if is_new {
-                known.push(Cancellation { command, why: why.clone(), missing, has_left: false, ops: None });
-            }
-            is_new
-        };
-        if !is_new {
-            return Ok(());
-        }
-        // Without the lock: threads answer at once.
-        let told = self.signal_all(&Signal::Cancel { command, cause: why.clone() });
-        told.inspect_err(|_| self.lock().cancellations.0.retain(|cancellation| cancellation.command != command))
-    }
-
-    /// Notes the answer of the worker with this place. The last answer settles the cancellation.
-    pub(super) fn note_cancelled(&self, from: WorkerId, command: u64, has_left: bool, ops: CallOps) {
-        let settled = {
-            let known = &mut self.lock().cancellations.0;
-            let Some(at) = known.iter().position(|cancellation| cancellation.command == command) else { return };
-            known[at].answer(from, has_left, ops);
-            if !known[at].missing.is_empty() {
-                return;
-            }
-            known.swap_remove(at).settle()
-        };
-        if let Err(error) = self.signal_all(&settled) {
-            tracing::debug!(%error, command, "not all workers can be told that a cancellation is settled");
-        }
-    }
-
-    /// Passes a signal to all lanes. Returns the first error.
-    fn signal_all(&self, signal: &Signal) -> Result<()> {
-        let tell = |lane: &Arc<dyn Channel>| lane.signal(signal.clone());
-        self.lanes().iter().map(tell).fold(Ok(()), Result::<(), Error>::and)
     }
 }
 

@@ -9,9 +9,9 @@ use std::time::Instant;
 use event_listener::Event;
 
 use super::cancellations::Cancellations;
-use super::lane_inbox::LaneInbox;
+use super::former::FormerWorkers;
 use super::pending::Pending;
-use super::results::Streams;
+use super::streams::Streams;
 use crate::channel::{Channel, Inbox, Notice, Reply, Signal};
 use crate::error::{Error, Failure, Result};
 use crate::id::WorkerId;
@@ -55,8 +55,8 @@ pub(super) struct TableState {
     pub(super) begun: Option<Instant>,
     /// Weak, because lanes own the table.
     pub(super) lanes: Vec<Weak<dyn Channel>>,
-    /// The inboxes of all lanes.
-    pub(super) inboxes: Vec<Weak<LaneInbox>>,
+    /// Of all lanes.
+    pub(super) former: Vec<Weak<FormerWorkers>>,
     /// The workers of the session. Lanes know them by their places.
     pub(super) members: Members,
     /// The root cause of this epoch.
@@ -254,11 +254,11 @@ impl ReplyTable {
         unanswered.into_iter().map(|(_, pending)| pending).collect()
     }
 
-    /// The inboxes of the lanes that exist.
-    pub(super) fn inboxes(&self) -> Vec<Arc<LaneInbox>> {
+    /// Those of the lanes that exist.
+    pub(super) fn former(&self) -> Vec<Arc<FormerWorkers>> {
         let mut state = self.lock();
-        state.inboxes.retain(|inbox| inbox.strong_count() > 0);
-        state.inboxes.iter().filter_map(Weak::upgrade).collect()
+        state.former.retain(|former| former.strong_count() > 0);
+        state.former.iter().filter_map(Weak::upgrade).collect()
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, TableState> {

@@ -22,6 +22,6 @@ mod void;
 
 pub use reply::{Ended, Outcome, Sampled, UnexpectedReply};
 pub use scheduler::{Counters, Limits, Load, STEPS_AHEAD, Scheduler, Unfit};
-pub use sequence::{SequenceId, Work};
-pub use step::{Row, Step, Tokens};
+pub use sequence::Work;
+pub use step::{Row, SequenceId, Step, Tokens};
 pub use void::{Abandoned, Source, Voided};

@@ -2,8 +2,8 @@
 
 use super::super::blocks::BLOCK_TOKENS;
 use super::scheduler::{STEPS_AHEAD, Scheduler};
-use super::sequence::{Resident, SequenceId};
-use super::step::{Flight, Row, Step};
+use super::sequence::Resident;
+use super::step::{Flight, Row, SequenceId, Step};
 
 /// A step that is being planned.
 struct Draft {

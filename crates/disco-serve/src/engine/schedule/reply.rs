@@ -5,8 +5,8 @@ use std::ops::Range;
 use super::super::blocks::BLOCK_TOKENS;
 use super::super::request::End;
 use super::scheduler::Scheduler;
-use super::sequence::SequenceId;
 use super::step::FlightRow;
+use super::step::SequenceId;
 
 /// What the workers chose for a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::super::blocks::{BLOCK_TOKENS, Blocks};
-use super::sequence::{Sequence, SequenceId, Work};
-use super::step::Flight;
+use super::sequence::{Sequence, Work};
+use super::step::{Flight, SequenceId};
 
 /// Number of steps that may be in flight.
 pub const STEPS_AHEAD: usize = 2;

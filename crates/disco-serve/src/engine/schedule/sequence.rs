@@ -1,22 +1,11 @@
 //! A text that is being generated.
 
-use std::fmt;
 use std::sync::Arc;
 
 use super::super::blocks::BLOCK_TOKENS;
 use super::super::prefix::{Chain, Digest};
 use super::super::request::Request;
 use super::step::Tokens;
-
-/// Names a sequence; a later one has a greater number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SequenceId(pub u64);
-
-impl fmt::Display for SequenceId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "sequence {}", self.0)
-    }
-}
 
 /// What the scheduler needs of a request.
 #[derive(Clone, Debug)]

@@ -1,6 +1,16 @@
 //! What a step computes.
 
-use super::sequence::SequenceId;
+use std::fmt;
+
+/// Names a sequence; a later one has a greater number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SequenceId(pub u64);
+
+impl fmt::Display for SequenceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "sequence {}", self.0)
+    }
+}
 
 /// One pass of the model over new tokens of several sequences.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::scheduler::Scheduler;
-use super::sequence::{Sequence, SequenceId};
+use super::sequence::Sequence;
+use super::step::SequenceId;
 
 /// So many failures from outside without progress of a sequence count as one of its steps: the system may end workers for
 /// the memory that the sequence needs.

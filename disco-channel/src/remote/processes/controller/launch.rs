@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use disco_core::{Error, Result, WorkerId, WorkerRange};
 
-use super::spares::Spare;
+use super::spare::Spare;
 use crate::remote::environment;
 use crate::remote::output::Pipe;
 use crate::remote::process::Process;

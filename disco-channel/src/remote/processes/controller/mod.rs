@@ -2,6 +2,7 @@
 
 mod lane;
 mod launch;
+mod spare;
 mod spares;
 mod transport;
 

@@ -1,9 +1,7 @@
 //! Worker processes that are started ahead of losses.
 
 use std::fmt;
-use std::io::{self, Read as _, Write as _};
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::net::UnixStream;
+use std::os::fd::AsFd;
 use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
@@ -14,6 +12,7 @@ use disco_core::{Error, Owner, Result, sync};
 use rustix::event::{PollFd, PollFlags};
 
 use super::launch::Launch;
+use super::spare::Spare;
 use crate::remote::join_timeout;
 use crate::remote::output::Pipe;
 use crate::remote::process::Process;
@@ -53,18 +52,6 @@ struct Running {
 
 /// Gets a spare, or none.
 type Request = Sender<Option<Spare>>;
-
-/// A process that waits for its invitation.
-pub(super) struct Spare {
-    process: Process,
-    socket: UnixStream,
-    /// Its standard output and error.
-    output: [OwnedFd; 2],
-    /// Its program has started, and waits.
-    is_ready: bool,
-    /// It has closed its end of the socket, so it can't be invited.
-    is_closed: bool,
-}
 
 impl Spares {
     /// `count` spares, once they are [started](Self::start).
@@ -146,32 +133,6 @@ impl Drop for Inner {
     fn drop(&mut self) {
         if self.owner.is_here() {
             self.end();
-        }
-    }
-}
-
-impl Spare {
-    pub(super) fn new(process: Process, socket: UnixStream, output: [OwnedFd; 2]) -> io::Result<Self> {
-        socket.set_nonblocking(true)?;
-        Ok(Self { process, socket, output, is_ready: false, is_closed: false })
-    }
-
-    /// Sends the invitation. The spare reads it when its program takes it, also after this end of the socket is closed.
-    fn invite(mut self, invitation: &Invitation) -> io::Result<(Process, [Pipe; 2])> {
-        self.socket.write_all(format!("{}\n", invitation.text()).as_bytes())?;
-        let ([out, err], worker) = (self.output, invitation.worker);
-        Ok((self.process, [Pipe::out(worker, out)?, Pipe::err(worker, err)?]))
-    }
-
-    /// Notes whether the program has started, and whether the process has ended.
-    fn look(&mut self) {
-        match self.socket.read(&mut [0]) {
-            Ok(0) => self.is_closed = true,
-            Ok(_) => self.is_ready = true,
-            Err(_) => {}
-        }
-        if let Err(error) = self.process.reap() {
-            tracing::warn!(%error, "a spare worker can't be waited for");
         }
     }
 }

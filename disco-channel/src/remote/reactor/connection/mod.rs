@@ -7,6 +7,7 @@
 mod incoming;
 mod outbox;
 mod outgoing;
+mod parcel;
 mod sealed;
 mod tcp_info;
 
@@ -14,8 +15,8 @@ mod tcp_info;
 mod tests;
 
 pub(crate) use incoming::Incoming;
-pub(crate) use outbox::Descriptor;
 pub(crate) use outgoing::{Connection, DESCRIPTOR_RETRY_DELAY};
+pub(crate) use parcel::Descriptor;
 
 /// Bytes of a large packet in one part.
 const PART_BYTES: usize = 60 << 10;

@@ -17,7 +17,8 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::net::{self, RecvFlags, Shutdown};
 
-use super::outbox::{Ahead, Descriptor, MAX_SLICES, Outbox, Parcel};
+use super::outbox::{Ahead, MAX_SLICES, Outbox};
+use super::parcel::{Descriptor, Parcel};
 use super::sealed::Sealed;
 use super::tcp_info::TcpInfo;
 use crate::remote::reactor::Waker;

@@ -7,7 +7,7 @@ use disco_core::Result;
 use disco_engine::noise::{Keys, Sealer};
 use rustix::net::{self, SendFlags};
 
-use super::outbox::Parcel;
+use super::parcel::Parcel;
 
 /// Encrypts packets, and sends the records.
 pub(super) struct Sealed {

@@ -2,7 +2,8 @@
 
 use super::super::reply::{Ended, Outcome};
 use super::super::scheduler::Unfit;
-use super::super::sequence::{SequenceId, Work};
+use super::super::sequence::Work;
+use super::super::step::SequenceId;
 use super::super::step::{Row, Tokens};
 use super::{only, reply, run, scheduler, shape, work};
 use crate::engine::request::{End, Request};

@@ -6,7 +6,8 @@ use proptest::prelude::*;
 
 use super::super::reply::{Ended, Sampled};
 use super::super::scheduler::{Limits, Scheduler};
-use super::super::sequence::{SequenceId, Work};
+use super::super::sequence::Work;
+use super::super::step::SequenceId;
 use super::super::step::Step;
 use super::super::void::{Abandoned, Source};
 use super::workers::{Workers, undisturbed};

@@ -1,0 +1,40 @@
+//! Texts that have ended.
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::text::Entry;
+
+/// Why a text has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Finish {
+    /// By its own end or a stop string.
+    Stop,
+    /// It has as many tokens as it may.
+    Length,
+}
+
+/// Tokens that were read and written.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Usage {
+    /// Of the prompts, each counted once.
+    pub(crate) prompt: usize,
+    /// Of all texts.
+    pub(crate) completion: usize,
+}
+
+impl Usage {
+    pub(super) fn json(self) -> Value {
+        let Self { prompt, completion } = self;
+        json!({"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion})
+    }
+}
+
+/// A whole text.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    pub(crate) text: String,
+    pub(crate) entries: Vec<Entry>,
+    pub(crate) finish: Finish,
+}
