@@ -122,7 +122,13 @@ impl Results<'_> {
             }
             Sent::End(outcome) => {
                 self.running.remove(&place);
-                self.failure = self.failure.take().or(outcome.err());
+                // A worker that was aborted has a failure, too; the cause is better.
+                let known = self.failure.take();
+                self.failure = match known {
+                    Some(known) if known.aborted => outcome.err().or(Some(known)),
+                    None => outcome.err(),
+                    known => known,
+                };
                 if self.running.is_empty() {
                     self.note_end();
                 }
