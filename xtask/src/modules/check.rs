@@ -10,16 +10,8 @@ use super::source::{Folder, Source};
 use crate::steps::CRATES;
 
 /// Cycles inside folders that are still there, each with its crate: none is added, and one that is gone leaves this list.
-const KNOWN: [(&str, &str); 14] = [
-    ("disco-engine", "closing → machine → closing"),
-    ("disco-engine", "nodes → standby → nodes"),
-    ("disco-channel", "lane → nodes → lane"),
-    ("disco-channel", "controller → invitation → node → controller"),
+const KNOWN: [(&str, &str); 6] = [
     ("disco-ccl", "capture → graph → capture"),
-    ("disco-candle", "dense → kernels → dense"),
-    ("disco-conformance", "cases → suite → cases"),
-    ("disco-conformance", "scenario → suite → scenario"),
-    ("disco-conformance", "case → maker → case"),
     ("disco-gpu-double", "faults → values → faults"),
     ("disco-gpu-double", "across → clique → across"),
     ("disco-gpu-double", "host → proxy → host"),

@@ -1,49 +1,10 @@
 //! Products with dense matrices.
 
-use bytemuck::Pod;
 use candle_core::DType;
-use half::{bf16, f16};
 
+use super::elements::Element;
 use super::in_parts;
 use super::kernels::{self, Level};
-
-/// How the elements of a dense matrix become 32-bit floats.
-pub(crate) enum Kind {
-    F32,
-    F16,
-    Bf16,
-}
-
-/// The elements of a dense matrix.
-pub(crate) trait Element: Pod + Send + Sync {
-    const KIND: Kind;
-
-    fn to_f32(self) -> f32;
-}
-
-impl Element for f32 {
-    const KIND: Kind = Kind::F32;
-
-    fn to_f32(self) -> f32 {
-        self
-    }
-}
-
-impl Element for f16 {
-    const KIND: Kind = Kind::F16;
-
-    fn to_f32(self) -> f32 {
-        Self::to_f32(self)
-    }
-}
-
-impl Element for bf16 {
-    const KIND: Kind = Kind::Bf16;
-
-    fn to_f32(self) -> f32 {
-        Self::to_f32(self)
-    }
-}
 
 /// `x·Wᵀ` for rows of `inputs` elements.
 pub(crate) fn product<T: Element>(level: Level, weight: &[T], x: &[f32], inputs: usize) -> Vec<f32> {

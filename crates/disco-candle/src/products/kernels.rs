@@ -3,8 +3,8 @@
 
 use std::arch::x86_64::*;
 
-use super::dense::{Element, Kind};
-use super::packed::{Block, Codes, Group, LANES};
+use super::blocks::{Block, Codes, Group, LANES};
+use super::elements::{Element, Kind};
 
 /// How many bytes ahead of the current ones a kernel prefetches.
 const PREFETCHED: usize = 2048;

@@ -3,7 +3,9 @@
 //! Each thread of the current rayon pool computes some outputs. candle's own products of one row use one thread if the
 //! matrix is dense; for quantised blocks they use a pool of the process that serves one caller at a time.
 
+mod blocks;
 mod dense;
+mod elements;
 mod formats;
 #[cfg(target_arch = "x86_64")]
 mod kernels;
@@ -18,7 +20,8 @@ use std::ops::Range;
 
 use rayon::iter::{IntoParallelIterator as _, ParallelIterator as _};
 
-pub(crate) use dense::{Element, Kind, max_rows, product};
+pub(crate) use dense::{max_rows, product};
+pub(crate) use elements::{Element, Kind};
 pub(crate) use kernels::Level;
 pub(crate) use packed::Packed;
 
@@ -32,7 +35,7 @@ fn in_parts(rows: usize, outputs: usize, inputs: usize, compute: impl Fn(Range<u
     if parts == 1 {
         return compute(0..outputs);
     }
-    let width = outputs.div_ceil(parts).next_multiple_of(packed::LANES);
+    let width = outputs.div_ceil(parts).next_multiple_of(blocks::LANES);
     let parts = (0..outputs.div_ceil(width)).into_par_iter();
     let parts: Vec<_> = parts.map(|part| compute(part * width..outputs.min((part + 1) * width))).collect();
     let mut y = Vec::with_capacity(rows * outputs);

@@ -15,14 +15,11 @@ use candle_core::Result;
 use candle_core::quantized::QTensor;
 use half::f16;
 
+use super::blocks::{BLOCK, Block, Codes, Group, LANES};
 use super::formats::{Format, Run};
 use super::in_parts;
 use super::kernels::{self, Level};
 
-/// Rows of a group.
-pub(super) const LANES: usize = 16;
-/// Numbers of a block of `x`.
-const BLOCK: usize = 32;
 /// Rows of `x` that are multiplied with a run while it is in registers.
 const ROWS: usize = 4;
 
@@ -45,29 +42,6 @@ pub(crate) struct Packed {
 /// Number of vectors with the codes of a run of columns.
 fn vectors(columns: usize, has_four_bits: bool) -> usize {
     columns / if has_four_bits { 8 } else { 4 }
-}
-
-/// Codes of 16 rows.
-#[derive(Clone, Copy, Debug)]
-#[repr(align(64))]
-pub(super) struct Codes(pub(super) [u8; 4 * LANES]);
-
-/// The runs of 16 rows.
-pub(super) struct Group<'a> {
-    pub(super) codes: &'a [Codes],
-    pub(super) scales: &'a [[f16; LANES]],
-    pub(super) mins: &'a [[f16; LANES]],
-    pub(super) zero: i32,
-}
-
-/// Numbers of a row of `x`, quantised.
-#[derive(Clone, Copy)]
-pub(super) struct Block {
-    /// Numbers of 8 bits, four in each word.
-    pub(super) words: [i32; BLOCK / 4],
-    pub(super) scale: f32,
-    /// Sums of the first and of the second half of the numbers.
-    pub(super) sums: [i32; 2],
 }
 
 impl Packed {
@@ -183,20 +157,5 @@ impl Packed {
             scales: &self.scales[range],
             zero: self.zero,
         }
-    }
-}
-
-impl Block {
-    /// The nearest numbers of 8 bits. An infinite or NaN element makes the scale infinite or NaN.
-    fn quantize(x: &[f32; BLOCK]) -> Self {
-        // Bits of floats without signs are in the order of the floats; NaN comes last.
-        let largest = x.iter().fold(0, |largest, x| largest.max(x.to_bits() & 0x7fff_ffff));
-        let scale = f32::from_bits(largest) / 127.0;
-        let factor = if scale == 0.0 { 0.0 } else { scale.recip() };
-        // Adding 1.5·2²³ leaves the nearest whole number in the lower bits.
-        let round = |x: f32| (x * factor + 12_582_912.0).to_bits() as i8;
-        let numbers = x.map(round);
-        let sum = |numbers: &[i8]| numbers.iter().map(|number| i32::from(*number)).sum();
-        Self { words: bytemuck::cast(numbers), scale, sums: [sum(&numbers[..BLOCK / 2]), sum(&numbers[BLOCK / 2..])] }
     }
 }

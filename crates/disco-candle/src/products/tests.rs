@@ -6,7 +6,7 @@ use half::{bf16, f16};
 use proptest::prelude::*;
 use proptest::sample::select;
 
-use super::dense::Element;
+use super::elements::Element;
 use super::{Level, Packed, product};
 
 const TYPES: [GgmlDType; 10] = [

@@ -1,7 +1,7 @@
 //! Processors for which there is no vector code here: candle multiplies all matrices.
 
-use super::dense::Element;
-use super::packed::{Block, Group, LANES};
+use super::blocks::{Block, Group, LANES};
+use super::elements::Element;
 
 /// The vector instructions that the kernels use: none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -24,6 +24,7 @@ mod suite;
 mod table;
 mod transfer;
 mod verdict;
+mod verdicts;
 mod worker;
 
 pub use suite::Suite;

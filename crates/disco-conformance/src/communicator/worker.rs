@@ -4,10 +4,7 @@ use disco_core::{DType, Error, OpKind, Result, Value, WorkerContext};
 
 use super::fixture::{Fixture, Scope};
 use super::table;
-
-/// Runs a row on this worker and returns its [`Verdict`](super::verdict::Verdict). The arguments after the name, the
-/// scope and the run match the expectations of the harness: exact results, and the detection of dropped peers.
-pub(super) const ROW: &str = "disco.conformance.row";
+use super::verdicts::ROW;
 
 /// Returns whether the worker's communicator supports an operation on a dtype.
 pub(super) const SUPPORTS: &str = "disco.conformance.supports";

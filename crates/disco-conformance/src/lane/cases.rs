@@ -10,9 +10,9 @@ use disco_core::{AbortCause, Command, Error, Members, WorkerId, WorkerRange, Wor
 
 use super::fixture::{CheckResult, Fixture, expect_equal, to_text};
 use super::frames::{fingerprint, middling, naming, plain, small, various};
+use super::harness::Harness;
 use super::recorded::{Event, RecordedEvents};
 use super::role::{Role, failure};
-use super::suite::Harness;
 use crate::waiting;
 
 /// A case: its name, and the function that checks it.

@@ -8,9 +8,9 @@ use disco_core::channel::{FrameSize, Signal};
 use disco_core::{Channel, Command, Frame, Value, WorkerRange};
 
 use super::frames::plain;
+use super::harness::Harness;
 use super::recorded::{Event, RecordedEvents};
 use super::role::Role;
-use super::suite::Harness;
 use crate::waiting;
 
 /// The result of a step of a case; the error is a text.

@@ -7,9 +7,11 @@
 mod cases;
 mod fixture;
 mod frames;
+mod harness;
 mod recorded;
 mod role;
 mod suite;
 
+pub use harness::Harness;
 pub use role::{Role, play};
-pub use suite::{Harness, Suite};
+pub use suite::Suite;

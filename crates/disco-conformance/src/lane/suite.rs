@@ -1,41 +1,15 @@
 //! Runs the cases on the lanes of a harness.
 
-use std::fmt::Debug;
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use disco_core::{Channel, Result, WorkerRange};
-
 use super::cases::{self, Case};
-use super::role::Role;
+use super::harness::Harness;
 use crate::check::{Check, Outcome};
 
 /// Timeout of one case.
 const CASE_TIMEOUT: Duration = Duration::from_secs(120);
-
-/// The interface between the suite and a lane.
-pub trait Harness: Debug + Send + Sync {
-    /// The prefix of the names of the checks: `threads`.
-    fn name(&self) -> &str;
-
-    /// Makes a lane whose workers [play](super::play) `role`. The suite starts it.
-    ///
-    /// # Errors
-    /// The lane can't be made.
-    fn lane(&self, workers: WorkerRange, role: Role) -> Result<Box<dyn Channel>>;
-
-    /// Why the lane can't pass a case, by the name of the case, which is skipped then. By default it passes all.
-    fn cannot(&self, case: &str) -> Option<&'static str> {
-        let _ = case;
-        None
-    }
-
-    /// Timeout of one step of a case; 30 s by default. Only a broken lane reaches it.
-    fn timeout(&self) -> Duration {
-        Duration::from_secs(30)
-    }
-}
 
 /// All cases on one kind of lane.
 #[derive(Clone, Debug)]

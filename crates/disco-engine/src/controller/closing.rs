@@ -12,6 +12,7 @@ use disco_core::{Error, Result, WorkerId, WorkerRange};
 use super::event::{Action, Order};
 use super::machine::Controller;
 use super::peer::{Cause, Kind, Peer, PeerState};
+use super::phase::{Leave, Phase};
 use super::side::{NodeSide, Side};
 use crate::fault::{self, Fault};
 
@@ -26,38 +27,6 @@ const DROPPED_GRACE: Duration = Duration::from_secs(5);
 /// Time for the processes of nodes to end after their connections were closed, before they are killed. Longer than the
 /// time that a node without a controller gives its workers.
 const CHILD_EXIT_GRACE: Duration = Duration::from_secs(2);
-
-/// The phase of the lane between its start and its end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Phase {
-    /// Peers join and start their workers, since this time.
-    Starting(Instant),
-    Running,
-    /// The session closes the lane. Peers have until this time to leave by themselves.
-    Closing(Option<Instant>),
-    /// Peers were told to leave at once, and have until this time.
-    Grace(Instant),
-    /// The lane was dropped. Worker processes have until this time to leave.
-    Dropped(Instant),
-    /// Connections are closed. Remaining processes are killed at this time; `None`: they were killed, as is each that
-    /// is found later.
-    Ending {
-        kill: Option<Instant>,
-    },
-    /// All peers have ended.
-    Over,
-}
-
-/// Whether and how peers were told to leave.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Leave {
-    /// Not told: a peer that ends is lost.
-    No,
-    /// By a command, in order: a peer that ends without having left properly is lost.
-    InOrder,
-    /// By a signal: the lane takes no more frames, and a peer that ends is not lost.
-    AtOnce,
-}
 
 impl Controller {
     /// The peers are threads in processes of another session: processes are neither watched nor killed.

@@ -11,11 +11,10 @@ use disco_core::{Error, Members, WorkerId, WorkerRange};
 
 use super::admission::{NodeTerms, Nodes, Processes, Verdict};
 use super::batch::Batch;
-use super::closing::{Leave, Phase};
 use super::event::{Action, Conn, Event, Write};
 use super::outbox::Outbox;
-use super::peer::{Cause, Kind, Peer, PeerState, Process};
-use super::receive::garbage;
+use super::peer::{Cause, Kind, Peer, PeerState, Process, garbage};
+use super::phase::{Leave, Phase};
 use super::side::{NodeSide, ProcessSide, Side};
 use crate::clock::MachineClock;
 use crate::fault::{self, Fault};

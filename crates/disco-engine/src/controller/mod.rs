@@ -25,6 +25,7 @@ mod heartbeats;
 mod machine;
 mod outbox;
 mod peer;
+mod phase;
 mod receive;
 mod side;
 mod status;

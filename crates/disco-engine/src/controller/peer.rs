@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use disco_core::activity::Progress;
 use disco_core::error::{LossCause, ProcessEnd};
-use disco_core::{Result, WorkerRange};
+use disco_core::{Error, Result, WorkerRange};
 
 use super::event::Conn;
 use crate::Liveness;
@@ -254,4 +254,12 @@ impl Peer {
             PeerState::Expected | PeerState::Reported(_) | PeerState::Ended(_) => None,
         }
     }
+}
+
+/// The loss cause of a peer that broke the protocol, or whose message this end has no memory for.
+pub(super) fn garbage(error: &Error) -> LossCause {
+    if let Error::OutOfMemory { .. } = error {
+        return LossCause::Other(format!("its message can't be received: {error}"));
+    }
+    LossCause::ProtocolViolation(format!("it sent garbage: {error}"))
 }

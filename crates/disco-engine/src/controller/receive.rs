@@ -8,10 +8,10 @@ use disco_core::link::SharedFd;
 use disco_core::wire::{self, Message, Packet};
 use disco_core::{Error, Result, Value, WorkerId, WorkerRange};
 
-use super::closing::{Leave, Phase};
 use super::event::{Action, Conn};
 use super::machine::Controller;
-use super::peer::{Cause, Kind, PeerState};
+use super::peer::{Cause, Kind, PeerState, garbage};
+use super::phase::{Leave, Phase};
 use super::side::Side;
 use crate::fault::{self, Fault};
 
@@ -171,12 +171,4 @@ impl Controller {
         }
         Ok(())
     }
-}
-
-/// The loss cause of a peer that broke the protocol, or whose message this end has no memory for.
-pub(super) fn garbage(error: &Error) -> LossCause {
-    if let Error::OutOfMemory { .. } = error {
-        return LossCause::Other(format!("its message can't be received: {error}"));
-    }
-    LossCause::ProtocolViolation(format!("it sent garbage: {error}"))
 }

@@ -7,9 +7,9 @@ use disco_core::wire::{Pieces, Transfer};
 use disco_core::{Command, Frame, Result, WorkerId};
 
 use super::batch::Load;
-use super::closing::Leave;
 use super::event::Order;
 use super::machine::Controller;
+use super::phase::Leave;
 use crate::credit::MAX_UNREAD_FRAMES;
 use crate::fault::{self, Fault};
 

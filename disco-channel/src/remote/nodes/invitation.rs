@@ -1,16 +1,11 @@
 //! The invitation of a worker of another session to a subset, as a node with one worker.
 
 use std::fmt;
-use std::time::Duration;
 
-use super::JoinOptions;
 use disco_engine::token::Token;
 
 /// The first word of the text of an invitation.
 const NODE: &str = "node";
-/// Time limit for reaching the controller, which listens when it sends the invitation.
-const REACH_LIMIT: Duration = Duration::from_secs(10);
-
 /// The data that a worker needs to join a subset as a node. It is a secret.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct NodeInvitation {
@@ -35,14 +30,6 @@ impl NodeInvitation {
     /// The invitation as text. Pass it on to this worker only: it is a secret.
     pub(super) fn text(&self) -> String {
         format!("{NODE} {} {} {} {}", self.node, self.encrypts, self.token.text(), self.addresses)
-    }
-
-    /// How the worker joins.
-    pub(crate) fn options(&self) -> JoinOptions {
-        let mut options = JoinOptions::new(&self.addresses, self.token.clone());
-        (options.node, options.encrypts, options.per_node) = (Some(self.node), Some(self.encrypts), Some(1));
-        options.start = REACH_LIMIT;
-        options
     }
 }
 

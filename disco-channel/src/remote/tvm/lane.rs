@@ -11,11 +11,11 @@ use disco_core::{Channel, Command, Error, Frame, Inbox, Owner, Result, WorkerId,
 
 use super::connection::Connection;
 use super::nodes::NodeOptions;
-use super::processes::{self, LastLines, Options};
+use super::opened::{LastLines, Opened};
+use super::processes::{self, Options};
 use super::service::{Shared, State};
 use super::{nodes, translate};
 use crate::remote::join_timeout;
-use crate::remote::output::Output;
 
 /// How long workers have to end after the lane was dropped.
 const DROP_GRACE: Duration = Duration::from_secs(5);
@@ -37,13 +37,6 @@ pub struct Lane {
 enum Peers {
     Processes(Options),
     Nodes(NodeOptions),
-}
-
-/// The connections of a lane that starts.
-pub(super) struct Opened {
-    pub(super) connections: Vec<Connection>,
-    pub(super) output: Option<Output>,
-    pub(super) last_lines: LastLines,
 }
 
 impl Lane {

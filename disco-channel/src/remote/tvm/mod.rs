@@ -54,6 +54,7 @@ mod late;
 mod meeting;
 mod node;
 mod nodes;
+mod opened;
 mod packets;
 mod processes;
 mod service;

@@ -10,7 +10,7 @@ use rustix::event::{PollFd, PollFlags};
 
 use super::address::{self, Authentication};
 use super::connection::Connection;
-use super::lane::Opened;
+use super::opened::Opened;
 use crate::remote::nodes::loopback;
 use crate::remote::reactor::poll;
 

@@ -7,14 +7,14 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use disco_core::error::{LossCause, LostPeer};
 use disco_core::{Error, Result, WorkerConfig, WorkerId, WorkerRange, sync};
 
 use super::connection::Connection;
-use super::lane::Opened;
+use super::opened::{LastLines, Opened};
 use crate::remote::output::{Output, Pipe, Sink};
 use crate::remote::process::Process;
 use crate::remote::terminal;
@@ -36,9 +36,6 @@ pub struct Options {
     /// Gets the lines that workers print.
     pub output: Sink,
 }
-
-/// The last line that each worker has written to its standard error.
-pub(super) type LastLines = Arc<Mutex<Vec<(WorkerId, String)>>>;
 
 impl Options {
     /// Defaults: `python3 -m tvm.exec.disco_worker`, start timeout 60 s. Output of workers is printed here with a

@@ -2,11 +2,8 @@
 
 use std::fmt;
 
-use disco_core::{DType, OpKind, Reduction, Result};
+use disco_core::{DType, OpKind, Reduction};
 
-use super::maker;
-use crate::communicator::fixture::Fixture;
-use crate::communicator::part::Seen;
 use crate::oracle::{Elements, Expected, Values, random};
 
 /// The tensors of input and output.
@@ -66,24 +63,6 @@ pub(crate) struct Case {
 }
 
 impl Case {
-    /// Runs the sub-case and compares its results. Runs it twice if results must be equal in all runs.
-    pub(crate) fn run(&self, fixture: &mut Fixture<'_>) -> Result<Seen> {
-        let ran = self.run_once(fixture)?;
-        if !self.exact || self.values != Values::Any || ran.wrong.is_some() {
-            return Ok(ran);
-        }
-        let again = self.run_once(fixture)?;
-        let wrong = (again.result != ran.result).then(|| format!("{self}: a second run gives another result"));
-        Ok(Seen { wrong, ..ran })
-    }
-
-    fn run_once(&self, fixture: &mut Fixture<'_>) -> Result<Seen> {
-        let part = maker::part(self, fixture)?;
-        fixture.enqueue(&part.ops)?;
-        let seen = part.inspect(fixture.ctx, self.dtype)?;
-        Ok(Seen { wrong: seen.wrong.map(|wrong| format!("{self}: {wrong}")), ..seen })
-    }
-
     /// The input of a rank: `count` elements.
     pub(crate) fn input(&self, rank: usize, count: usize) -> Vec<u8> {
         match self.values {

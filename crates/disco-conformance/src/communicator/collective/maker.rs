@@ -1,4 +1,4 @@
-//! Makes one rank's part of a sub-case: its tensors, its operation, and the contents that its tensors must have
+//! Makes one rank's part of a sub-case, and runs it: its tensors, its operation, and the contents that its tensors must have
 //! afterwards.
 
 use disco_core::{DType, Op, OpKind, Result};
@@ -6,7 +6,28 @@ use disco_core::{DType, Op, OpKind, Result};
 use super::case::{Case, Layout};
 use crate::communicator::buffer::{Buffer, POISON};
 use crate::communicator::fixture::{Fixture, rank};
-use crate::communicator::part::{Part, Want};
+use crate::communicator::part::{Part, Seen, Want};
+use crate::oracle::Values;
+
+impl Case {
+    /// Runs the sub-case and compares its results. Runs it twice if results must be equal in all runs.
+    pub(crate) fn run(&self, fixture: &mut Fixture<'_>) -> Result<Seen> {
+        let ran = self.run_once(fixture)?;
+        if !self.exact || self.values != Values::Any || ran.wrong.is_some() {
+            return Ok(ran);
+        }
+        let again = self.run_once(fixture)?;
+        let wrong = (again.result != ran.result).then(|| format!("{self}: a second run gives another result"));
+        Ok(Seen { wrong, ..ran })
+    }
+
+    fn run_once(&self, fixture: &mut Fixture<'_>) -> Result<Seen> {
+        let part = part(self, fixture)?;
+        fixture.enqueue(&part.ops)?;
+        let seen = part.inspect(fixture.ctx, self.dtype)?;
+        Ok(Seen { wrong: seen.wrong.map(|wrong| format!("{self}: {wrong}")), ..seen })
+    }
+}
 
 /// Makes the tensors of a sub-case, and its operation.
 ///

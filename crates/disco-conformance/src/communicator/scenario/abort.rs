@@ -8,7 +8,7 @@ use disco_core::{DType, Error, Op, OpKind, Reduction, Result, Session, SessionEx
 
 use super::{end_limit, recover};
 use crate::communicator::fixture::rank;
-use crate::communicator::suite::CheckResult;
+use crate::communicator::verdicts::CheckResult;
 use crate::harness::Harness;
 use crate::timeout::within;
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use disco_core::{CommunicatorExt, Error, Result, Session, SessionExt, WorkerContext};
 
-use crate::communicator::suite::CheckResult;
+use crate::communicator::verdicts::CheckResult;
 
 /// The collective deadline of these sessions. It is long enough for operations that complete, also on a busy machine.
 pub(super) const SHORT: Duration = Duration::from_secs(1);

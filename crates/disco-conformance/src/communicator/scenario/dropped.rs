@@ -5,7 +5,7 @@ use std::sync::Arc;
 use disco_core::{Error, Op, Result, Session, SessionExt, WorkerContext, WorkerId};
 
 use super::end_limit;
-use crate::communicator::suite::CheckResult;
+use crate::communicator::verdicts::CheckResult;
 use crate::harness::Harness;
 use crate::timeout::within;
 

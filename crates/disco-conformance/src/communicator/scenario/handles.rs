@@ -5,7 +5,7 @@ use disco_core::{Session, SessionExt, Shape, Tensor, WorkerContext, WorkerId};
 
 use super::meshes;
 use crate::communicator::fixture::{self, HostMemory};
-use crate::communicator::suite::CheckResult;
+use crate::communicator::verdicts::CheckResult;
 
 const NUMBERS: &str = "disco.conformance.numbers";
 

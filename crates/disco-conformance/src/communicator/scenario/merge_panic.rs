@@ -4,7 +4,7 @@ use disco_core::error::ErrorKind;
 use disco_core::{CommunicatorExt as _, DType, Error, Reduction, Result, Session, SessionExt as _, WorkerContext};
 
 use super::{end_limit, recover};
-use crate::communicator::suite::CheckResult;
+use crate::communicator::verdicts::CheckResult;
 use crate::harness::Harness;
 use crate::timeout::within;
 

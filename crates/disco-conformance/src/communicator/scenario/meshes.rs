@@ -4,7 +4,7 @@ use disco_core::{Communicator, CommunicatorExt, DType, Mesh, Reduction, Result, 
 use disco_core::{Tensor, WorkerContext};
 
 use crate::communicator::fixture::{self, HostMemory};
-use crate::communicator::suite::CheckResult;
+use crate::communicator::verdicts::CheckResult;
 
 const COMPARE: &str = "disco.conformance.mesh";
 

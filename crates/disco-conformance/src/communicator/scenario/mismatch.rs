@@ -6,7 +6,7 @@ use disco_core::{DType, Error, Op, OpKind, Reduction, Result, Session, SessionEx
 
 use super::Need;
 use crate::communicator::fixture::rank;
-use crate::communicator::suite::CheckResult;
+use crate::communicator::verdicts::CheckResult;
 
 const DISAGREE: &str = "disco.conformance.disagree";
 

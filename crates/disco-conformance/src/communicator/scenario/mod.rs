@@ -16,8 +16,8 @@ use disco_core::{DType, DataPlane, OpKind, Reduction, Session, World};
 
 use self::abort::Abort;
 use self::mismatch::Mismatch;
-use super::suite::{CheckResult, together, verdicts};
 use super::verdict::Verdict;
+use super::verdicts::{CheckResult, together, verdicts};
 use crate::harness::{Harness, SessionSpec};
 
 /// An operation that a scenario uses, with its dtype and reduction.

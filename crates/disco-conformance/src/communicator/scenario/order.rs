@@ -11,7 +11,7 @@ use disco_core::{
 use pollster::block_on;
 
 use crate::communicator::fixture::{self, HostMemory};
-use crate::communicator::suite::CheckResult;
+use crate::communicator::verdicts::CheckResult;
 
 const THREADS: i64 = 4;
 const CALLS: i64 = 40;

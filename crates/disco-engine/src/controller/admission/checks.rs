@@ -4,7 +4,8 @@ use std::time::Instant;
 
 use disco_core::{Error, Result, function};
 
-use super::nodes::{Applicant, Nodes};
+use super::applicant::Applicant;
+use super::nodes::Nodes;
 use super::terms::{NodeTerms, Tree};
 use crate::controller::outbox::Outbox;
 use crate::handshake::ALIVE_INTERVAL;

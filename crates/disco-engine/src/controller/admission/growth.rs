@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 
 use disco_core::wire::Message;
 
-use super::nodes::{Applicant, Nodes};
+use super::applicant::Applicant;
+use super::nodes::Nodes;
 use super::terms::Tree;
 use crate::controller::event::Conn;
 use crate::controller::outbox::Outbox;

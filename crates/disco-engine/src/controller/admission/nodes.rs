@@ -14,8 +14,9 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use disco_core::Error;
-use disco_core::wire::{Join, Message, Times};
+use disco_core::wire::{Message, Times};
 
+use super::applicant::Applicant;
 use super::pending::Pending;
 use super::refused::{Refused, Standing};
 use super::standby::{MissingOwner, Standby, Vacancy};
@@ -74,20 +75,6 @@ enum Phase {
     Introduction(Request),
     /// It is sent the status, and has to close the connection.
     Answered,
-}
-
-/// A node that has joined, and waits for its place.
-#[derive(Debug)]
-pub(crate) struct Applicant {
-    pub(in crate::controller) conn: Conn,
-    pub(in crate::controller) join: Join,
-    pub(super) address: SocketAddr,
-    /// The node was asked to listen for its children.
-    pub(super) is_asked: bool,
-    /// Where it listens for its children.
-    pub(super) listens: Option<Vec<String>>,
-    pub(super) request: Request,
-    pub(super) liveness: Liveness,
 }
 
 impl Nodes {

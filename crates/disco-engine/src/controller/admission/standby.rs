@@ -9,7 +9,7 @@ use std::time::Instant;
 use disco_core::status::{ConnectionStatus, SpareStatus};
 use disco_core::wire::{Message, Times};
 
-use super::nodes::Applicant;
+use super::applicant::Applicant;
 use crate::controller::event::{Action, Conn, Order};
 use crate::controller::outbox::Outbox;
 use crate::handshake::HANDSHAKE_TIMEOUT;

@@ -22,7 +22,7 @@ use rustix::process::getppid;
 
 use super::children::Listener;
 use super::stop::StopHandle;
-use crate::remote::nodes::{self, addresses};
+use crate::remote::nodes::{self, NodeInvitation, addresses};
 use crate::remote::open_files;
 use crate::remote::reactor::member as driver;
 use crate::remote::reactor::{Connection, Incoming, Waker};
@@ -35,6 +35,8 @@ const MIN_FIRST_ATTEMPT: Duration = Duration::from_millis(500);
 const MIN_ATTEMPT: Duration = Duration::from_millis(50);
 /// Most time for one attempt.
 const MAX_ATTEMPT: Duration = Duration::from_secs(3600);
+/// Time limit for reaching the controller of a subset, which listens when it sends the invitation.
+const REACH_LIMIT: Duration = Duration::from_secs(10);
 
 /// Options of a node that joins a controller.
 #[non_exhaustive]
@@ -89,6 +91,16 @@ impl JoinOptions {
             stop: None,
             report: |_| {},
         }
+    }
+}
+
+impl NodeInvitation {
+    /// How the worker joins.
+    pub(crate) fn options(&self) -> JoinOptions {
+        let mut options = JoinOptions::new(&self.addresses, self.token.clone());
+        (options.node, options.encrypts, options.per_node) = (Some(self.node), Some(self.encrypts), Some(1));
+        options.start = REACH_LIMIT;
+        options
     }
 }
 

@@ -1,0 +1,46 @@
+//! What is multiplied at a time: codes of 16 rows, and blocks of `x`.
+
+use half::f16;
+
+/// Rows of a group.
+pub(super) const LANES: usize = 16;
+/// Numbers of a block of `x`.
+pub(super) const BLOCK: usize = 32;
+
+/// Codes of 16 rows.
+#[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
+pub(super) struct Codes(pub(super) [u8; 4 * LANES]);
+
+/// The runs of 16 rows.
+pub(super) struct Group<'a> {
+    pub(super) codes: &'a [Codes],
+    pub(super) scales: &'a [[f16; LANES]],
+    pub(super) mins: &'a [[f16; LANES]],
+    pub(super) zero: i32,
+}
+
+/// Numbers of a row of `x`, quantised.
+#[derive(Clone, Copy)]
+pub(super) struct Block {
+    /// Numbers of 8 bits, four in each word.
+    pub(super) words: [i32; BLOCK / 4],
+    pub(super) scale: f32,
+    /// Sums of the first and of the second half of the numbers.
+    pub(super) sums: [i32; 2],
+}
+
+impl Block {
+    /// The nearest numbers of 8 bits. An infinite or NaN element makes the scale infinite or NaN.
+    pub(super) fn quantize(x: &[f32; BLOCK]) -> Self {
+        // Bits of floats without signs are in the order of the floats; NaN comes last.
+        let largest = x.iter().fold(0, |largest, x| largest.max(x.to_bits() & 0x7fff_ffff));
+        let scale = f32::from_bits(largest) / 127.0;
+        let factor = if scale == 0.0 { 0.0 } else { scale.recip() };
+        // Adding 1.5·2²³ leaves the nearest whole number in the lower bits.
+        let round = |x: f32| (x * factor + 12_582_912.0).to_bits() as i8;
+        let numbers = x.map(round);
+        let sum = |numbers: &[i8]| numbers.iter().map(|number| i32::from(*number)).sum();
+        Self { words: bytemuck::cast(numbers), scale, sums: [sum(&numbers[..BLOCK / 2]), sum(&numbers[BLOCK / 2..])] }
+    }
+}
