@@ -4,7 +4,7 @@
 //! word 0   number of the last command received      4, 5  ticks and nanoseconds when the memory was made
 //!      1   number of the last command finished      6     words of `names` in use
 //!      2   the function that runs, or 0: name       7     0
-//!          | whether its limit is its own << 32     8     names: for each its length in bytes | what it names << 32,
+//!          | 1 << 32 for a time limit of its own    8     names: for each its length in bytes | kind of communicator << 32,
 //!      3   number of records begun                        then the bytes
 //! then the records, 8 words each: record `n` is at place `n` modulo the number of places (see `record`)
 //! ```

@@ -68,9 +68,9 @@ pub enum CommKind {
     /// All workers, in their order.
     #[default]
     World,
-    /// Those of a group, in the order of the workers.
+    /// The workers of a group, in their order.
     Group,
-    /// Those that a worker function has split off, in any order: this worker is the rank.
+    /// Workers that a worker function has split off, in any order; the rank is this worker's.
     Split(Rank),
 }
 

@@ -1,4 +1,4 @@
-//! What is multiplied at a time: codes of 16 rows, and blocks of `x`.
+//! The operands of the kernels: codes of 16 rows, and blocks of `x`.
 
 use half::f16;
 

@@ -8,7 +8,7 @@ use crate::id::WorkerId;
 use crate::sync;
 use crate::worker_range::WorkerRange;
 
-/// Those of one lane.
+/// The former workers of one lane.
 #[derive(Debug, Default)]
 pub(super) struct FormerWorkers(Mutex<BTreeMap<WorkerId, Former>>);
 

@@ -74,9 +74,9 @@ impl ReplyTable {
         self.change(from, command, |window| window.end = Some((count, outcome)));
     }
 
-    /// Changes the window of a worker. Passes on what comes next of the worker, without the lock: it wakes code of the
-    /// program's executor, which may use the session. The notices of one worker come one after the other. Tells the
-    /// worker of taken results if that is due.
+    /// Changes the window of a worker. Then passes the worker's next results and its end to the receiver, as far as they
+    /// have arrived, and tells the worker of taken results if that is due. Does so without the lock: it wakes code of the
+    /// program's executor, which may use the session. The notices of one worker come one after the other.
     fn change(&self, worker: WorkerId, command: u64, change: impl FnOnce(&mut Window)) {
         let (sender, next, taken) = {
             let mut streams = sync::lock(&self.streams);

@@ -25,14 +25,14 @@ pub(super) struct Stream {
 /// The results of one worker, as numbers of results and of bytes.
 #[derive(Debug, Default)]
 pub(super) struct Window {
-    /// Those that have arrived before an earlier one, by their numbers.
+    /// Results that have arrived before an earlier result, by their numbers.
     early: BTreeMap<u64, Sent>,
     /// The number of all results, and the outcome of the call.
     pub(super) end: Option<(u64, Result<(), Arc<Failure>>)>,
-    /// Those that were passed to the receiver.
+    /// Results that were passed to the receiver.
     arrived: Count,
     pub(super) taken: Count,
-    /// Of those that were taken, the ones that the worker knows of.
+    /// Taken results that the worker knows of.
     told: Count,
 }
 

@@ -55,7 +55,7 @@ pub(super) struct TableState {
     pub(super) begun: Option<Instant>,
     /// Weak, because lanes own the table.
     pub(super) lanes: Vec<Weak<dyn Channel>>,
-    /// Of all lanes.
+    /// The former workers of all lanes.
     pub(super) former: Vec<Weak<FormerWorkers>>,
     /// The workers of the session. Lanes know them by their places.
     pub(super) members: Members,
@@ -254,7 +254,7 @@ impl ReplyTable {
         unanswered.into_iter().map(|(_, pending)| pending).collect()
     }
 
-    /// Those of the lanes that exist.
+    /// The former workers of the lanes that exist.
     pub(super) fn former(&self) -> Vec<Arc<FormerWorkers>> {
         let mut state = self.lock();
         state.former.retain(|former| former.strong_count() > 0);
