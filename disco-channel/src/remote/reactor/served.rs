@@ -79,10 +79,11 @@ impl Served {
         self.lane.with(|engine: &mut Controller, now| engine.handle(Event::Dropped, now));
     }
 
-    /// Joins the thread, which ends with the last peer, with a timeout.
+    /// Joins the thread, which ends with the last peer, with a timeout. Each of several callers waits for the end: until
+    /// then, peers that were told to end may not be killed yet.
     fn join(&self) {
-        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
-        match thread.map(|thread| join_timeout::within(thread, JOIN_TIMEOUT)) {
+        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        match thread.take().map(|thread| join_timeout::within(thread, JOIN_TIMEOUT)) {
             None | Some(Some(Ok(()))) => {}
             Some(Some(Err(_))) => tracing::error!("the service thread of a lane panicked"),
             Some(None) => tracing::error!("a killed process does not end; the service thread of its lane is detached"),
@@ -103,5 +104,36 @@ impl Drop for Served {
         if self.owner.is_here() {
             self.note_dropped();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{self, RecvTimeoutError};
+
+    use super::*;
+    use crate::remote::reactor::status::tests::lane;
+
+    #[test]
+    fn all_callers_wait_for_the_end_of_the_reactor_thread() {
+        let (gate, opened) = mpsc::channel::<()>();
+        let thread = thread::spawn(move || opened.recv().unwrap());
+        let served = Served { lane: Arc::new(lane()), thread: Mutex::new(Some(thread)), owner: Owner::default() };
+        let (begin, begun) = mpsc::channel();
+        let (end, ended) = mpsc::channel();
+        thread::scope(|scope| {
+            for _ in 0..2 {
+                let (served, begin, end) = (&served, begin.clone(), end.clone());
+                scope.spawn(move || {
+                    begin.send(()).unwrap();
+                    served.join();
+                    end.send(()).unwrap();
+                });
+            }
+            (0..2).for_each(|_| begun.recv().unwrap());
+            assert_eq!(ended.recv_timeout(Duration::from_millis(100)), Err(RecvTimeoutError::Timeout));
+            gate.send(()).unwrap();
+            (0..2).for_each(|_| ended.recv().unwrap());
+        });
     }
 }

@@ -81,7 +81,7 @@ fn send_to(connections: &[Arc<Connection>], packet: Result<Vec<u8>>) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::os::unix::net::UnixStream;
     use std::sync::mpsc::{self, Receiver, Sender};
     use std::time::{Duration, Instant};
@@ -112,7 +112,8 @@ mod tests {
         }
     }
 
-    fn lane() -> Lane {
+    /// A lane to one worker process that has not connected.
+    pub(in crate::remote::reactor) fn lane() -> Lane {
         let config = WorkerConfig::new(World::new(1, 1).unwrap());
         let (start, silence) = (Duration::from_secs(1), Duration::MAX);
         let welcome = Welcome { config, ring: None, heartbeat: start };
