@@ -5,6 +5,7 @@ use std::error::Error as StdError;
 
 /// The texts of an error's causes, nearest first. A text that the previous text ends with is left out, since many
 /// errors of Disco quote their cause.
+#[allow(clippy::disallowed_methods, reason = "of errors of any crate there is nothing but texts")]
 pub fn causes(error: &(dyn StdError + 'static)) -> Vec<String> {
     let mut before = error.to_string();
     let texts = chain(error).skip(1).map(ToString::to_string);

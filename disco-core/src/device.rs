@@ -73,6 +73,7 @@ impl fmt::Display for Device {
 impl FromStr for Device {
     type Err = UnknownDevice;
 
+    #[allow(clippy::disallowed_methods, reason = "a user's text")]
     fn from_str(text: &str) -> Result<Self, UnknownDevice> {
         let (name, ordinal) = text.split_once(':').unwrap_or((text, "0"));
         let kind = TABLE.iter().find(|row| row.1 == name).map(|row| row.0);

@@ -223,6 +223,7 @@ impl fmt::Display for Mesh {
 impl FromStr for Mesh {
     type Err = Error;
 
+    #[allow(clippy::disallowed_methods, reason = "a user's text, and the form in which a mesh is an argument")]
     fn from_str(text: &str) -> Result<Self> {
         let axis = |part: &str| {
             let (name, size) = part.split_once('=')?;

@@ -130,6 +130,7 @@
 //! - The topology of GPUs is derived from a mesh of link counts, without a vendor's library (`p2p`). A link counts if
 //!   both ends report it as up; an unknown link counts as absent, and the decision keeps the reason.
 
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests compare texts"))]
 #![doc(html_root_url = "https://docs.rs/disco-ccl/latest")]
 
 pub mod abi;

@@ -1,6 +1,6 @@
 //! Tests with the real NCCL, which `cargo xtask check` fetches. They need no GPU.
 
-#![allow(unsafe_code, clippy::unwrap_used, reason = "tests")]
+#![allow(unsafe_code, clippy::unwrap_used, clippy::disallowed_methods, reason = "tests")]
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
 use std::process::Command;

@@ -86,6 +86,7 @@
 //! - A node answers each heartbeat of its controller at once, with its clock's time. The answer is its own heartbeat,
 //!   too; while none of the controller comes, it sends one in each interval.
 
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests compare texts"))]
 #![cfg(target_os = "linux")]
 
 pub mod clock;

@@ -57,6 +57,7 @@ fn namespaces() -> Option<u64> {
 }
 
 /// Field 22 of `/proc/PID/stat`, `starttime`; see proc(5).
+#[allow(clippy::disallowed_methods, reason = "a text of the kernel")]
 fn start_time(id: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
     // The name, field 2, is in parentheses and may hold spaces and parentheses.

@@ -37,6 +37,8 @@
 //! Start reading at `board/mod.rs` (the layout of the shared memory and the synchronisation) and `active_call/mod.rs`
 //! (the rules that keep memory valid while peers access it).
 
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests compare texts"))]
+
 #[cfg(not(loom))]
 mod active_call;
 #[cfg(not(loom))]

@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 
+use disco_core::wire::{Reader, Writer};
 use disco_core::{Error, Result, Store, Unavailable};
 
 use crate::meeting::Token;
@@ -22,17 +23,17 @@ pub(crate) fn check(store: &dyn Store, token: Token, rank: usize) -> Result<()> 
     };
     let Some(memory) = memory() else { return refuse("without /proc its machine is not known".into()) };
     let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let mine = format!("{memory}\nrank {rank} on {}", name.trim());
-    let first = store.compare_and_set(&format!("disco.local {token}: machine"), None, mine.as_bytes())?;
-    let first = String::from_utf8_lossy(&first);
-    match first.split_once('\n') {
-        Some((theirs, _)) if theirs == memory => Ok(()),
-        Some((_, peer)) => refuse(format!(
-            "it is on {}, and shares no memory with {peer} (another machine, container or user)",
-            name.trim()
-        )),
-        None => Err(Error::protocol("the machine of the first rank is not known")),
+    let mut mine = Writer::default();
+    mine.bytes(memory.as_bytes());
+    mine.bytes(format!("rank {rank} on {}", name.trim()).as_bytes());
+    let first = store.compare_and_set(&format!("disco.local {token}: machine"), None, &mine.into_bytes())?;
+    let mut first = Reader::new(&first);
+    let (theirs, peer) = (first.bytes()?, first.bytes()?);
+    if theirs == memory.as_bytes() {
+        return Ok(());
     }
+    let peer = String::from_utf8_lossy(peer);
+    refuse(format!("it is on {}, and shares no memory with {peer} (another machine, container or user)", name.trim()))
 }
 
 /// The boot of the machine, the namespace of process ids, and the user: processes that have all three in common open

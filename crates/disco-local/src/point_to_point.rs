@@ -203,16 +203,12 @@ impl PendingTransfers {
         let senders: BTreeSet<usize> = self.recvs.iter().map(|transfer| transfer.peer).collect();
         let receivers: BTreeSet<usize> = self.receivers().filter(is_open).collect();
         let peers: Vec<String> = senders.union(&receivers).map(|peer| report::doing(board, *peer)).collect();
-        let mut text = format!("{}; rank {} waits", peers.join(", "), self.me);
-        let list = |ranks: BTreeSet<usize>| report::ranks(&ranks.into_iter().collect::<Vec<_>>());
-        if !senders.is_empty() {
-            text = format!("{text} to receive from {}", list(senders));
-        }
-        if !receivers.is_empty() {
-            let and = if text.ends_with("waits") { "" } else { " and" };
-            text = format!("{text}{and} to be received by {}", list(receivers));
-        }
-        text
+        let list = |what: &str, ranks: BTreeSet<usize>| {
+            (!ranks.is_empty()).then(|| format!(" {what} {}", report::ranks(&ranks.into_iter().collect::<Vec<_>>())))
+        };
+        let waits = [list("to receive from", senders), list("to be received by", receivers)];
+        let waits: Vec<String> = waits.into_iter().flatten().collect();
+        format!("{}; rank {} waits{}", peers.join(", "), self.me, waits.join(" and"))
     }
 }
 

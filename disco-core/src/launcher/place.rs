@@ -191,6 +191,7 @@ impl Environment<'_> {
         })
     }
 
+    #[allow(clippy::disallowed_methods, reason = "a set of characters")]
     fn job(&self, launcher: &Launcher) -> String {
         let value = |name: &&'static str| (self.0)(name).map(|value| value.to_string_lossy().into_owned());
         let values = launcher.job.iter().filter_map(value).collect::<Vec<_>>().join("-");
@@ -205,6 +206,7 @@ fn contradiction(launcher: &Launcher, a: Number, b: Number, why: &str) -> Error 
 }
 
 /// The first machine of a list in Slurm's notation: `a[01-3,7]-x,b` starts with `a01-x`.
+#[allow(clippy::disallowed_methods, reason = "a text of Slurm")]
 fn first_host(list: &str) -> String {
     let mut host = String::new();
     let mut rest = list;

@@ -99,6 +99,7 @@ fn limit_of(resource: Resource) -> Option<usize> {
 }
 
 /// Bytes of the address space in use; 0 without `/proc`.
+#[allow(clippy::disallowed_methods, reason = "a text of the kernel")]
 fn mapped() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let size = status.lines().find_map(|line| line.strip_prefix("VmSize:"));

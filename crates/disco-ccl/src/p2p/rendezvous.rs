@@ -22,6 +22,7 @@ use std::fs;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use disco_core::wire::{Reader, Writer};
 use disco_core::{Error, Rank, Result, Store, attendance};
 
 use super::survey;
@@ -131,12 +132,7 @@ impl Rendezvous {
     /// # Errors
     /// Two ranks are on one device; [`Error::Deadline`] names the absent ranks; the errors of the store.
     pub fn introduce(&self, own: Result<Introduction, String>) -> Result<Consensus<Vec<BusId>>> {
-        let own = self.refusal.clone().map_or(own, Err).map(
-            |Introduction { host, boot, bus_id: BusId { domain, bus, device } }| {
-                let numbers = [domain, bus, device].map(u32::to_le_bytes);
-                [numbers.as_flattened(), boot.as_bytes(), b"\n", host.as_bytes()].concat()
-            },
-        );
+        let own = self.refusal.clone().map_or(own, Err).map(|own| write_introduction(&own));
         let all = match self.exchange("introduction", own)? {
             Consensus::Declined(why) => return Ok(Consensus::Declined(why)),
             Consensus::Accepted(all) => all,
@@ -228,13 +224,19 @@ impl Rendezvous {
 const TAG_OK: u8 = 0;
 const TAG_REFUSED: u8 = 1;
 
+fn write_introduction(Introduction { host, boot, bus_id: BusId { domain, bus, device } }: &Introduction) -> Vec<u8> {
+    let mut bytes = Writer::default();
+    [domain, bus, device].into_iter().for_each(|number| bytes.u32(*number));
+    bytes.bytes(boot.as_bytes());
+    bytes.bytes(host.as_bytes());
+    bytes.into_bytes()
+}
+
 fn read_introduction(bytes: &[u8]) -> Result<Introduction> {
-    let (numbers, host) = bytes.split_first_chunk::<12>().ok_or_else(malformed)?;
-    let (numbers, _) = numbers.as_chunks::<4>();
-    let [domain, bus, device] = [0, 1, 2].map(|at: usize| u32::from_le_bytes(numbers[at]));
-    let text = str::from_utf8(host).map_err(|_| malformed())?;
-    let (boot, host) = text.split_once('\n').ok_or_else(malformed)?;
-    Ok(Introduction { host: host.into(), boot: boot.into(), bus_id: BusId { domain, bus, device } })
+    let mut bytes = Reader::new(bytes);
+    let (domain, bus, device) = (bytes.u32()?, bytes.u32()?, bytes.u32()?);
+    let mut text = || String::from_utf8(bytes.bytes()?.into()).map_err(|_| malformed());
+    Ok(Introduction { boot: text()?, host: text()?, bus_id: BusId { domain, bus, device } })
 }
 
 fn read_offer(bytes: &[u8]) -> Result<(&[u8], &[u8])> {

@@ -3,7 +3,7 @@
 //!
 //! Each kind of address space of ranks is a module with the same tests.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::disallowed_methods)]
 #![allow(clippy::duplicate_mod, reason = "the same tests for each kind of address space")]
 
 mod private;

@@ -31,6 +31,7 @@ pub(crate) fn loopback() -> &'static str {
 }
 
 /// `HOST:PORT`, with brackets around an IPv6 address.
+#[allow(clippy::disallowed_methods, reason = "only an IPv6 address has a colon")]
 pub fn host_and_port(host: &str, port: u16) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }

@@ -53,6 +53,7 @@ impl Invitation {
     }
 
     /// Tells the controller that this process is a spare that has started, and waits for its invitation.
+    #[allow(clippy::disallowed_methods, reason = "a line is whole if it has its end")]
     fn wait() -> Result<Self> {
         let failed =
             |error| Error::system("a spare worker can't talk to its controller over its standard input", error);

@@ -12,7 +12,7 @@ use disco_core::{Error, Result};
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
-use super::{Name, PREFIX, is_trusted};
+use super::{Name, is_trusted};
 
 /// How long a program may take to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -143,10 +143,11 @@ fn names() -> Result<Vec<Name>> {
 }
 
 /// The name in a line of `/proc/net/unix`: `Num RefCount Protocol Flags Type St Inode Path`.
+#[allow(clippy::disallowed_methods, reason = "a text of the kernel")]
 fn listening(line: &str) -> Option<Name> {
     let mut words = line.split_ascii_whitespace();
     let flags = u32::from_str_radix(words.nth(3)?, 16).ok()?;
-    let name = words.nth(3)?.strip_prefix('@').filter(|name| name.starts_with(PREFIX))?;
+    let name = words.nth(3)?.strip_prefix('@')?;
     if flags & LISTENS != 0 { Name::parse(name) } else { None }
 }
 
@@ -155,6 +156,7 @@ fn name_of(process: u32) -> String {
 }
 
 /// The state of a process, as in `ps`; none without such a process.
+#[allow(clippy::disallowed_methods, reason = "a text of the kernel")]
 fn state_of(process: u32) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     // The name of the program, in parentheses, may have any characters.

@@ -39,6 +39,10 @@ impl Name {
         format!("{PREFIX}{user}-{process}-{number}")
     }
 
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "a name in the system's list of sockets, where other programs have theirs"
+    )]
     fn parse(name: &str) -> Option<Self> {
         let mut numbers = name.strip_prefix(PREFIX)?.split('-').map(|number| number.parse().ok());
         let name = Self { user: numbers.next()??, process: numbers.next()??, number: numbers.next()?? };

@@ -49,6 +49,7 @@ impl Place {
     ///
     /// # Errors
     /// The place does not have five numbers.
+    #[allow(clippy::disallowed_methods, reason = "a variable of the environment")]
     pub fn take() -> Option<Result<Self>> {
         let text = env::var_os(Self::VARIABLE)?.into_string().ok()?;
         let numbers = text.strip_prefix(Self::PREFIX)?;

@@ -17,14 +17,22 @@ const LOG_INTERVAL: Duration = Duration::from_secs(1);
 pub(super) struct Refused {
     /// Gets each refused node that has the token.
     report: fn(&str),
-    /// The refusals that an error lists, with their reasons.
-    reasons: Vec<(String, Standing)>,
+    /// The refusals that an error lists.
+    reasons: Vec<Reason>,
     /// Number of refusals that are not listed.
     unlisted: usize,
     /// When an unauthenticated connection was logged last.
     logged: Option<Instant>,
     /// Unauthenticated connections that were not logged since.
     others: usize,
+}
+
+/// A refused connection that an error lists.
+#[derive(Debug)]
+struct Reason {
+    name: String,
+    error: String,
+    standing: Standing,
 }
 
 /// How far a connection came in the handshake.
@@ -45,22 +53,19 @@ impl Refused {
 
     /// Adds a refused connection.
     pub(super) fn add(&mut self, name: &str, error: &Error, standing: Standing, now: Instant) {
-        let text = format!("{name}: {error}");
-        if self.reasons.iter().any(|(reason, _)| *reason == text) {
+        let reason = Reason { name: name.to_owned(), error: error.to_string(), standing };
+        let is_equal = |other: &Reason| other.error == reason.error;
+        if self.reasons.iter().any(|other| other.name == reason.name && is_equal(other)) {
             return;
         }
         self.log(name, error, standing, now);
         // The same host may retry from another port.
-        let host = |name: &str| name.rsplit_once(':').map(|(host, _)| host.to_owned());
-        let is_again = |reason: &String| {
-            reason
-                .strip_suffix(&format!(": {error}"))
-                .is_some_and(|reason| host(reason) == host(name) && host(name).is_some())
-        };
-        if standing < Standing::Proved && self.reasons.iter().any(|(reason, _)| is_again(reason)) {
+        let is_again =
+            |other: &Reason| is_equal(other) && host(name).is_some_and(|host| self::host(&other.name) == Some(host));
+        if standing < Standing::Proved && self.reasons.iter().any(is_again) {
             return;
         }
-        self.keep(text, standing);
+        self.keep(reason);
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -89,28 +94,36 @@ impl Refused {
 
     /// Lists a refusal. In a full list it replaces one whose connection came less far; a connection with the token
     /// replaces the oldest.
-    fn keep(&mut self, text: String, standing: Standing) {
-        let without_token = self.reasons.iter().filter(|(_, reason)| *reason < Standing::Proved);
+    fn keep(&mut self, reason: Reason) {
+        let standing = reason.standing;
+        let without_token =
+            self.reasons.iter().map(|reason| reason.standing).filter(|standing| *standing < Standing::Proved);
         let is_full = standing < Standing::Proved && without_token.clone().count() == MAX_REASONS_WITHOUT_TOKEN;
         if is_full || self.reasons.len() == MAX_REASONS {
             self.unlisted += 1;
-            let least = without_token.map(|(_, reason)| *reason).min();
+            let least = without_token.min();
             let place = match least.filter(|least| *least < standing) {
-                Some(least) => self.reasons.iter().rposition(|(_, reason)| *reason == least),
+                Some(least) => self.reasons.iter().rposition(|reason| reason.standing == least),
                 None if standing == Standing::Proved => Some(0),
                 None => None,
             };
             let Some(place) = place else { return };
             self.reasons.remove(place);
         }
-        self.reasons.push((text, standing));
+        self.reasons.push(reason);
     }
+}
+
+/// The host of a connection without the token, whose name is the address of its peer.
+#[allow(clippy::disallowed_methods, reason = "an address, HOST:PORT")]
+fn host(name: &str) -> Option<&str> {
+    name.rsplit_once(':').map(|(host, _)| host)
 }
 
 impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let reason: Vec<&str> = self.reasons.iter().map(|(why, _)| why.as_str()).collect();
-        f.write_str(&reason.join("; "))?;
+        let reasons = self.reasons.iter().map(|Reason { name, error, .. }| format!("{name}: {error}"));
+        f.write_str(&reasons.collect::<Vec<_>>().join("; "))?;
         match self.unlisted {
             0 => Ok(()),
             unlisted => write!(f, "; and {unlisted} more"),

@@ -152,10 +152,16 @@ impl Options {
         Ok(Self { config: self.config.in_world(world), ..self.later(nodes, first_node) })
     }
 
+    /// The host of the address to listen at.
+    #[allow(clippy::disallowed_methods, reason = "an address, HOST:PORT")]
+    fn host(&self) -> &str {
+        self.listen.rsplit_once(':').map_or(&self.listen, |(host, _)| host)
+    }
+
     /// Options for nodes that join after the start of the session, numbered from `first_node` on. They connect to another
     /// port: other lanes may still listen at theirs.
     fn later(&self, nodes: usize, first_node: u32) -> Self {
-        let host = self.listen.rsplit_once(':').map_or(self.listen.as_str(), |(host, _)| host);
+        let host = self.host();
         let listen = format!("{host}:0");
         // Nodes that come later find the entrance.
         let answers_status = self.answers_status && self.entrance().is_none();
@@ -221,7 +227,7 @@ impl Peers for Options {
         let (workers, invite, token) = (part.workers, part.invite.clone(), Token::random()?);
         let node_of = |worker: WorkerId| worker.index() as u32 + 1;
         let encrypts = Secret::new(token.clone(), self.encrypts)?.encrypts;
-        let host = self.listen.rsplit_once(':').map_or(self.listen.as_str(), |(host, _)| host);
+        let host = self.host();
         let announce = {
             let token = token.clone();
             Announce::new(move |announcement| {

@@ -36,6 +36,7 @@ pub(super) fn listen(address: &str) -> Result<TcpListener> {
 }
 
 /// The process that listens at the port of `address`, in words.
+#[allow(clippy::disallowed_methods, reason = "an address, HOST:PORT")]
 fn listener(address: &str) -> String {
     let port = address.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
     port.and_then(process_at).unwrap_or_else(|| "another process".to_owned())
@@ -55,6 +56,7 @@ fn process_at(port: u16) -> Option<String> {
 }
 
 /// The link of the socket in a line of the system's table, `socket:[inode]`, if it listens at `port`.
+#[allow(clippy::disallowed_methods, reason = "a text of the kernel")]
 fn socket(line: &str, port: u16) -> Option<String> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let (_, at) = words.get(1)?.rsplit_once(':')?;
