@@ -4,10 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::common;
 use criterion::{Criterion, criterion_group};
-use disco::{
-    Builder, DRef, DType, DataPlane as _, LaneSession, Placement, Session as _, SessionExt as _, Tensor, WorkerContext,
-    WorkerId, block_on,
-};
+use disco::{Builder, DRef, DType, LaneSession, Placement, Tensor, WorkerContext, WorkerId, block_on};
 
 /// Number of workers.
 const WORKERS: usize = 2;
@@ -65,7 +62,7 @@ impl Subject {
     fn check(&self, tensor: &Tensor) {
         self.broadcast(tensor);
         let last = WorkerId::new(WORKERS as u32 - 1);
-        let copy: Tensor = block_on(self.session.get_as(&self.copy, last)).expect("workers live");
+        let copy: Tensor = block_on(self.session.get(&self.copy, last)).expect("workers live");
         assert!(*copy.bytes().expect("it is here") == *tensor.bytes().expect("it is here"));
     }
 

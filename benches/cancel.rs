@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::common;
 use criterion::{Criterion, criterion_group};
-use disco::{CommunicatorExt as _, DataPlane as _, LaneSession, Reduction, Result, Session, SessionExt as _, Tensor};
+use disco::{CommunicatorExt as _, LaneSession, Reduction, Result, Tensor};
 use disco::{WorkerContext, block_on};
 
 /// Time until the other ranks wait for worker 0 in the collective.
@@ -29,7 +29,7 @@ fn sum_without_0(ctx: &mut WorkerContext) -> Result<()> {
 fn cancelled(session: &LaneSession) -> Duration {
     block_on(async {
         session.init_ccl("local", &[]).await?;
-        let call = session.call_named("cancel.sum_without_0", ()).await?;
+        let call = session.call("cancel.sum_without_0", ()).await?;
         thread::sleep(UNTIL_INSIDE);
         let start = Instant::now();
         session.cancel(&call, "measured")?;

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group};
 use disco::{
-    CommunicatorExt as _, DRef, DType, DataPlane, Error, Op, OpKind, Opaque, Rank, Reduction, Result, Session,
-    SessionExt, SessionKind, Tensor, Value, WorkerContext, block_on,
+    CommunicatorExt as _, DRef, DType, Error, Op, OpKind, Opaque, Rank, Reduction, Result, Session, SessionKind,
+    Tensor, Value, WorkerContext, block_on,
 };
 
 use crate::common;
@@ -146,8 +146,8 @@ fn time(session: &dyn Session, job: &DRef, iters: u64) -> Duration {
 /// A job that gave the right result once.
 fn job(session: &dyn Session, kind: OpKind, count: usize, in_place: bool) -> Result<DRef> {
     block_on(async {
-        let job = session.call_named("benches.prepare", (kind.name(), count as i64, in_place)).await?;
-        session.call_named("benches.verify", (&job,)).await?;
+        let job = session.call("benches.prepare", (kind.name(), count as i64, in_place)).await?;
+        session.call("benches.verify", (&job,)).await?;
         session.sync_all().await?;
         Ok(job)
     })
@@ -187,8 +187,8 @@ fn collective(criterion: &mut Criterion) {
 
 /// The sources and destinations of all workers.
 async fn parts(session: &dyn Session, job: &DRef) -> Result<(Vec<Tensor>, Vec<Tensor>)> {
-    let tensors = session.call_named("benches.tensors", (job,)).await?;
-    let pairs = session.get_all(&tensors).await?;
+    let tensors = session.call("benches.tensors", (job,)).await?;
+    let pairs = session.values(&tensors).await?;
     let part = |pair: &Value| match pair {
         Value::Array(pair) => match &pair[..] {
             [Value::Tensor(input), Value::Tensor(output)] => Ok((input.clone(), output.clone())),

@@ -12,10 +12,7 @@ use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
 use crate::common::{self, floor::Floor};
-use disco::{
-    Builder, CommunicatorExt as _, DType, DataPlane, Error, OpKind, Reduction, Result, Session, Tensor, WorkerContext,
-    block_on,
-};
+use disco::{Builder, CommunicatorExt as _, DType, Error, OpKind, Reduction, Result, Tensor, WorkerContext, block_on};
 
 /// Sizes of the reduced tensor, in bytes.
 const SIZES: [usize; 4] = [2304, 4 << 10, 16 << 10, 32 << 10];

@@ -14,12 +14,9 @@ use std::time::{Duration, Instant};
 use crate::common;
 use criterion::{Criterion, criterion_group};
 use disco::function::{Args, BoxError, Function};
-use disco::{
-    Builder, DRef, DType, LaneSession, Object, Session as _, SessionExt as _, Tensor, Value, WorkerContext, WorkerId,
-    block_on,
-};
+use disco::{Builder, DRef, DType, LaneSession, Object, Tensor, Value, WorkerContext, WorkerId, block_on};
 use disco_ffi::abi::{self, SafeCall, TypeIndex};
-use disco_ffi::{Libraries as _, Module, TvmFfi};
+use disco_ffi::{Module, TvmFfi};
 
 /// Calls of one measurement.
 const CALLS: u32 = 20_000;
@@ -99,8 +96,8 @@ fn bare(library: &disco_dl::Library, symbol: &std::ffi::CStr, args: &[abi::Any])
 /// The time of a call on the worker.
 fn on_worker(session: &LaneSession, function: &DRef, args: &Value) -> Duration {
     let time = block_on(async {
-        let time = session.call_named("benches.repeat", (function, args.clone())).await?;
-        session.get_as::<f64>(&time, WorkerId::new(0)).await
+        let time = session.call("benches.repeat", (function, args.clone())).await?;
+        session.get::<f64>(&time, WorkerId::new(0)).await
     });
     Duration::from_secs_f64(time.expect("the worker lives"))
 }
@@ -119,7 +116,7 @@ fn compare(session: &LaneSession, module: &Module, way: &str, library: &disco_dl
             args.push(arg.clone());
             args
         });
-        let result = block_on(async { session.get(&session.call(function, args).await?, WorkerId::new(0)).await });
+        let result = block_on(async { session.value(&session.call(function, args).await?, WorkerId::new(0)).await });
         assert_eq!(result.expect("the worker lives"), Value::Int(case.result));
     };
     check(&ours);
@@ -153,7 +150,7 @@ struct Case<'a> {
 fn ffi(criterion: &mut Criterion) {
     let Some((_folder, file)) = library() else { return };
     let session = Builder::threads(1).start().expect("workers can be started");
-    let module = block_on(session.load_library(&file)).expect("the worker lives");
+    let module = block_on(disco_ffi::Module::load(&session, &file)).expect("the worker lives");
     let library = disco_dl::Library::open(&disco_dl::Candidate::file(&file)).expect("it is a library");
     let small =
         abi::Any { type_index: TypeIndex::SMALL_STR, small_len: 5, content: u64::from_le_bytes(*b"three\0\0\0") };
@@ -193,7 +190,7 @@ fn ffi(criterion: &mut Criterion) {
     }
     let copy = file.with_file_name("libcopy.so");
     fs::copy(&file, &copy).expect("there is room");
-    let module = block_on(session.load_library(copy)).expect("the worker lives");
+    let module = block_on(disco_ffi::Module::load(&session, copy)).expect("the worker lives");
     for case in [&numbers, &tensor] {
         compare(&session, &module, ", through libtvm_ffi", &library, case);
     }

@@ -5,9 +5,7 @@ use std::time::Instant;
 
 use crate::common;
 use criterion::{Criterion, Throughput, criterion_group};
-use disco::{
-    DRef, IntoArgs, LaneSession, Result, Session, SessionExt, Value, WorkerContext, WorkerId, block_on, placement,
-};
+use disco::{DRef, IntoArgs, LaneSession, Result, Value, WorkerContext, WorkerId, block_on, placement};
 
 /// Number of calls before each sync. It exceeds the capacity of a lane, so that back-pressure is included.
 const CALLS: u64 = 5_000;
@@ -31,7 +29,7 @@ fn issue(criterion: &mut Criterion) {
         let object = session.call(&f, ()).await.expect("live");
         let result = session.call(&g, (1, 2.0, "three", &object)).await.expect("live");
         let last = WorkerId::new(workers as u32 - 1);
-        assert_eq!(session.get(&result, last).await.expect("live"), Value::Int(6));
+        assert_eq!(session.value(&result, last).await.expect("live"), Value::Int(6));
         (f, g, object)
     });
     let mut group = criterion.benchmark_group(format!("issue/{kind} {workers}"));

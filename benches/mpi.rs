@@ -11,9 +11,7 @@ use std::time::{Duration, Instant};
 use crate::common;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group};
 use disco::mpi::raw::{self, Call};
-use disco::{
-    Backend as _, Builder, DType, DataPlane, Error, Op, Rank, Reduction, Result, Session, WorkerContext, block_on,
-};
+use disco::{Backend as _, Builder, DType, Error, Op, Rank, Reduction, Result, Session, WorkerContext, block_on};
 
 /// Sizes of a tensor, in bytes.
 const SIZES: [usize; 8] = [8, 1 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 16 << 20, 64 << 20];

@@ -18,8 +18,7 @@ use disco::nccl::cudarc::driver::{DriverError, result, sys};
 use disco::nccl::disco_ccl::abi::{Code, Comm, DataType, RedOp, UniqueId};
 use disco::nccl::{self, p2p::kernels};
 use disco::{
-    Backend as _, Builder, DType, DataPlane as _, Error, IntoArgs, LaneSession, Op, Reduction, Result, Session as _,
-    SessionExt as _, Tensor, WorkerContext, block_on,
+    Backend as _, Builder, DType, Error, IntoArgs, LaneSession, Op, Reduction, Result, Tensor, WorkerContext, block_on,
 };
 
 /// Number of calls in a row that a stream accepts without blocking.
@@ -226,8 +225,8 @@ fn launches(_: &mut Criterion) {
 /// The text that a worker function returns on worker 0.
 fn answer(session: &LaneSession, name: &str, args: impl IntoArgs) -> String {
     let text = block_on(async {
-        let answer = session.call_named(name, args).await?;
-        session.get_as::<Vec<u8>>(&answer, 0.into()).await
+        let answer = session.call(name, args).await?;
+        session.get::<Vec<u8>>(&answer, 0.into()).await
     });
     String::from_utf8(text.expect("it is there")).expect("text")
 }

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use crate::common;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group};
 use disco::{
-    Builder, CommunicatorExt as _, DType, DataPlane, Error, Reduction, Result, Session, SessionKind, Tensor,
-    WorkerContext, block_on,
+    Builder, CommunicatorExt as _, DType, Error, Reduction, Result, Session, SessionKind, Tensor, WorkerContext,
+    block_on,
 };
 
 /// Sizes of a tensor, in bytes.

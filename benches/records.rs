@@ -9,8 +9,7 @@ use criterion::{Criterion, criterion_group};
 use disco::activity::{Activity, OpPlace, RecorderConfig, TimeLimit, span};
 use disco::trace::WorkerSpans;
 use disco::{
-    Builder, CommunicatorExt as _, DType, DataPlane as _, Op, Reduction, RegisterId, Session as _, SessionExt as _,
-    Tensor, WorkerContext, WorkerId, block_on,
+    Builder, CommunicatorExt as _, DType, Op, Reduction, RegisterId, Tensor, WorkerContext, WorkerId, block_on,
 };
 use disco_core::Command;
 use tracing::subscriber::with_default;
@@ -60,7 +59,7 @@ fn records(criterion: &mut Criterion) {
             bencher.iter_custom(|count| {
                 let took = block_on(async {
                     let took = session.call(&spans, (kind as i64, count as i64)).await?;
-                    session.get_as::<f64>(&took, WorkerId::new(0)).await
+                    session.get::<f64>(&took, WorkerId::new(0)).await
                 });
                 Duration::from_secs_f64(took.expect("the time"))
             });
@@ -81,7 +80,7 @@ fn collectives(criterion: &mut Criterion) {
             bencher.iter_custom(|count| {
                 let took = block_on(async {
                     let took = session.call(&sums, (count as i64,)).await?;
-                    session.get_as::<f64>(&took, WorkerId::new(0)).await
+                    session.get::<f64>(&took, WorkerId::new(0)).await
                 });
                 Duration::from_secs_f64(took.expect("the time"))
             });

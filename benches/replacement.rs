@@ -8,8 +8,7 @@ use std::time::{Duration, Instant};
 use crate::common;
 use criterion::{Criterion, criterion_group};
 use disco::{
-    Announce, Builder, CommunicatorExt as _, DType, DataPlane as _, LaneSession, Reduction, Result, Session as _,
-    SessionExt as _, WorkerContext, WorkerId, block_on,
+    Announce, Builder, CommunicatorExt as _, DType, LaneSession, Reduction, Result, WorkerContext, WorkerId, block_on,
 };
 use disco::{SessionKind, Token};
 
@@ -42,8 +41,8 @@ fn sum_by_store(ctx: &mut WorkerContext) -> Result<f64> {
 }
 
 async fn check_sum(session: &LaneSession, workers: usize) -> Result<()> {
-    let sum = session.call_named("benches.sum", ()).await?;
-    let sum: f64 = session.get_as(&sum, WorkerId::new(0)).await?;
+    let sum = session.call("benches.sum", ()).await?;
+    let sum: f64 = session.get(&sum, WorkerId::new(0)).await?;
     assert_eq!(sum, (workers * (workers - 1) / 2) as f64, "the sum is right");
     Ok(())
 }
@@ -52,7 +51,7 @@ async fn check_sum(session: &LaneSession, workers: usize) -> Result<()> {
 /// the report.
 fn survive(session: &LaneSession, workers: usize) -> (Duration, Duration) {
     let survived = block_on(async {
-        session.call_named("benches.die", ()).await?;
+        session.call("benches.die", ()).await?;
         let died = Instant::now();
         session.sync_all().await.expect_err("a worker is lost");
         let lost = Instant::now();
@@ -168,12 +167,12 @@ impl Nodes {
             }
         }
         let survived = block_on(async {
-            self.session.call_named("benches.die", ()).await?;
+            self.session.call("benches.die", ()).await?;
             let died = Instant::now();
             self.session.sync_all().await.expect_err("a node is lost");
             self.session.replace_lost().await?;
-            let sum = self.session.call_named("benches.sum_by_store", ()).await?;
-            let sums: Vec<f64> = self.session.get_all_as(&sum).await?;
+            let sum = self.session.call("benches.sum_by_store", ()).await?;
+            let sums: Vec<f64> = self.session.get_all(&sum).await?;
             assert_eq!(sums, [1.0, 1.0], "the sums are right");
             Ok::<_, disco::Error>(died.elapsed())
         });

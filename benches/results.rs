@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::common;
 use criterion::{Criterion, Throughput, criterion_group};
-use disco::{LaneSession, Result, Session as _, SessionExt as _, Value, WorkerContext, WorkerId, block_on};
+use disco::{LaneSession, Result, Value, WorkerContext, WorkerId, block_on};
 
 /// Results of each worker in one call.
 const COUNT: i64 = 1000;
@@ -40,10 +40,10 @@ fn taken(session: &LaneSession) -> Duration {
 /// The time of as many gets of one number as the call has results.
 fn gets(session: &LaneSession) -> Duration {
     block_on(async {
-        let number = session.call_named("results.number", ()).await?;
+        let number = session.call("results.number", ()).await?;
         let start = Instant::now();
         for _ in 0..COUNT * session.world().size() as i64 {
-            session.get(&number, WorkerId::new(0)).await?;
+            session.value(&number, WorkerId::new(0)).await?;
         }
         Ok::<_, disco::Error>(start.elapsed())
     })

@@ -1,9 +1,9 @@
-//! How long does a sync of one worker take, and of all workers?
+//! How long does a sync of one worker take, and of all workers? And a call with its result?
 
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, criterion_group};
-use disco::{Session, SessionKind, WorkerId, block_on};
+use disco::{SessionKind, WorkerId, block_on};
 
 use crate::common::{self, spin, tcp};
 
@@ -34,6 +34,17 @@ fn round_trip(criterion: &mut Criterion) {
         common::compare(&format!("{name}/one worker, beside TCP"), || trip(&one), &mut [("TCP", floor)]);
     }
     common::compare(&format!("{name}/all workers"), || trip(&all), &mut [("spinning", &mut crowd)]);
+    let count = block_on(session.function("benches.count")).expect("registered");
+    let returning = || {
+        let returned = async { session.call_returning(last, &count, ()).await?.await };
+        block_on(returned).map(drop).expect("live");
+    };
+    let in_two = || {
+        let value = async { session.value(&session.call(&count, ()).await?, last).await };
+        block_on(value).map(drop).expect("live");
+    };
+    let mut two: &mut dyn FnMut() -> Duration = &mut || trip(&in_two);
+    common::compare(&format!("{name}/call_returning"), || trip(&returning), &mut [("call and value", &mut two)]);
 }
 
 criterion_group!(benches, round_trip);

@@ -6,9 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::common;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group};
-use disco::{
-    Builder, DRef, DType, LaneSession, Session, SessionExt as _, SessionKind, Tensor, WorkerContext, WorkerId, block_on,
-};
+use disco::{Builder, DRef, DType, LaneSession, SessionKind, Tensor, WorkerContext, WorkerId, block_on};
 
 /// Sizes of a tensor, in bytes.
 const SIZES: [usize; 4] = [64 << 10, 1 << 20, 16 << 20, 256 << 20];
@@ -40,7 +38,7 @@ fn tensor(bytes: usize) -> Tensor {
 }
 
 fn handle(session: &LaneSession) -> DRef {
-    let call = async { session.call_named("values.nothing", ()).await };
+    let call = async { session.call("values.nothing", ()).await };
     block_on(call).expect("workers live")
 }
 
@@ -52,7 +50,7 @@ fn set(session: &LaneSession, handle: &DRef, tensor: &Tensor) -> Duration {
 
 fn get(session: &LaneSession, handle: &DRef) -> Duration {
     let start = Instant::now();
-    black_box(block_on(session.get(handle, FAR)).expect("the worker lives"));
+    black_box(block_on(session.value(handle, FAR)).expect("the worker lives"));
     start.elapsed()
 }
 

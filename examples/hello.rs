@@ -16,7 +16,7 @@ pub(crate) fn main() -> disco::Result<()> {
     disco::block_on(async {
         let greetings = session.call(&session.function("hello").await?, ()).await?;
         for worker in session.world().workers() {
-            let greeting: String = session.get_as(&greetings, worker).await?;
+            let greeting: String = session.get(&greetings, worker).await?;
             println!("{greeting}");
         }
         session.shutdown().await

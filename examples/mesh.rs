@@ -8,7 +8,7 @@
 //!             └─ mean along dp: the loss of all rows
 //! ```
 
-use disco::{Builder, CommunicatorExt, DataPlane, Mesh, Reduction, Result, Session, SessionExt, Tensor, WorkerContext};
+use disco::{Builder, CommunicatorExt, Mesh, Reduction, Result, Tensor, WorkerContext};
 
 const ROWS: usize = 8;
 const COLUMNS: usize = 12;
@@ -47,8 +47,8 @@ fn main() -> Result<()> {
     let session = builder.start()?;
     disco::block_on(async {
         session.init_ccl("local", &[]).await?;
-        let losses = session.call_named("example.mesh_loss", (&mesh,)).await?;
-        let losses: Vec<f64> = session.get_all_as(&losses).await?;
+        let losses = session.call("example.mesh_loss", (&mesh,)).await?;
+        let losses: Vec<f64> = session.get_all(&losses).await?;
         let output = |row| (0..COLUMNS).map(|column| input(row, column) * weight(column)).sum::<f64>();
         let expected = (0..ROWS).map(|row| output(row).powi(2)).sum::<f64>() / ROWS as f64;
         assert!(losses.iter().all(|loss| (loss - expected).abs() < 1e-9), "{losses:?} differ from {expected}");

@@ -10,7 +10,7 @@
 use std::env;
 use std::path::Path;
 
-use disco::{Announce, Builder, Error, JoinOptions, Result, Session as _, SessionExt as _, Token, WorkerContext};
+use disco::{Announce, Builder, Error, JoinOptions, Result, Token, WorkerContext};
 
 /// Number of nodes, and of workers on each.
 const NODES: usize = 2;
@@ -55,7 +55,7 @@ fn lead(builder: Builder) -> Result<()> {
         let sums = session.call(&partial_sum, (1_000_000,)).await?;
         let mut total = 0;
         for worker in session.world().workers() {
-            total += session.get_as::<i64>(&sums, worker).await?;
+            total += session.get::<i64>(&sums, worker).await?;
         }
         assert_eq!(total, 499_999_500_000);
         println!("{} workers on {NODES} nodes: {total}", session.world().size());

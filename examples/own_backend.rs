@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use disco::{
-    Abort, Backend, Builder, Capabilities, Communicator, DType, DataPlane as _, DeviceKind, Op, Placement, Probe, Rank,
-    Reduction, Result, Scope, Session as _, SessionExt as _, Tensor, Unavailable, WorkerId, World,
+    Abort, Backend, Builder, Capabilities, Communicator, DType, DeviceKind, Op, Placement, Probe, Rank, Reduction,
+    Result, Scope, Tensor, Unavailable, WorkerId, World,
 };
 use disco_core::{ConnectParams, Rendezvous};
 
@@ -85,7 +85,7 @@ pub(crate) fn main() -> Result<()> {
         let x = session.empty(DType::F32, [2], Placement::All).await?;
         session.broadcast(&Tensor::from_slice(&[1f32, 2.0], [2])?, &x).await?;
         session.all_reduce(&x, &x, Reduction::Sum, Scope::World).await?;
-        let sum: Tensor = session.get_as(&x, WorkerId::new(2)).await?;
+        let sum: Tensor = session.get(&x, WorkerId::new(2)).await?;
         assert_eq!(sum.to_vec::<f32>()?, [3.0, 6.0]);
         println!("3 workers: sum {:?}, {} operations", sum.to_vec::<f32>()?, OPERATIONS.load(Ordering::Relaxed));
         session.shutdown().await

@@ -2,7 +2,7 @@
 //!
 //! `cargo run --example own_reduction`; with workers in processes of their own: `… -- --processes`.
 
-use disco::{Builder, CommunicatorExt, DataPlane, Reduction, Session, SessionExt, Tensor, WorkerContext};
+use disco::{Builder, CommunicatorExt, Reduction, Tensor, WorkerContext};
 
 const MOMENTS: Reduction = Reduction::Custom("own_reduction.moments");
 
@@ -43,8 +43,8 @@ fn main() -> disco::Result<()> {
     let session = if processes { Builder::processes(3) } else { Builder::threads(3) }.start()?;
     disco::block_on(async {
         session.init_ccl("local", &[]).await?;
-        let moments = session.call_named("own_reduction.describe", (1000,)).await?;
-        for (worker, moments) in session.world().workers().zip(session.get_all_as::<Tensor>(&moments).await?) {
+        let moments = session.call("own_reduction.describe", (1000,)).await?;
+        for (worker, moments) in session.world().workers().zip(session.get_all::<Tensor>(&moments).await?) {
             let rows = moments.to_vec::<f64>()?;
             println!("{worker}: {rows:?}");
             assert!((rows[1] - 1e9 - 4.5).abs() < 1e-6 && (rows[2] - 8.25).abs() < 1e-6);

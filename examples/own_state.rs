@@ -6,7 +6,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use disco::{Opaque, Session, SessionExt, WorkerContext};
+use disco::{Opaque, WorkerContext};
 
 /// Any Rust type. It stays on the thread of its worker, so it need not be `Send` and needs no registration.
 struct Trainer {
@@ -40,14 +40,13 @@ fn main() -> disco::Result<()> {
     disco::init();
     let session = disco::from_env()?;
     disco::block_on(async {
-        let trainers = session.call_named("own_state.new", (0.0,)).await?;
-        let mut weights = session.call_named("own_state.step", (&trainers, 8.0)).await?;
+        let trainers = session.call("own_state.new", (0.0,)).await?;
+        let mut weights = session.call("own_state.step", (&trainers, 8.0)).await?;
         for _ in 1..20 {
-            weights = session.call_named("own_state.step", (&trainers, 8.0)).await?;
+            weights = session.call("own_state.step", (&trainers, 8.0)).await?;
         }
-        let steps = session.call_named("own_state.steps", (&trainers,)).await?;
-        let (weights, steps): (Vec<f64>, Vec<i64>) =
-            (session.get_all_as(&weights).await?, session.get_all_as(&steps).await?);
+        let steps = session.call("own_state.steps", (&trainers,)).await?;
+        let (weights, steps): (Vec<f64>, Vec<i64>) = (session.get_all(&weights).await?, session.get_all(&steps).await?);
         // Dropping the last handle drops the trainers on the workers.
         drop(trainers);
         for (worker, (weight, steps)) in session.world().workers().zip(weights.iter().zip(&steps)) {

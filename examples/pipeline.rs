@@ -1,7 +1,7 @@
 //! A pipeline over groups: each group of workers is a stage and passes micro-batches to the next group. While one stage
 //! computes a micro-batch, the previous stage computes the next one. `cargo run --example pipeline`
 
-use disco::{Builder, DType, DataPlane, Error, Result, Session, SessionExt, Tensor, WorkerContext, WorkerId};
+use disco::{Builder, DType, Error, Result, Tensor, WorkerContext, WorkerId};
 
 const STAGES: usize = 3;
 /// Number of workers in each stage; each has micro-batches of its own, as in data-parallel training.
@@ -48,7 +48,7 @@ fn main() -> Result<()> {
         let sums = session.call(&session.function("example.stage").await?, ()).await?;
         for replica in 0..REPLICAS {
             let last = WorkerId::new(((STAGES - 1) * REPLICAS + replica) as u32);
-            let sums: Tensor = session.get_as(&sums, last).await?;
+            let sums: Tensor = session.get(&sums, last).await?;
             let expected = |batch| {
                 let whole = |x| (0..STAGES).fold(x, |x, stage| transform(stage, x));
                 (0..ELEMENTS).map(|i| f64::from(whole(input(replica, batch, i)))).sum::<f64>()

@@ -1,7 +1,7 @@
 //! Workers search for divisors, each in a range of its own. The first result ends the search.
 //! `cargo run --release --example search`
 
-use disco::{Builder, LaneSession, Result, Session, SessionExt, Value, WorkerContext, WorkerId};
+use disco::{Builder, LaneSession, Result, Value, WorkerContext, WorkerId};
 
 /// A product of two primes.
 const NUMBER: u64 = 1_000_003 * 998_244_353;
@@ -33,7 +33,7 @@ async fn find(session: &LaneSession) -> Result<(WorkerId, Value)> {
     let call = divisors.call().clone();
     // Cancels the call.
     drop(divisors);
-    for (worker, reached) in session.world().workers().zip(session.get_all_as::<u64>(&call).await?) {
+    for (worker, reached) in session.world().workers().zip(session.get_all::<u64>(&call).await?) {
         println!("{worker} has searched up to {reached}");
     }
     Ok(found)

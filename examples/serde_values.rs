@@ -3,7 +3,7 @@
 //! `cargo run --features serde --example serde_values`; with processes, put `DISCO_SESSION=processes DISCO_WORKERS=3`
 //! before the command.
 
-use disco::{Json, Session, SessionExt, WorkerContext};
+use disco::{Json, WorkerContext};
 use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Serialize, Deserialize)]
@@ -47,14 +47,14 @@ fn main() -> disco::Result<()> {
     let workers = session.world().size();
     disco::block_on(async {
         let layer = Layer { name: "dense".into(), units: 16 * workers };
-        let shards = session.call_named("serde_values.shard", (Json(layer.clone()),)).await?;
-        for (worker, Json(shard)) in session.get_all_as::<Json<Shard>>(&shards).await?.into_iter().enumerate() {
+        let shards = session.call("serde_values.shard", (Json(layer.clone()),)).await?;
+        for (worker, Json(shard)) in session.get_all::<Json<Shard>>(&shards).await?.into_iter().enumerate() {
             println!("worker {worker}: {shard:?}");
             assert_eq!(shard, Shard { layer: "dense".into(), first: 16 * worker, units: 16 });
         }
 
         let odd = Layer { units: 16 * workers + 1, ..layer };
-        session.call_named("serde_values.shard", (Json(odd),)).await?;
+        session.call("serde_values.shard", (Json(odd),)).await?;
         match &session.sync_all().await {
             Err(error) if let Some(uneven) = error.downcast_ref::<Uneven>() => {
                 println!("an error of {} units and {} workers came back: {error}", uneven.units, uneven.workers);

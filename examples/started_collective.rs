@@ -2,9 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use disco::{
-    Builder, CommunicatorExt, DataPlane, Reduction, Result, Session, SessionExt, Tensor, Work, WorkerContext, WorkerId,
-};
+use disco::{Builder, CommunicatorExt, Reduction, Result, Tensor, Work, WorkerContext, WorkerId};
 
 /// Layers of a model, and elements of each one's gradient.
 const LAYERS: usize = 8;
@@ -40,8 +38,8 @@ fn main() -> Result<()> {
     disco::block_on(async {
         session.init_ccl("local", &[]).await?;
         for overlaps in [false, true, true] {
-            let result = session.call_named("started.step", (overlaps,)).await?;
-            let (seconds, sum): (f64, f32) = session.get_as(&result, WorkerId::new(0)).await?;
+            let result = session.call("started.step", (overlaps,)).await?;
+            let (seconds, sum): (f64, f32) = session.get(&result, WorkerId::new(0)).await?;
             assert_eq!(sum, 2.0);
             println!(
                 "{} {:.0} ms",

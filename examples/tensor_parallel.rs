@@ -75,12 +75,12 @@ fn main() -> disco::Result<()> {
     let y = disco::block_on(async {
         session.init_ccl("local", &[]).await?;
         // `a` and `b` are handles: each stands for one tensor on every worker.
-        let a = session.call_named("example.columns_of_a", ()).await?;
-        let b = session.call_named("example.rows_of_b", ()).await?;
+        let a = session.call("example.columns_of_a", ()).await?;
+        let b = session.call("example.rows_of_b", ()).await?;
         let x = Tensor::from_slice(&x, [INPUT])?;
-        let y = session.call_named("example.layer", (&x, &a, &b)).await?;
+        let y = session.call("example.layer", (&x, &a, &b)).await?;
         // All workers have the same y.
-        let y: Tensor = session.get_as(&y, 0.into()).await?;
+        let y: Tensor = session.get(&y, 0.into()).await?;
         session.shutdown().await?;
         y.to_vec::<f32>()
     })?;

@@ -6,8 +6,7 @@
 use disco_channel::session;
 use disco_core::session::Deadlines;
 use disco_core::{
-    CommunicatorExt, DType, DataPlane, Reduction, Result, Session, SessionExt, Tensor, WorkerConfig, WorkerContext,
-    World, register_function,
+    CommunicatorExt, DType, Reduction, Result, Tensor, WorkerConfig, WorkerContext, World, register_function,
 };
 // Registers the backend `local`: Rust does not link a crate that no code mentions.
 use disco_local as _;
@@ -28,8 +27,8 @@ fn main() -> Result<()> {
     // Any executor works.
     pollster::block_on(async {
         session.init_ccl("local", &[]).await?;
-        let sums = session.call_named("without_facade.sum", ()).await?;
-        for (worker, sum) in session.get_all_as::<Tensor>(&sums).await?.iter().enumerate() {
+        let sums = session.call("without_facade.sum", ()).await?;
+        for (worker, sum) in session.get_all::<Tensor>(&sums).await?.iter().enumerate() {
             println!("worker {worker}: {:?}", sum.to_vec::<i64>()?);
             assert_eq!(sum.to_vec::<i64>()?, [6]);
         }

@@ -14,8 +14,8 @@
 //! fn main() -> disco::Result<()> {
 //!     let session = Builder::threads(3).start()?;
 //!     disco::block_on(async {
-//!         let scaled = session.call_named("docs.scale", (2.5,)).await?;
-//!         assert_eq!(session.get_all_as::<f64>(&scaled).await?, [0.0, 2.5, 5.0]);
+//!         let scaled = session.call("docs.scale", (2.5,)).await?;
+//!         assert_eq!(session.get_all::<f64>(&scaled).await?, [0.0, 2.5, 5.0]);
 //!         session.shutdown().await
 //!     })
 //! }
@@ -27,11 +27,12 @@
 //! | import what nearly every program uses | [`prelude`] |
 //! | start workers as threads, processes or nodes | [`Builder`]; [`init`] for processes and nodes; [`from_env`] and [`Settings`] for environment variables |
 //! | write a worker function | [`register_function!`], [`WorkerContext`], [`function`]; [`Opaque`] for an object that stays on its worker |
-//! | call functions and get their results | [`SessionExt`] and [`Session`]; a [`DRef`] is a handle to one object on each worker |
-//! | call functions on some workers | [`SessionExt::call_on`]; [`SessionExt::call_each`] for arguments of their own |
+//! | call functions and get their results | [`Session`]; a [`DRef`] is a handle to one object on each worker |
+//! | call functions on some workers | [`call_on`](Session#method.call_on); [`call_each`](Session#method.call_each) for arguments of their own |
+//! | get what one worker returns, in one command | [`LaneSession::call_returning`] |
 //! | get results while a call runs | [`LaneSession::call_streaming`] and [`WorkerContext::emit`]; [`Results`] is a stream |
 //! | cancel a call | [`Session::cancel`]; [`WorkerContext::cancelled`] in the function |
-//! | exchange tensors from the controller | [`DataPlane`], with [`Placement`], [`Scope`] and [`Reduction`] |
+//! | exchange tensors from the controller | the collectives of [`Session`], with [`Placement`], [`Scope`] and [`Reduction`] |
 //! | exchange tensors in a worker function | [`CommunicatorExt`] on [`WorkerContext::comm`] |
 //! | exchange tensors while a worker computes | [`Communicator::start`] or `start_…` of [`CommunicatorExt`], and [`Work`] |
 //! | reduce by functions of your own | [`register_reduction!`], [`Reduction::Custom`]; [`reductions`] has some |
@@ -115,13 +116,14 @@ pub use disco_channel::placement;
 #[cfg(feature = "metrics")]
 pub use disco_core::metrics;
 pub use disco_core::session::{
-    Arguments, Deadlines, IntoArg, IntoArgs, LaneSession, Replaced, ReplacementPolicy, Resized, Results, Timeline,
+    Arguments, Callee, Deadlines, IntoArg, IntoArgs, LaneSession, Observer, Recordings, Replaced, ReplacementPolicy,
+    Resized, Results, Returned, SessionConfig, Submission, Timeline,
 };
 pub use disco_core::{
-    Abort, AbortCause, Axes, Backend, Capabilities, Communicator, CommunicatorExt, DRef, DType, DataPlane, Device,
-    DeviceApi, DeviceKind, Element, Error, GroupId, Mesh, Object, Op, OpKind, Opaque, Placement, Probe, Queue, Rank,
-    Reduction, RegisterId, Result, Scope, Session, SessionExt, Shape, Store, Tensor, Unavailable, Value, WireObject,
-    Work, WorkerContext, WorkerId, WorkerRange, World,
+    Abort, AbortCause, Axes, Backend, Capabilities, Communicator, CommunicatorExt, DRef, DType, Device, DeviceApi,
+    DeviceKind, Element, Error, GroupId, Mesh, Object, Op, OpKind, Opaque, Placement, Probe, Queue, Rank, Reduction,
+    RegisterId, Result, Scope, Session, Shape, Store, Tensor, Unavailable, Value, WireObject, Work, WorkerContext,
+    WorkerId, WorkerRange, World,
 };
 pub use disco_core::{Diagnosis, activity, error, launcher, reductions, status, tensor};
 #[cfg(feature = "serde")]
@@ -244,16 +246,14 @@ mod guide {
 ///     let session = Builder::threads(3).start()?;
 ///     disco::block_on(async {
 ///         session.init_ccl("local", &[]).await?;
-///         let sums = session.call_named("docs.sum", ()).await?;
-///         assert_eq!(session.get_all_as::<f32>(&sums).await?, [3.0; 3]);
+///         let sums = session.call("docs.sum", ()).await?;
+///         assert_eq!(session.get_all::<f32>(&sums).await?, [3.0; 3]);
 ///         session.shutdown().await
 ///     })
 /// }
 /// ```
 pub mod prelude {
-    pub use crate::{
-        Builder, CommunicatorExt, DType, DataPlane, Reduction, Session, SessionExt, Tensor, WorkerContext,
-    };
+    pub use crate::{Builder, CommunicatorExt, DType, Reduction, Session, Tensor, WorkerContext};
 }
 
 /// The backends linked into this program. The documentation of `disco-core` explains how to write one.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use disco_core::activity::RecorderConfig;
-use disco_core::session::{LaneSession, Timeline};
+use disco_core::session::{SessionConfig, Timeline};
 
 /// The size of the workers' recordings, and the function that gets the timeline.
 #[derive(Clone)]
@@ -18,7 +18,8 @@ impl Recorder {
         Self { config: RecorderConfig::new(records, true), sink: Arc::new(sink) }
     }
 
-    pub(crate) fn attach(self, session: LaneSession) -> LaneSession {
+    /// Makes a session pass its timeline on.
+    pub(crate) fn set(self, session: SessionConfig) -> SessionConfig {
         session.with_timeline(self.config, move |timeline| (self.sink)(timeline))
     }
 }

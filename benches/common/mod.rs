@@ -15,9 +15,7 @@ use std::time::Duration;
 
 use self::starts::RATIO;
 use criterion::Criterion;
-use disco::{
-    Builder, Error, IntoArgs, LaneSession, Session, SessionExt as _, SessionKind, Settings, block_on, placement,
-};
+use disco::{Builder, Error, IntoArgs, LaneSession, Session, SessionKind, Settings, block_on, placement};
 
 /// Number of rounds of a comparison.
 const ROUNDS: usize = 15;
@@ -76,10 +74,10 @@ pub(crate) fn session() -> (LaneSession, usize, SessionKind) {
 /// Calls a worker function that verifies its results and returns seconds; returns the time of the slowest worker.
 pub(crate) fn slowest(session: &dyn Session, function: &str, args: impl IntoArgs) -> Duration {
     let seconds = block_on(async {
-        let times = session.call_named(function, args).await?;
+        let times = session.call(function, args).await?;
         let mut slowest = 0.0f64;
         for worker in session.world().workers() {
-            slowest = slowest.max(session.get_as(&times, worker).await?);
+            slowest = slowest.max(session.get(&times, worker).await?);
         }
         Ok::<_, Error>(slowest)
     });

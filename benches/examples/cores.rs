@@ -15,8 +15,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use disco::{
-    Builder, Communicator, CommunicatorExt as _, DType, DataPlane as _, Error, LaneSession, Op, Reduction, Result,
-    Session as _, SessionExt as _, SessionKind, Shape, Tensor, WorkerContext, WorkerId, block_on,
+    Builder, Communicator, CommunicatorExt as _, DType, Error, LaneSession, Op, Reduction, Result, SessionKind, Shape,
+    Tensor, WorkerContext, WorkerId, block_on,
 };
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -146,12 +146,12 @@ async fn run(session: &LaneSession, job: &str, number: i64) -> Result<()> {
     let first = WorkerId::new(0);
     match job {
         "barriers" => {
-            let seconds = session.call_named("cores.barriers", (number,)).await?;
-            println!("{{\"us\": {:.3}}}", 1e6 * session.get_as::<f64>(&seconds, first).await?);
+            let seconds = session.call("cores.barriers", (number,)).await?;
+            println!("{{\"us\": {:.3}}}", 1e6 * session.get::<f64>(&seconds, first).await?);
         }
         "started" => {
-            let result = session.call_named("cores.started", (number,)).await?;
-            let figures: Vec<f64> = session.get_as(&result, first).await?;
+            let result = session.call("cores.started", (number,)).await?;
+            let figures: Vec<f64> = session.get(&result, first).await?;
             let [alone, asleep, computing] = figures[..] else { return Err(Error::invalid("there are three figures")) };
             println!("{{\"us\": {:.1}, \"asleep\": {asleep:.3}, \"computing\": {computing:.3}}}", alone * 1e6);
         }
@@ -167,7 +167,7 @@ async fn run(session: &LaneSession, job: &str, number: i64) -> Result<()> {
                 for round in 0..2 * BOUND_ROUNDS {
                     session.call(&bind, (processors.clone(), round % 2 == 1)).await?;
                     let seconds = session.call(&sum, (bytes as i64, number)).await?;
-                    times[round % 2].push(1e6 * session.get_as::<f64>(&seconds, first).await?);
+                    times[round % 2].push(1e6 * session.get::<f64>(&seconds, first).await?);
                 }
                 let [free, bound] = times.each_mut().map(|times| median(times));
                 rows.push(format!("{{\"bytes\": {bytes}, \"free_us\": {free:.3}, \"bound_us\": {bound:.3}}}"));

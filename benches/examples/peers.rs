@@ -16,8 +16,7 @@ use std::time::{Duration, Instant};
 use std::{env, fs};
 
 use disco::{
-    Builder, DRef, DType, DataPlane as _, LaneSession, Op, Reduction, Result, Session as _, SessionExt as _,
-    SessionKind, Value, WorkerContext, WorkerId, block_on,
+    Builder, DRef, DType, LaneSession, Op, Reduction, Result, SessionKind, Value, WorkerContext, WorkerId, block_on,
 };
 use futures_lite::FutureExt as _;
 
@@ -175,18 +174,18 @@ async fn run(session: &LaneSession, job: &str, workers: usize, number: usize) ->
         }
         "calls" => {
             let nop_4 = session.function("peers.nop_4").await?;
-            let object = session.call_named("peers.nop", ()).await?;
+            let object = session.call("peers.nop", ()).await?;
             print_rate(seconds, async || session.call(&nop_4, (1, 2.0, "three", &object)).await.map(drop)).await?;
         }
         "all_reduces" => {
             ready();
-            let rate = session.call_named("peers.all_reduces", (seconds,)).await?;
-            let rate: f64 = session.get_as(&rate, WorkerId::new(0)).await?;
+            let rate = session.call("peers.all_reduces", (seconds,)).await?;
+            let rate: f64 = session.get(&rate, WorkerId::new(0)).await?;
             println!("{{\"per_second\": {rate:.1}}}");
         }
         _ => {
             ready();
-            session.call_named("peers.wait", (seconds,)).await?;
+            session.call("peers.wait", (seconds,)).await?;
             session.sync_all().await?;
         }
     }

@@ -6,7 +6,7 @@
 //! ```no_run
 //! use disco_channel::session;
 //! use disco_core::session::Deadlines;
-//! use disco_core::{Session, World, WorkerConfig};
+//! use disco_core::{World, WorkerConfig};
 //!
 //! # async fn example() -> disco_core::Result<()> {
 //! let world = World::new(4, 1)?; // four workers in one group
@@ -52,6 +52,8 @@
 //!   thread but the worker's, and a worker thread does not touch the table of replies. A session's workers do so
 //!   while no caller sleeps, or another one polls meanwhile (`disco-core/src/stream/sleepers.rs`); a node's while its
 //!   thread polls. Replies that were left are delivered before the worker is reported as left or lost.
+
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests compare texts"))]
 
 #[cfg(not(loom))]
 pub mod placement;

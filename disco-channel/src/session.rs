@@ -3,7 +3,7 @@
 //! ```no_run
 //! use disco_channel::session;
 //! use disco_core::session::Deadlines;
-//! use disco_core::{Session, World, WorkerConfig};
+//! use disco_core::{World, WorkerConfig};
 //!
 //! # fn main() -> disco_core::Result<()> {
 //! let session = session::threads(WorkerConfig::new(World::new(4, 2)?), Deadlines::default())?;

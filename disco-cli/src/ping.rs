@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 use clap::Args;
-use disco::{DRef, Session, SessionExt, SessionKind, Value, WorkerContext, WorkerId, block_on};
+use disco::{DRef, Session, SessionKind, Value, WorkerContext, WorkerId, block_on};
 use serde::Serialize;
 
 use crate::output::json;

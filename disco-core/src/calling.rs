@@ -1,5 +1,5 @@
 //! How the workers execute a call: all with the same arguments, or some, or each with its own; and whether results come
-//! while it runs.
+//! while it runs, or one worker replies with its own.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -21,6 +21,8 @@ pub struct Calling {
     pub parts: Option<Parts>,
     /// Whether the workers send results while the call runs.
     pub streams: bool,
+    /// The place of the worker that replies with its result.
+    pub answers: Option<WorkerId>,
 }
 
 /// For each worker, the range of its own arguments; `None` if it is not called.

@@ -47,7 +47,7 @@ pub enum Command {
         function: RegisterId,
         /// The arguments of all workers.
         args: Vec<Value>,
-        /// Which workers, with which arguments, and whether their results stream.
+        /// Which workers, with which arguments, and how results come back.
         calling: Box<Calling>,
     },
     /// One worker waits for its device and replies.
@@ -153,6 +153,14 @@ impl Command {
     pub fn function(&self) -> Option<RegisterId> {
         match self {
             Command::CallPacked { function, .. } | Command::CallWith { function, .. } => Some(*function),
+            _ => None,
+        }
+    }
+
+    /// The place of the worker that alone replies to the command, if it is a call.
+    pub fn answers(&self) -> Option<WorkerId> {
+        match self {
+            Command::CallWith { calling, .. } => calling.answers,
             _ => None,
         }
     }

@@ -60,7 +60,7 @@ pub enum Error {
     /// A command was not submitted, because one before it failed on a worker.
     #[error(
         "{operation}: not submitted, because an earlier command failed: {failure}{}`Session::recover` or \
-         `DataPlane::init_ccl` makes the workers forget the failure",
+         `Session::init_ccl` makes the workers forget the failure",
         separator(failure)
     )]
     Earlier {
@@ -268,6 +268,7 @@ impl From<WireError> for Error {
 }
 
 /// Separates a remedy from the failure before it, which may end with a table.
+#[allow(clippy::disallowed_methods, reason = "whether a text for people has lines")]
 fn separator(failure: &Failure) -> &'static str {
     if failure.to_string().contains('\n') { "\n" } else { "; " }
 }
@@ -488,7 +489,7 @@ mod tests {
         };
         let earlier = |causes| Error::Earlier { operation: "call".into(), failure: failure(causes) }.to_string();
         let start = "call: not submitted, because an earlier command failed: worker 1: f (command 7): no end";
-        let remedy = "`Session::recover` or `DataPlane::init_ccl` makes the workers forget the failure";
+        let remedy = "`Session::recover` or `Session::init_ccl` makes the workers forget the failure";
         assert_eq!(earlier(&[]), format!("{start}; {remedy}"));
         let table = "x\nMissing: worker 2 has not called it.";
         assert_eq!(earlier(&[table]), format!("{start}: {table}\n{remedy}"));

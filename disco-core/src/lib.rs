@@ -9,7 +9,7 @@
 //! A worker function, and a controller that calls it through any session:
 //!
 //! ```
-//! use disco_core::{DType, DataPlane, Placement, Result, Session, SessionExt, Tensor, WorkerContext, WorkerId};
+//! use disco_core::{DType, Placement, Result, Session, Tensor, WorkerContext, WorkerId};
 //!
 //! fn fill(_: &mut WorkerContext, x: Tensor, value: f64) -> Result<()> {
 //!     x.view_mut::<f64>()?.iter_mut().for_each(|x| *x = value);
@@ -17,16 +17,16 @@
 //! }
 //! disco_core::register_function!("docs.fill", fill);
 //!
-//! async fn run(session: &impl Session) -> Result<Vec<f64>> {
+//! async fn run(session: &dyn Session) -> Result<Vec<f64>> {
 //!     let x = session.empty(DType::F64, [3], Placement::All).await?;
-//!     session.call_named("docs.fill", (&x, 2.5)).await?;
-//!     session.get_as::<Tensor>(&x, WorkerId::new(0)).await?.to_vec()
+//!     session.call("docs.fill", (&x, 2.5)).await?;
+//!     session.get::<Tensor>(&x, WorkerId::new(0)).await?.to_vec()
 //! }
 //! ```
 //!
 //! | to do | start at |
 //! |---|---|
-//! | call functions and collectives from the controller | [`SessionExt`], [`DataPlane`] |
+//! | call functions and collectives from the controller | [`Session`] |
 //! | write a worker function | [`function`], [`WorkerContext`] |
 //! | add a backend | [`Backend`], [`Communicator`] |
 //! | add a transport | [`Channel`], [`Endpoint`] |
@@ -93,6 +93,7 @@
 //! prefetch  processors  suggestion  sync  terminal           processors of this process; similar names; locks; messages
 //! ```
 
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests compare texts"))]
 #![doc(html_root_url = "https://docs.rs/disco-core/latest")]
 
 pub mod abort;
@@ -165,7 +166,7 @@ pub use command::{Command, Local};
 pub use communicator::{Capabilities, Communicator, CommunicatorExt};
 pub use config::WorkerConfig;
 pub use context::WorkerContext;
-pub use data_plane::{DataPlane, Placement, is_data_plane_function};
+pub use data_plane::{Placement, is_data_plane_function};
 pub use device::{Device, DeviceKind, UnknownDevice};
 pub use device_api::{DeviceApi, Queue};
 pub use diagnosis::Diagnosis;
@@ -180,7 +181,7 @@ pub use op::{Op, OpKind, Reduction};
 pub use owner::Owner;
 pub use processors::processors;
 pub use scope::{Axes, Scope};
-pub use session::{DRef, Session, SessionExt};
+pub use session::{DRef, Session};
 pub use shape::Shape;
 pub use store::Store;
 pub use tensor::Tensor;

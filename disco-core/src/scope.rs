@@ -12,7 +12,7 @@ use crate::mesh::Mesh;
 use crate::world::World;
 
 /// The sets of workers of a collective, or the sets that a tensor is split over. Each worker is in one set, and all sets
-/// have the same size. The root of the worker-0 forms of collectives is the first worker of each set.
+/// have the same size. Rank 0, as a root, is the first worker of each set.
 ///
 /// As text, and in JSON: `world`, `group`, or axes and their mesh, `tp of dp=2,tp=4`.
 ///
@@ -164,6 +164,7 @@ impl fmt::Display for Scope {
 impl FromStr for Scope {
     type Err = Error;
 
+    #[allow(clippy::disallowed_methods, reason = "a user's text, and the form in which a scope is an argument")]
     fn from_str(text: &str) -> Result<Self> {
         match (text, text.split_once(" of ")) {
             ("world", _) => Ok(Self::World),

@@ -102,7 +102,7 @@ impl Eq for UserError {}
 /// ([`UserError::MAX_BYTES`](crate::error::UserError::MAX_BYTES)); of a larger error only the text crosses.
 ///
 /// ```
-/// use disco_core::{Error, Result, Session, SessionExt, WorkerContext};
+/// use disco_core::{Error, Result, Session, WorkerContext};
 /// use serde::{Deserialize, Serialize};
 ///
 /// #[derive(Debug, thiserror::Error, Serialize, Deserialize)]
@@ -119,8 +119,8 @@ impl Eq for UserError {}
 ///
 /// disco_core::register_function!("example.step", step);
 ///
-/// # async fn example(session: &impl Session) -> Result<()> {
-/// session.call_named("example.step", (3i64,)).await?;
+/// # async fn example(session: &dyn Session) -> Result<()> {
+/// session.call("example.step", (3i64,)).await?;
 /// if let Err(error) = session.sync_all().await {
 ///     match error.downcast_ref::<Diverged>() {
 ///         Some(diverged) => println!("step {} diverged", diverged.step),

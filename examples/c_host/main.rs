@@ -6,10 +6,7 @@
 use std::ffi::c_int;
 use std::time::Duration;
 
-use disco::{
-    Builder, CommunicatorExt as _, DataPlane, Reduction, Result, Session, SessionExt, Tensor, WorkerContext, WorkerId,
-    block_on,
-};
+use disco::{Builder, CommunicatorExt as _, Reduction, Result, Tensor, WorkerContext, WorkerId, block_on};
 
 disco::register_function!("c_host.sum_of_ranks", sum_of_ranks);
 
@@ -50,7 +47,7 @@ pub extern "C" fn disco_session(workers: usize) -> c_int {
             session.init_ccl("mpi", &[]).await?;
             let function = session.function("c_host.sum_of_ranks").await?;
             let sums = session.call(&function, ()).await?;
-            let sum: i64 = session.get_as(&sums, WorkerId::new(workers as u32 - 1)).await?;
+            let sum: i64 = session.get(&sums, WorkerId::new(workers as u32 - 1)).await?;
             println!("a session's sum of ranks: {sum}");
             session.shutdown().await
         })

@@ -10,7 +10,7 @@ mod train;
 
 use std::process::ExitCode;
 
-use disco::{DataPlane, Session, block_on};
+use disco::block_on;
 use serde::Serialize;
 
 use crate::args::Args;

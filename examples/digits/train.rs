@@ -5,7 +5,7 @@
 //! for each batch:  digits.backward   each worker: loss and gradients of its rows
 //!                  digits.average    … of the whole batch, on all workers: one all-reduce
 //!                  digits.update     each worker: the same step
-//! after an epoch:  digits.predict, gather_to_worker0; a checkpoint, which is written during the next epoch
+//! after an epoch:  digits.predict, gather_to; a checkpoint, which is written during the next epoch
 //! ```
 
 use std::path::Path;
@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use disco::error::ErrorKind;
 use disco::{
-    CommunicatorExt, DRef, DType, DataPlane, Element, Error, Placement, Reduction, Result, Scope, Session, SessionExt,
-    Tensor, WorkerContext,
+    CommunicatorExt, DRef, DType, Element, Error, Placement, Rank, Reduction, Result, Scope, Session, Tensor,
+    WorkerContext,
 };
 
 use super::checkpoints::{self, Results, State};
@@ -177,7 +177,7 @@ pub(crate) async fn train(
     let test = Test::new(session, held_out).await?;
     let (backward, update) = (session.function("digits.backward").await?, session.function("digits.update").await?);
     let average = session.function("digits.average").await?;
-    let mut in_collectives = session.call_named("digits.start_clock", ()).await?;
+    let mut in_collectives = session.call("digits.start_clock", ()).await?;
     let host_curve = Tensor::zeros(DType::F32, [batches as i64])?;
     let (mut images, mut time, mut saving) = (0, Duration::ZERO, None);
     for epoch in state.results.epochs.len()..epochs {
@@ -207,7 +207,7 @@ pub(crate) async fn train(
     if let Some(last) = saving {
         last.await?;
     }
-    let seconds: f64 = session.get_all_as::<f64>(&in_collectives).await?.iter().sum();
+    let seconds: f64 = session.get_all::<f64>(&in_collectives).await?.iter().sum();
     let Results { losses, epochs } = state.results;
     Ok(Outcome {
         losses,
@@ -289,7 +289,7 @@ impl Test {
 
     async fn accuracy(&self, session: &dyn Session, params: &DRef) -> Result<f64> {
         session.call(&self.predict, (params, &self.pixels, &self.digits)).await?;
-        session.gather_to_worker0(&self.digits, &self.gathered, Scope::World).await?;
+        session.gather_to(&self.digits, &self.gathered, Rank::new(0), Scope::World).await?;
         session.copy_from_worker_0(&self.host, &self.gathered).await?;
         session.sync_all().await?;
         let digits = self.host.view::<u8>()?;

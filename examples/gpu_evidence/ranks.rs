@@ -9,10 +9,7 @@ use disco::nccl::cuda::Cuda;
 use disco::nccl::disco_ccl::p2p::{Consensus, Kernels, Rendezvous, Workspace};
 use disco::nccl::disco_ccl::{self, Runtime};
 use disco::nccl::p2p::VENDOR;
-use disco::{
-    Builder, DType, DataPlane as _, Device, DeviceApi as _, DeviceKind, Op, Queue, Reduction, Session as _,
-    SessionExt as _, Store, Tensor, block_on,
-};
+use disco::{Builder, DType, Device, DeviceApi as _, DeviceKind, Op, Queue, Reduction, Store, Tensor, block_on};
 use disco_core::store::View;
 
 pub(crate) type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
@@ -85,8 +82,8 @@ pub(crate) fn on_workers(size: usize, function: &str, what: &str, bytes: &[usize
         for backend in ["nccl", "cuda_p2p"] {
             session.init_ccl(backend, &vec![0; size]).await?;
             for &bytes in bytes {
-                let times = session.call_named(function, ((bytes / 4) as i64,)).await?;
-                let slowest = session.get_all_as(&times).await?.into_iter().fold(0.0, f64::max);
+                let times = session.call(function, ((bytes / 4) as i64,)).await?;
+                let slowest = session.get_all(&times).await?.into_iter().fold(0.0, f64::max);
                 rows.push(row(format!("ours {backend}, {what}"), bytes, slowest));
             }
         }

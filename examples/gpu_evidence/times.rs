@@ -3,10 +3,7 @@
 use std::sync::mpsc;
 
 use disco::activity::{Record, RecordKind, Recording};
-use disco::{
-    Builder, CommunicatorExt as _, DType, DataPlane as _, OpKind, Reduction, Session as _, SessionExt as _,
-    WorkerContext, block_on,
-};
+use disco::{Builder, CommunicatorExt as _, DType, OpKind, Reduction, WorkerContext, block_on};
 
 use crate::ranks::{self, Result, Row, is_quick, median, row};
 
@@ -23,7 +20,7 @@ pub(crate) fn times(size: usize) -> Result<Vec<Row>> {
     let session = Builder::threads(size).timeline(RECORDS, move |timeline| _ = sink.send(timeline)).start()?;
     block_on(async {
         session.init_ccl("nccl", &vec![0; size]).await?;
-        session.call_named("gpu.times", ((bytes / 4) as i64,)).await?;
+        session.call("gpu.times", ((bytes / 4) as i64,)).await?;
         session.sync_all().await?;
         session.shutdown().await
     })?;

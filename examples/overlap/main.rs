@@ -12,7 +12,7 @@ mod overlap;
 
 #[cfg(feature = "nccl")]
 fn main() -> disco::Result<()> {
-    use disco::{DataPlane as _, DeviceApi as _, Session as _, SessionExt as _};
+    use disco::DeviceApi as _;
 
     let devices = disco::nccl::cuda::Cuda.count()?;
     let session = disco::Builder::threads(devices.min(8)).start()?;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use disco_channel::session;
 use disco_core::env::Variable;
-use disco_core::session::{Deadlines, LaneSession, ReplacementPolicy};
+use disco_core::session::{Deadlines, LaneSession, ReplacementPolicy, SessionConfig};
 use disco_core::worker::WorkerConfig;
 use disco_core::{Error, Result, World};
 
@@ -18,7 +18,7 @@ use crate::timeline::Recorder;
 /// Configures and starts a session. A deadline of `Duration::MAX` means no limit.
 ///
 /// ```
-/// use disco::{Builder, Session};
+/// use disco::Builder;
 ///
 /// # fn main() -> disco::Result<()> {
 /// let session = Builder::threads(4).groups(2).start()?;
@@ -196,15 +196,15 @@ impl Builder {
         let mut config = this.worker_config(world)?;
         let recorder = this.recorder()?;
         config.recorder = recorder.as_ref().map_or(config.recorder, |recorder| recorder.config);
-        let session = match this.kind {
-            SessionKind::Threads => session::threads(config, this.deadlines),
-            SessionKind::Processes | SessionKind::Nodes => this.start_remote(config),
-        }?;
-        let session = session.with_replacement(this.replacement);
-        let session = match recorder {
-            Some(recorder) => recorder.attach(session),
-            None => session,
+        let settings = SessionConfig::from(this.deadlines).with_replacement(this.replacement);
+        let settings = match recorder {
+            Some(recorder) => recorder.set(settings),
+            None => settings,
         };
+        let session = match this.kind {
+            SessionKind::Threads => session::threads(config, settings),
+            SessionKind::Processes | SessionKind::Nodes => this.start_remote(config, settings),
+        }?;
         remote::attach(&session)?;
         Ok(session)
     }

@@ -1,6 +1,6 @@
 //! Substitutes for sessions whose workers are outside of this process, on systems without them.
 
-use disco_core::session::LaneSession;
+use disco_core::session::{LaneSession, SessionConfig};
 use disco_core::worker::WorkerConfig;
 use disco_core::{Error, Result, World};
 
@@ -31,7 +31,7 @@ impl Builder {
 
     /// # Errors
     /// Always.
-    pub(crate) fn start_remote(&self, _: WorkerConfig) -> Result<LaneSession> {
+    pub(crate) fn start_remote(&self, _: WorkerConfig, _: SessionConfig) -> Result<LaneSession> {
         Err(Error::invalid(format!("sessions of {} need Linux", self.kind)))
     }
 }

@@ -17,7 +17,7 @@ use crate::{Builder, SessionKind};
 /// and `DISCO_DEVICES`.
 ///
 /// ```no_run
-/// use disco::{DataPlane, Result, Session, Settings};
+/// use disco::{Result, Settings};
 ///
 /// fn main() -> Result<()> {
 ///     disco::init();
@@ -176,7 +176,7 @@ fn check_hosts(hosts: &[String], has_launcher: bool, nodes: usize, apart: bool) 
 /// Starts the session that the environment describes; see [`Settings`].
 ///
 /// ```no_run
-/// use disco::{Result, Session};
+/// use disco::Result;
 ///
 /// /// `program` runs with threads, `DISCO_SESSION=processes DISCO_WORKERS=4 program` with processes.
 /// fn main() -> Result<()> {

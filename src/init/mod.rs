@@ -21,7 +21,7 @@ use crate::remote::role;
 ///
 /// ```no_run
 /// # #![allow(clippy::needless_doctest_main)]
-/// use disco::{Builder, Session};
+/// use disco::Builder;
 ///
 /// fn main() -> disco::Result<()> {
 ///     disco::init();
@@ -72,7 +72,7 @@ pub fn init_without_launcher() {
 /// each such test:
 ///
 /// ```
-/// use disco::{Builder, Session, SessionExt, WorkerContext, block_on};
+/// use disco::{Builder, WorkerContext, block_on};
 ///
 /// fn process(_: &mut WorkerContext) -> disco::Result<i64> {
 ///     Ok(std::process::id().into())
@@ -85,8 +85,8 @@ pub fn init_without_launcher() {
 ///     disco::init_test!();
 ///     let session = Builder::processes(2).start().unwrap();
 ///     block_on(async {
-///         let processes = session.call_named("example.process", ()).await.unwrap();
-///         let processes: Vec<i64> = session.get_all_as(&processes).await.unwrap();
+///         let processes = session.call("example.process", ()).await.unwrap();
+///         let processes: Vec<i64> = session.get_all(&processes).await.unwrap();
 ///         assert_ne!(processes[0], processes[1]);
 ///         session.shutdown().await.unwrap();
 ///     });

@@ -40,10 +40,10 @@ pub(crate) fn attach(session: &LaneSession) -> Result<()> {
     let refused = |error: io::Error| Error::system("SIGUSR1 can't be handled", error);
     // The handler itself writes a byte to a socket; the thread does the rest.
     let mut signals = Signals::new([SIGUSR1]).map_err(refused)?;
-    let (handle, collect, observe) = (signals.handle(), session.collector(), session.observer());
+    let (handle, observer) = (signals.handle(), session.observer());
     let dump = move || {
         for _ in &mut signals {
-            let Some((workers, status)) = collect(usize::MAX, LIMIT).zip(observe()) else { return };
+            let Some((workers, status)) = observer.recordings(usize::MAX, LIMIT).zip(observer.status()) else { return };
             write(&file::next(&path), &status, workers);
         }
     };

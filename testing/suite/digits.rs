@@ -24,8 +24,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use disco::{
-    Abort, Backend, Builder, Capabilities, Communicator, DataPlane, Op, OpKind, Probe, Rank, Result, Session,
-    SessionExt, Unavailable, World, block_on,
+    Abort, Backend, Builder, Capabilities, Communicator, Op, OpKind, Probe, Rank, Result, Unavailable, World, block_on,
 };
 use disco_core::{ConnectParams, Rendezvous};
 
@@ -151,7 +150,7 @@ fn bits(folder: &Path) -> (u64, [Vec<u32>; 3]) {
         let (mut found, step) = ([const { Vec::new() }; 3], loaded.step);
         for (found, name) in found.iter_mut().zip(["params", "velocity"]) {
             let tensor = loaded.tensor(name).unwrap();
-            let tensor: disco::Tensor = session.get_as(tensor, disco::WorkerId::new(0)).await.unwrap();
+            let tensor: disco::Tensor = session.get(tensor, disco::WorkerId::new(0)).await.unwrap();
             *found = bits(&tensor.view::<f32>().unwrap());
         }
         found[2] = bits(&checkpoints::load(&session, folder).await.unwrap().unwrap().results.losses);

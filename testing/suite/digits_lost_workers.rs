@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use disco::{Builder, DataPlane, LaneSession, Session, SessionExt, SessionKind, WorkerContext, block_on};
+use disco::{Builder, LaneSession, SessionKind, WorkerContext, block_on};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::random::Random;
@@ -136,8 +136,8 @@ async fn train_in_spite_of_losses(
     while trained.is_err() {
         let train = async {
             connected?;
-            let there = session.call_named("losses.process", ()).await?;
-            *processes.lock().unwrap() = session.get_all_as(&there).await?;
+            let there = session.call("losses.process", ()).await?;
+            *processes.lock().unwrap() = session.get_all(&there).await?;
             train::train(session, data, EPOCHS, Some(folder), |epoch, _| report(epoch)).await
         };
         trained = train.await;

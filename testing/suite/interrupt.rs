@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Stdio};
 
-use disco::{Builder, Session, SessionExt, WorkerContext, block_on};
+use disco::{Builder, WorkerContext, block_on};
 
 /// Environment variable, set in the program that gets the signal.
 const STUCK: &str = "DISCO_TEST_STUCK";
@@ -25,7 +25,7 @@ fn stuck_program() {
     }
     let session = Builder::threads(2).start().unwrap();
     block_on(async {
-        session.call_named("tests.sleep", ()).await.unwrap();
+        session.call("tests.sleep", ()).await.unwrap();
         println!("process {}\nstuck", std::process::id());
         session.sync_all().await.unwrap();
     });

@@ -4,7 +4,7 @@
 use std::fs;
 use std::time::Duration;
 
-use disco::{Builder, DataPlane, Deadlines, Error, Session, SessionExt, WorkerContext, WorkerId, block_on};
+use disco::{Builder, Deadlines, Error, WorkerContext, WorkerId, block_on};
 use disco_conformance::waiting::poll;
 
 use crate::gate::Gate;
@@ -59,7 +59,7 @@ fn clean_failed_and_dropped_sessions() {
         block_on(async {
             session.init_ccl("local", &[]).await.unwrap();
             if round % 2 == 1 {
-                session.call_named("tests.panic_on", (2,)).await.unwrap();
+                session.call("tests.panic_on", (2,)).await.unwrap();
                 session.sync_all().await.unwrap_err();
             }
             if round % 3 == 0 {
@@ -74,7 +74,7 @@ fn stuck_session(gate: &Gate) {
     let session = Builder::threads(4).deadlines(deadlines).start().unwrap();
     block_on(async {
         let take_4 = session.function("tests.take_4").await.unwrap();
-        let object = session.call_named("tests.wait_on", (1, gate.id())).await.unwrap();
+        let object = session.call("tests.wait_on", (1, gate.id())).await.unwrap();
         session.sync_worker(WorkerId::new(0)).await.unwrap();
         let before = resident();
         let error = loop {

@@ -5,8 +5,8 @@ use std::sync::{Arc, OnceLock};
 
 use disco::wire::{Reader, WireError, Writer};
 use disco::{
-    Builder, DRef, DType, DataPlane, Device, LaneSession, Opaque, Placement, Reduction, RegisterId, Result, Scope,
-    Session, SessionExt, Shape, Tensor, Value, WireObject, WorkerContext, WorkerId, block_on, function::Function,
+    Builder, DRef, DType, Device, LaneSession, Opaque, Placement, Rank, Reduction, RegisterId, Result, Scope, Shape,
+    Tensor, Value, WireObject, WorkerContext, WorkerId, block_on, function::Function,
 };
 
 /// An object type of this program.
@@ -111,14 +111,14 @@ fn plane(workers: usize, groups: usize, test: impl AsyncFnOnce(&LaneSession) -> 
 }
 
 async fn made(session: &LaneSession, name: &str, arg: i64) -> Result<DRef> {
-    session.call_named(name, (arg,)).await
+    session.call(name, (arg,)).await
 }
 
 /// The integers of the tensor on each worker.
 async fn all(session: &LaneSession, handle: &DRef) -> Result<Vec<Vec<i64>>> {
     let mut all = Vec::new();
     for worker in session.world().workers() {
-        all.push(session.get_as::<Tensor>(handle, worker).await?.to_vec()?);
+        all.push(session.get::<Tensor>(handle, worker).await?.to_vec()?);
     }
     Ok(all)
 }
@@ -126,9 +126,9 @@ async fn all(session: &LaneSession, handle: &DRef) -> Result<Vec<Vec<i64>>> {
 #[test]
 fn every_worker_computes_its_own_value() {
     plane(4, 1, async |session| {
-        let whoami = session.call_named("tests.whoami", ()).await?;
+        let whoami = session.call("tests.whoami", ()).await?;
         for index in 0..4 {
-            assert_eq!(session.get_as::<i64>(&whoami, worker(index)).await?, i64::from(index));
+            assert_eq!(session.get::<i64>(&whoami, worker(index)).await?, i64::from(index));
         }
         Ok(())
     });
@@ -153,7 +153,7 @@ fn every_kind_of_value_makes_a_round_trip() {
         ];
         for value in values {
             let there = session.call(&echo, (value.clone(),)).await?;
-            assert_eq!(session.get(&there, worker(1)).await?, value);
+            assert_eq!(session.value(&there, worker(1)).await?, value);
         }
         Ok(())
     });
@@ -164,13 +164,13 @@ fn arguments_are_typed_and_variadic() {
     plane(1, 1, async |session| {
         let describe = session.function("tests.describe").await?;
         let text = session.call(&describe, (7, 2, "x", true)).await?;
-        assert_eq!(session.get_as::<String>(&text, worker(0)).await?, "7 2 x Some(true)");
+        assert_eq!(session.get::<String>(&text, worker(0)).await?, "7 2 x Some(true)");
         let text = session.call(&describe, (7, 2.5, "x", None::<bool>)).await?;
-        assert_eq!(session.get_as::<String>(&text, worker(0)).await?, "7 2.5 x None");
+        assert_eq!(session.get::<String>(&text, worker(0)).await?, "7 2.5 x None");
         let length = session.function("tests.interval_length").await?;
         let object: Arc<dyn WireObject> = Arc::new(Interval(1.0, 3.5));
         let length = session.call(&length, (Value::Object(object),)).await?;
-        assert_eq!(session.get_as::<f64>(&length, worker(0)).await?, 2.5);
+        assert_eq!(session.get::<f64>(&length, worker(0)).await?, 2.5);
         Ok(())
     });
 }
@@ -182,13 +182,13 @@ fn opaque_values_and_functions_stay_in_the_registers_of_their_worker() {
         let count = session.function("tests.count").await?;
         session.call(&count, (&counter,)).await?;
         let counted = session.call(&count, (&counter,)).await?;
-        assert_eq!(session.get_as::<i64>(&counted, worker(1)).await?, 7);
-        let error = session.get(&counter, worker(1)).await.unwrap_err().to_string();
+        assert_eq!(session.get::<i64>(&counted, worker(1)).await?, 7);
+        let error = session.value(&counter, worker(1)).await.unwrap_err().to_string();
         assert!(error.contains("Counter can't leave its worker"), "{error}");
 
         let whoami = session.function("tests.whoami").await?;
-        let applied = session.call_named("tests.apply", (&whoami,)).await?;
-        assert_eq!(session.get_as::<i64>(&applied, worker(1)).await?, 101);
+        let applied = session.call("tests.apply", (&whoami,)).await?;
+        assert_eq!(session.get::<i64>(&applied, worker(1)).await?, 101);
         Ok(())
     });
 }
@@ -196,8 +196,8 @@ fn opaque_values_and_functions_stay_in_the_registers_of_their_worker() {
 #[test]
 fn workers_exchange_values_through_the_store_during_a_call() {
     plane(3, 1, async |session| {
-        let word = session.call_named("tests.pass_word", ("hello",)).await?;
-        assert_eq!(session.get_as::<String>(&word, worker(2)).await?, "hello");
+        let word = session.call("tests.pass_word", ("hello",)).await?;
+        assert_eq!(session.get::<String>(&word, worker(2)).await?, "hello");
         Ok(())
     });
 }
@@ -233,12 +233,12 @@ fn a_clone_of_a_handle_keeps_the_register() {
 fn set_changes_a_register_on_one_worker() {
     plane(2, 1, async |session| {
         let x = made(session, "tests.numbers", 2).await?;
-        let tensor = session.get_as::<Tensor>(&x, worker(1)).await?;
+        let tensor = session.get::<Tensor>(&x, worker(1)).await?;
         session.set(&x, worker(1), Tensor::from_slice(&[7i64, 8], [2])?.into()).await?;
         assert_eq!(tensor.to_vec::<i64>()?, [7, 8], "a tensor is copied into the one there");
         assert_eq!(all(session, &x).await?, [[0, 1], [7, 8]]);
         session.set(&x, worker(0), Value::Int(3)).await?;
-        assert_eq!(session.get(&x, worker(0)).await?, Value::Int(3));
+        assert_eq!(session.value(&x, worker(0)).await?, Value::Int(3));
         Ok(())
     });
 }
@@ -266,7 +266,7 @@ fn copies_to_and_from_worker_0_pass_arrays_by_reference() {
         session.copy_to_worker_0(&Tensor::from_slice(&[1i64, 2, 3], [3])?, &x).await?;
         let back = Tensor::zeros(DType::I64, [3])?;
         session.copy_from_worker_0(&back, &x).await?;
-        session.sync_worker_0().await?;
+        session.sync_worker(WorkerId::new(0)).await?;
         assert_eq!(back.to_vec::<i64>()?, [1, 2, 3]);
         assert_eq!(all(session, &x).await?, [[1, 2, 3], [0, 0, 0], [0, 0, 0]]);
         let storage = Arc::downgrade(back.storage());
@@ -285,8 +285,8 @@ fn a_host_array_is_broadcast_and_scattered() {
         session.scatter(&Tensor::from_slice(&[1i64, 2, 3, 4, 5, 6], [3, 2])?, &x).await?;
         assert_eq!(all(session, &x).await?, [[1, 2], [3, 4], [5, 6]]);
         let gathered = session.empty(DType::I64, [6], Placement::Worker0).await?;
-        session.gather_to_worker0(&x, &gathered, Scope::World).await?;
-        let gathered: Tensor = session.get_as(&gathered, worker(0)).await?;
+        session.gather_to(&x, &gathered, Rank::new(0), Scope::World).await?;
+        let gathered: Tensor = session.get(&gathered, worker(0)).await?;
         assert_eq!(gathered.to_vec::<i64>()?, [1, 2, 3, 4, 5, 6]);
         Ok(())
     });
@@ -296,18 +296,18 @@ fn a_host_array_is_broadcast_and_scattered() {
 fn rooted_operations_work_in_each_group() {
     plane(4, 2, async |session| {
         let roots = session.empty(DType::I64, [2], Placement::GroupRoots).await?;
-        assert_eq!(session.get(&roots, worker(3)).await?, Value::None);
+        assert_eq!(session.value(&roots, worker(3)).await?, Value::None);
         session.set(&roots, worker(0), Tensor::from_slice(&[1i64, 2], [2])?.into()).await?;
         session.set(&roots, worker(2), Tensor::from_slice(&[3i64, 4], [2])?.into()).await?;
 
         let pair = session.empty(DType::I64, [2], Placement::All).await?;
-        session.broadcast_from_worker0(&roots, &pair, Scope::Group).await?;
+        session.broadcast_from(&roots, &pair, Rank::new(0), Scope::Group).await?;
         assert_eq!(all(session, &pair).await?, [[1, 2], [1, 2], [3, 4], [3, 4]]);
         let one = session.empty(DType::I64, [1], Placement::All).await?;
-        session.scatter_from_worker0(&roots, &one, Scope::Group).await?;
+        session.scatter_from(&roots, &one, Rank::new(0), Scope::Group).await?;
         assert_eq!(all(session, &one).await?, [[1], [2], [3], [4]]);
-        session.gather_to_worker0(&one, &roots, Scope::Group).await?;
-        let second: Tensor = session.get_as(&roots, worker(2)).await?;
+        session.gather_to(&one, &roots, Rank::new(0), Scope::Group).await?;
+        let second: Tensor = session.get(&roots, worker(2)).await?;
         assert_eq!(second.to_vec::<i64>()?, [3, 4]);
         Ok(())
     });
@@ -342,13 +342,11 @@ fn tensors_are_sent_between_groups_and_between_workers() {
     plane(6, 3, async |session| {
         let x = made(session, "tests.numbers", 1).await?;
         let y = session.empty(DType::I64, [1], Placement::All).await?;
-        session.send_to_next_group(&x).await?;
-        session.recv_from_prev_group(&y).await?;
+        session.send_to_next_group(&x, &y).await?;
         assert_eq!(all(session, &y).await?, [[0], [0], [0], [10], [20], [30]]);
-        session.send_to_worker(&x, worker(5), worker(0)).await?;
-        session.recv_from_worker(&y, worker(5), worker(0)).await?;
+        session.send_to_worker(&x, &y, worker(5), worker(0)).await?;
         assert_eq!(all(session, &y).await?, [[50], [0], [0], [10], [20], [30]]);
-        let error = session.send_to_worker(&x, worker(1), worker(1)).await.unwrap_err();
+        let error = session.send_to_worker(&x, &y, worker(1), worker(1)).await.unwrap_err();
         assert_eq!(error.to_string(), "send_to_worker: worker 1 can't send to itself");
         Ok(())
     });
@@ -381,8 +379,8 @@ disco::register_function!("tests.wait_for_oneself", wait_for_oneself);
 #[test]
 fn a_worker_that_waits_for_itself_gets_an_error() {
     let session = OWN.get_or_init(|| Builder::threads(2).start().unwrap());
-    let errors = block_on(session.call_named("tests.wait_for_oneself", ())).unwrap();
-    let errors: String = block_on(session.get_as(&errors, WorkerId::new(1))).unwrap();
+    let errors = block_on(session.call("tests.wait_for_oneself", ())).unwrap();
+    let errors: String = block_on(session.get(&errors, WorkerId::new(1))).unwrap();
     let why = "worker 1 of this session would wait for itself: its functions can't call methods that wait for it";
     assert_eq!(errors, ["sync_all", "sync_all", "resize"].map(|method| format!("{method}: {why}")).join("\n"));
     block_on(session.shutdown()).unwrap();

@@ -6,7 +6,7 @@ use std::{env, thread};
 
 use disco::activity::{OpState, Record, RecordKind};
 use disco::trace::{Trace, WorkerSpans};
-use disco::{Builder, Result, Session as _, SessionExt as _, SessionKind, WorkerContext, block_on};
+use disco::{Builder, Result, SessionKind, WorkerContext, block_on};
 use tracing::{debug_span, info_span};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;

@@ -11,6 +11,7 @@ mod gate;
 mod interrupt;
 #[cfg(target_os = "linux")]
 mod own_process;
+mod own_session;
 mod replacement;
 #[cfg(target_os = "linux")]
 mod resources;

@@ -2,10 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use disco::{
-    Builder, DType, DataPlane, LaneSession, Placement, Reduction, Scope, Session, SessionExt, SessionKind, Tensor,
-    WorkerContext, block_on,
-};
+use disco::{Builder, DType, LaneSession, Placement, Reduction, Scope, SessionKind, Tensor, WorkerContext, block_on};
 
 disco::register_function!("tests.process", process);
 disco::register_function!("tests.fill", fill);
@@ -21,8 +18,8 @@ fn fill(ctx: &mut WorkerContext, x: Tensor) -> disco::Result<()> {
 
 /// The number of different processes that the workers run in.
 async fn processes(session: &LaneSession) -> disco::Result<usize> {
-    let processes = session.call_named("tests.process", ()).await?;
-    let processes: BTreeSet<i64> = session.get_all_as(&processes).await?.into_iter().collect();
+    let processes = session.call("tests.process", ()).await?;
+    let processes: BTreeSet<i64> = session.get_all(&processes).await?.into_iter().collect();
     Ok(processes.len())
 }
 
@@ -34,9 +31,9 @@ fn workers_of_a_test_are_processes() {
         assert_eq!(processes(&session).await.unwrap(), 3);
         session.init_ccl("local", &[]).await.unwrap();
         let x = session.empty(DType::F32, [4], Placement::All).await.unwrap();
-        session.call_named("tests.fill", (&x,)).await.unwrap();
+        session.call("tests.fill", (&x,)).await.unwrap();
         session.all_reduce(&x, &x, Reduction::Sum, Scope::World).await.unwrap();
-        for sums in session.get_all_as::<Tensor>(&x).await.unwrap() {
+        for sums in session.get_all::<Tensor>(&x).await.unwrap() {
             assert_eq!(sums.to_vec::<f32>().unwrap(), [3.0; 4]);
         }
         session.shutdown().await.unwrap();

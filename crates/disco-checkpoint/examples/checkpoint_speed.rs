@@ -12,8 +12,8 @@ use std::{env, fs};
 
 use disco::checkpoint::{self, Folder, Layout};
 use disco::{
-    Builder, CommunicatorExt, DRef, DType, DataPlane, LaneSession, Reduction, Result as SessionResult, Session,
-    SessionExt, Tensor, WorkerContext, block_on, register_function,
+    Builder, CommunicatorExt, DRef, DType, LaneSession, Reduction, Result as SessionResult, Tensor, WorkerContext,
+    block_on, register_function,
 };
 use futures_lite::future;
 
@@ -74,7 +74,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let mut handles = Vec::new();
         for _ in 0..tensors {
             let elements = (mib << 20) / workers / tensors / 4;
-            handles.push(session.call_named("speed.state", (elements,)).await?);
+            handles.push(session.call("speed.state", (elements,)).await?);
         }
         session.sync_all().await?;
         speed(&session, &folder, mib, &handles).await?;

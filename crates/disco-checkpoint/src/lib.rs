@@ -13,7 +13,7 @@
 //! use disco_core::{DRef, Session};
 //!
 //! /// Saves the state of a training after `step`, and keeps the last three checkpoints.
-//! async fn checkpoint(session: &impl Session, step: u64, weights: &DRef, momentum: &DRef) -> disco_checkpoint::Result<()> {
+//! async fn checkpoint(session: &dyn Session, step: u64, weights: &DRef, momentum: &DRef) -> disco_checkpoint::Result<()> {
 //!     let folder = Folder::new("checkpoints").keep(3);
 //!     let entries = [("weights", weights, Layout::Replicated), ("momentum", momentum, Layout::split(0))];
 //!     let saving = save(session, folder, step, entries).await?;
@@ -24,7 +24,7 @@
 //! }
 //!
 //! /// The step to continue from, and the tensors; none at the first start.
-//! async fn resume(session: &impl Session) -> disco_checkpoint::Result<Option<(u64, DRef, DRef)>> {
+//! async fn resume(session: &dyn Session) -> disco_checkpoint::Result<Option<(u64, DRef, DRef)>> {
 //!     let Some(loaded) = load(session, "checkpoints").await? else { return Ok(None) };
 //!     let (weights, momentum) = (loaded.tensor("weights")?, loaded.tensor("momentum")?);
 //!     Ok(Some((loaded.step, weights.clone(), momentum.clone())))

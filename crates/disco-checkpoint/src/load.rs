@@ -5,7 +5,7 @@ use std::future::Future;
 use std::path::{Path, PathBuf};
 
 use disco_core::suggestion::similar;
-use disco_core::{DRef, Session, SessionExt, WorkerId};
+use disco_core::{DRef, Session, WorkerId};
 
 use crate::error::{Error, Refused, Result};
 use crate::folder::{self, Folder};
@@ -31,10 +31,7 @@ use crate::worker::name;
 ///
 /// # Cancel safety
 /// If the future is dropped, workers may read on; their tensors are freed.
-pub fn load<S: Session + ?Sized>(
-    session: &S,
-    folder: impl Into<Folder>,
-) -> impl Future<Output = Result<Option<Loaded>>> {
+pub fn load(session: &dyn Session, folder: impl Into<Folder>) -> impl Future<Output = Result<Option<Loaded>>> {
     load_some(session, folder.into(), None)
 }
 
@@ -43,8 +40,8 @@ pub fn load<S: Session + ?Sized>(
 ///
 /// # Errors
 /// As [`load`], and [`Error::UnknownTensor`], or [`Error::Tensor`] for a layout that the tensor can't have.
-pub fn load_only<S: Session + ?Sized, R: Into<Request>>(
-    session: &S,
+pub fn load_only<R: Into<Request>>(
+    session: &dyn Session,
     folder: impl Into<Folder>,
     tensors: impl IntoIterator<Item = R>,
 ) -> impl Future<Output = Result<Option<Loaded>>> {
@@ -85,11 +82,7 @@ impl Loaded {
     }
 }
 
-async fn load_some<S: Session + ?Sized>(
-    session: &S,
-    folder: Folder,
-    requests: Option<Vec<Request>>,
-) -> Result<Option<Loaded>> {
+async fn load_some(session: &dyn Session, folder: Folder, requests: Option<Vec<Request>>) -> Result<Option<Loaded>> {
     let folder = folder.absolute()?;
     let mut refused = Vec::new();
     for step in folder.steps()?.into_iter().rev() {
@@ -105,12 +98,7 @@ async fn load_some<S: Session + ?Sized>(
     if refused.is_empty() { Ok(None) } else { Err(Error::NoneValid { folder: folder.path().into(), refused }) }
 }
 
-async fn load_one<S: Session + ?Sized>(
-    session: &S,
-    checkpoint: &Path,
-    step: u64,
-    requests: Option<&[Request]>,
-) -> Result<Loaded> {
+async fn load_one(session: &dyn Session, checkpoint: &Path, step: u64, requests: Option<&[Request]>) -> Result<Loaded> {
     let path = checkpoint.to_owned();
     let read = task::unblock(move || folder::read_index(&path, step)).await;
     let (index, text) = read.map_err(|source| Error::io(checkpoint, "reading the index", source))??;
@@ -121,9 +109,9 @@ async fn load_one<S: Session + ?Sized>(
     let order = serde_json::to_string(&wanted)
         .map_err(|error| Error::io(checkpoint, "writing its path as text", error.into()))?;
 
-    let read = session.call_named(name::READ, (text, order)).await.map_err(failed)?;
-    let outcomes = session.call_named(name::OUTCOME, (&read,)).await.map_err(failed)?;
-    let outcomes: Vec<Option<String>> = session.get_all_as(&outcomes).await.map_err(failed)?;
+    let read = session.call(name::READ, (text, order)).await.map_err(failed)?;
+    let outcomes = session.call(name::OUTCOME, (&read,)).await.map_err(failed)?;
+    let outcomes: Vec<Option<String>> = session.get_all(&outcomes).await.map_err(failed)?;
     for (worker, fault) in session.world().workers().zip(outcomes) {
         if let Some(fault) = fault {
             let fault: Fault = serde_json::from_str(&fault).map_err(protocol)?;
@@ -139,8 +127,8 @@ async fn load_one<S: Session + ?Sized>(
 }
 
 /// The tensors to load, with layouts that are possible for the session's workers.
-fn wanted<S: Session + ?Sized>(
-    session: &S,
+fn wanted(
+    session: &dyn Session,
     checkpoint: &Path,
     index: &Index,
     requests: Option<&[Request]>,

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use disco_core::error::ErrorKind;
 use disco_core::session::Arguments;
-use disco_core::{DRef, Session, SessionExt, WorkerId, World, sync};
+use disco_core::{DRef, Session, WorkerId, World, sync};
 use serde::de::DeserializeOwned;
 
 use crate::assemble::assemble;
@@ -41,8 +41,8 @@ const POLL_INTERVALS: std::ops::RangeInclusive<Duration> = Duration::from_millis
 ///
 /// # Cancel safety
 /// If the future is dropped, nothing is saved.
-pub fn save<'s, S: Session + ?Sized, E: Into<Entry>>(
-    session: &'s S,
+pub fn save<'s, E: Into<Entry>>(
+    session: &'s dyn Session,
     folder: impl Into<Folder>,
     step: u64,
     entries: impl IntoIterator<Item = E>,
@@ -59,7 +59,7 @@ pub fn save<'s, S: Session + ?Sized, E: Into<Entry>>(
         let partial = partial.map_err(|source| Error::io(&checkpoint, "making the folder", source))??;
         let tensors = entries.iter().map(|entry| (entry.name.clone(), entry.layout.clone())).collect();
         let args = arguments(Order { folder: partial.path().into(), step, reuses_memory, tensors }, &entries)?;
-        let called = session.call_named(name::SNAPSHOT, args).await;
+        let called = session.call(name::SNAPSHOT, args).await;
         let pending = called.map_err(|source| failed(&checkpoint, "copying the tensors", source, &world))?;
         let save = Save { session, world, checkpoint, partial, stall_limit, step, entries, pending };
         let notes = Arc::default();
@@ -150,8 +150,8 @@ fn arguments(order: Order, entries: &[Entry]) -> Result<Arguments> {
 }
 
 /// A save that the workers have begun, and its folder.
-struct Save<'s, S: ?Sized> {
-    session: &'s S,
+struct Save<'s> {
+    session: &'s dyn Session,
     /// The workers that save.
     world: World,
     checkpoint: PathBuf,
@@ -163,7 +163,7 @@ struct Save<'s, S: ?Sized> {
     pending: DRef,
 }
 
-impl<S: Session + ?Sized> Save<'_, S> {
+impl Save<'_> {
     async fn finish(self, notes: Arc<Mutex<BTreeMap<String, String>>>) -> Result<Saved> {
         self.wait().await?;
         let reports: Vec<Report> = self.ask(name::REPORT).await?;
@@ -211,8 +211,8 @@ impl<S: Session + ?Sized> Save<'_, S> {
     /// The session fails, or has other workers than at the time of the save.
     async fn ask<T: DeserializeOwned>(&self, function: &str) -> Result<Vec<T>> {
         let failed = |source| failed(&self.checkpoint, "waiting for the shards", source, &self.world);
-        let answers = self.session.call_named(function, (&self.pending,)).await.map_err(failed)?;
-        let answers: Vec<String> = self.session.get_all_as(&answers).await.map_err(failed)?;
+        let answers = self.session.call(function, (&self.pending,)).await.map_err(failed)?;
+        let answers: Vec<String> = self.session.get_all(&answers).await.map_err(failed)?;
         if self.session.world() != self.world {
             return Err(failed(disco_core::Error::state("the session was resized meanwhile; save again")));
         }

@@ -1,21 +1,21 @@
 //! Shared libraries on Disco's workers: functions of the TVM-FFI C ABI, which C, C++, Rust, Triton and TVM produce.
 //!
 //! ```no_run
-//! use disco_core::{Result, Session, SessionExt};
-//! use disco_ffi::Libraries;
+//! use disco_core::{Result, Session};
+//! use disco_ffi::Module;
 //!
-//! async fn run(session: &impl Session) -> Result<Vec<f64>> {
-//!     let module = session.load_library("./libkernels.so").await?;
+//! async fn run(session: &dyn Session) -> Result<Vec<f64>> {
+//!     let module = Module::load(session, "./libkernels.so").await?;
 //!     // The symbol `__tvm_ffi_add` of the library.
 //!     let add = module.function(session, "add").await?;
 //!     let sum = session.call(&add, (1.5, 2.0)).await?;
-//!     session.get_all_as(&sum).await
+//!     session.get_all(&sum).await
 //! }
 //! ```
 //!
 //! | file | content |
 //! |---|---|
-//! | `session.rs` | [`Libraries`]: `session.load_library(path)`, for the controller |
+//! | `session.rs` | [`Module`]: libraries and models on all workers, for the controller |
 //! | `worker.rs` | the worker functions behind it |
 //! | `open.rs`, `elf.rs`, `shared.rs` | opening of libraries, [`SharedLibrary`] |
 //! | `lookup.rs` | functions by name; [`register_global`] for functions that libraries call |
@@ -27,7 +27,7 @@
 //! | `export.rs` | [`export_function!`]: functions of a Rust library for Disco, Python and other callers |
 //! | `raised.rs` | [`Raised`]: errors of functions of libraries |
 //! | `library.rs`, `table.rs` | [`TvmFfi`]: libtvm_ffi, found at run time |
-//! | `models/` | [`Models`]: `session.load_vm_module(path)`, `session.shard_loader(path)`, and the worker functions behind them |
+//! | `models/` | [`Weights`]: their weights on all workers, and the worker functions behind both |
 //! | `vm.rs`, `tvm_runtime.rs` | Relax virtual machines; libtvm_runtime, found at run time |
 //! | `runtime/` | `runtime.disco.*`, the functions that compiled models call |
 //! | `shards/` | [`ShardLoader`]: weights in `tensor-cache.json` |
@@ -88,11 +88,11 @@ pub use export::call_exported;
 pub use foreign::ForeignObject;
 pub use library::TvmFfi;
 pub use lookup::{global_function, register_global};
-pub use models::{Models, Weights};
+pub use models::Weights;
 pub use open::{open, open_sent};
 pub use raised::Raised;
 pub use runtime::register_runtime;
-pub use session::{Libraries, LibraryFile, Module};
+pub use session::{LibraryFile, Module};
 pub use shards::{ShardLoader, Shards};
 pub use shared::SharedLibrary;
 pub use value::Any;

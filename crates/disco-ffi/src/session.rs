@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf, absolute};
 
-use disco_core::{DRef, Error, Result, Session, SessionExt};
+use disco_core::{DRef, Error, Result, Session};
 
 use crate::worker::name;
 
@@ -40,13 +40,37 @@ impl<P: Into<PathBuf>> From<P> for LibraryFile {
 pub struct Module(DRef);
 
 impl Module {
+    /// Opens a library of the TVM-FFI C ABI on all workers, without awaiting a reply.
+    ///
+    /// # Errors
+    /// As [`call`](disco_core::Session#method.call); the path is not UTF-8; or the controller can't read a file that it sends.
+    /// A worker that can't open the library fails, with the reason.
+    pub async fn load(session: &dyn Session, file: impl Into<LibraryFile> + Send) -> Result<Self> {
+        let file = file.into();
+        let handle = if file.is_sent {
+            let (name, bytes) = read(&file.path)?;
+            session.call(name::LOAD_SENT, (name, bytes)).await
+        } else {
+            session.call(name::LOAD, (absolute_text(&file.path)?,)).await
+        };
+        handle.map(Self)
+    }
+
+    /// The function that a library has registered with libtvm_ffi under a global name, on all workers.
+    ///
+    /// # Errors
+    /// As [`call`](Session#method.call). A worker without libtvm_ffi or without the function fails.
+    pub async fn global_function(session: &dyn Session, name: &str) -> Result<DRef> {
+        session.call(name::GLOBAL, (name,)).await
+    }
+
     /// The function that the library exports as `__tvm_ffi_<name>`, on all workers. It is called like any other worker
     /// function.
     ///
     /// # Errors
-    /// As [`SessionExt::call`]. A worker whose library lacks the function fails.
-    pub async fn function<S: Session + ?Sized>(&self, session: &S, name: &str) -> Result<DRef> {
-        session.call_named(name::FUNCTION, (&self.0, name)).await
+    /// As [`call`](Session#method.call). A worker whose library lacks the function fails.
+    pub async fn function(&self, session: &dyn Session, name: &str) -> Result<DRef> {
+        session.call(name::FUNCTION, (&self.0, name)).await
     }
 
     /// The handle of the libraries.
@@ -62,48 +86,16 @@ impl From<DRef> for Module {
     }
 }
 
-/// Libraries of the TVM-FFI C ABI on all workers, for every [`Session`].
-pub trait Libraries: Session {
-    /// Opens a library on all workers, without awaiting a reply.
-    ///
-    /// # Errors
-    /// As [`SessionExt::call`]; the path is not UTF-8; or the controller can't read a file that it sends. A worker that
-    /// can't open the library fails, with the reason.
-    fn load_library(&self, file: impl Into<LibraryFile>) -> impl Future<Output = Result<Module>> + Send {
-        let file = file.into();
-        async move {
-            let handle = if file.is_sent {
-                let (name, bytes) = read(&file.path)?;
-                self.call_named(name::LOAD_SENT, (name, bytes)).await
-            } else {
-                self.call_named(name::LOAD, (absolute_text(&file.path)?,)).await
-            };
-            handle.map(Module)
-        }
-    }
-
-    /// The function that a library has registered with libtvm_ffi under a global name, on all workers.
-    ///
-    /// # Errors
-    /// As [`SessionExt::call`]. A worker without libtvm_ffi or without the function fails.
-    fn global_function(&self, name: &str) -> impl Future<Output = Result<DRef>> + Send {
-        let name = name.to_owned();
-        async move { self.call_named(name::GLOBAL, (name,)).await }
-    }
-}
-
-impl<S: Session + ?Sized> Libraries for S {}
-
+/// The absolute path of a file that workers open.
 pub(crate) fn absolute_text(path: &Path) -> Result<String> {
-    let whole = absolute(path).map_err(|error| Error::system(format!("load_library: `{}`", path.display()), error))?;
+    let whole = absolute(path).map_err(|error| Error::system(format!("the path `{}`", path.display()), error))?;
     let text = whole.into_os_string().into_string();
-    text.map_err(|path| Error::invalid(format!("load_library: the path `{}` is not UTF-8", path.display())))
+    text.map_err(|path| Error::invalid(format!("the path `{}` is not UTF-8", path.display())))
 }
 
 fn read(path: &Path) -> Result<(String, Vec<u8>)> {
     let bytes = fs::read(path);
-    let bytes =
-        bytes.map_err(|error| Error::system(format!("load_library: can't read `{}`", path.display()), error))?;
+    let bytes = bytes.map_err(|error| Error::system(format!("can't read the library `{}`", path.display()), error))?;
     let name = path.file_name().map_or_else(|| "library".into(), |name| name.to_string_lossy().into_owned());
     Ok((name, bytes))
 }

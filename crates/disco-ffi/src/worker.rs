@@ -1,4 +1,4 @@
-//! The worker functions behind [`Libraries`](crate::Libraries).
+//! The worker functions behind [`Module`](crate::Module).
 
 use std::path::Path;
 use std::sync::Arc;

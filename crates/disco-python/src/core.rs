@@ -3,8 +3,9 @@
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
+use std::task::{Context, Poll, Waker};
 
-use disco::{Arguments, DRef, LaneSession, Session as _, SessionExt as _, Value, WorkerId};
+use disco::{Arguments, DRef, LaneSession, Value, WorkerId};
 use disco_core::sync;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
@@ -137,19 +138,19 @@ impl Core {
     }
 
     /// Submits a call; if the lanes are full, waits for room.
-    pub(crate) fn submit(&self, py: Python<'_>, function: &DRef, mut args: Arguments) -> PyResult<DRef> {
-        let lanes = self.lanes()?;
+    pub(crate) fn submit(&self, py: Python<'_>, function: &DRef, args: Arguments) -> PyResult<DRef> {
+        let (lanes, function) = (self.lanes()?.clone(), function.clone());
         self.calls.fetch_add(1, Ordering::Relaxed);
+        let mut wait = Box::pin(async move { lanes.submit(&function, args).await });
         // Large arguments are copied here.
-        if let Some(handle) = detached(py, || lanes.try_submit(function, &mut args)) {
+        let poll = || wait.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        if let Poll::Ready(handle) = detached(py, poll) {
             return handle.map_err(|error| {
                 note_told(&self.is_told, &error);
                 errors::raised(py, &error)
             });
         }
-        let (lanes, function) = (lanes.clone(), function.clone());
         let (sent, sends) = std::sync::mpsc::channel();
-        let wait = async move { lanes.submit(&function, args).await };
         let finish = move |py: Python<'_>, handle: DRef| {
             _ = sent.send(handle);
             Ok(py.None())
@@ -194,8 +195,8 @@ impl Core {
         let (handle, export) = (handle.clone(), self.functions.export.clone());
         let get = async move |lanes: Arc<LaneSession>| {
             let of = async |handle: &DRef| match worker {
-                Some(worker) => Ok(vec![lanes.get(handle, worker).await?]),
-                None => lanes.get_all(handle).await,
+                Some(worker) => Ok(vec![lanes.value(handle, worker).await?]),
+                None => lanes.values(handle).await,
             };
             if !is_python {
                 return of(&handle).await;

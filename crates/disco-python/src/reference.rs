@@ -3,7 +3,7 @@
 use std::mem::ManuallyDrop;
 use std::sync::{Arc, Mutex};
 
-use disco::{Arguments, DRef, Session as _, Value, WorkerId};
+use disco::{Arguments, DRef, Value, WorkerId};
 use disco_core::sync;
 use pyo3::exceptions::{PyIndexError, PyTypeError};
 use pyo3::prelude::*;

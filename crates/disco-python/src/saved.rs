@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use disco::checkpoint::{self, Entry, Folder, Layout};
-use disco::ffi::{Libraries as _, LibraryFile, Module};
+use disco::ffi::{LibraryFile, Module};
 use disco::{DRef, LaneSession};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -80,7 +80,7 @@ pub(crate) fn load(core: &Arc<Core>, folder: PathBuf) -> PyResult<Operation> {
 pub(crate) fn load_library(core: &Arc<Core>, path: PathBuf, is_sent: bool) -> PyResult<Operation> {
     let file = LibraryFile::new(path);
     let file = if is_sent { file.send() } else { file };
-    let load = |lanes: Arc<LaneSession>| async move { Ok(lanes.load_library(file).await?.handle().clone()) };
+    let load = |lanes: Arc<LaneSession>| async move { Ok(Module::load(&*lanes, file).await?.handle().clone()) };
     handle(core, load)
 }
 
@@ -92,7 +92,7 @@ pub(crate) fn library_function(core: &Arc<Core>, library: &DRef, name: String) -
 
 /// A function that a library has registered with libtvm_ffi.
 pub(crate) fn global_function(core: &Arc<Core>, name: String) -> PyResult<Operation> {
-    handle(core, |lanes: Arc<LaneSession>| async move { lanes.global_function(&name).await })
+    handle(core, |lanes: Arc<LaneSession>| async move { Module::global_function(&*lanes, &name).await })
 }
 
 /// An operation whose result is a handle to what is no Python object.

@@ -4,9 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
 
-use disco::{
-    Arguments, DRef, DataPlane as _, LaneSession, Session as _, SessionExt as _, SessionKind, Value, WorkerId,
-};
+use disco::{Arguments, DRef, LaneSession, SessionKind, Value, WorkerId};
 use futures_channel::oneshot;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
@@ -84,8 +82,7 @@ impl Session {
     /// A session of some workers of this one.
     #[pyo3(signature = (workers, groups = 1))]
     fn subset(&self, workers: Vec<u32>, groups: usize) -> PyResult<Operation> {
-        let start =
-            |lanes: Arc<LaneSession>| async move { Started::of(lanes.subset_in_groups(workers, groups).await?).await };
+        let start = |lanes: Arc<LaneSession>| async move { Started::of(lanes.subset(workers, groups).await?).await };
         let has_threads = self.0.has_threads;
         self.0.operation(start, move |py, started| Self::of(py, started, has_threads))
     }

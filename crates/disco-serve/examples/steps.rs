@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use clap::Parser;
-use disco::{Builder, DRef, DataPlane as _, Json, Session as _, SessionExt as _, Value, WorkerId, block_on};
+use disco::{Builder, DRef, Json, Value, WorkerId, block_on};
 use disco_models::serving::{Params, Plan, Reply, Row, Serve, Start, Tokens};
 use disco_models::worker::Load;
 use disco_models::{BLOCK, Precision, Sampler};
@@ -51,7 +51,7 @@ async fn run(session: &disco::LaneSession, args: &Args) -> Result<()> {
     load.threads = args.threads;
     let blocks = (args.prompt + args.tokens).div_ceil(BLOCK) * args.sequences;
     let serve = Serve::new(load, blocks, args.sequences);
-    let state = session.call_named("disco.models.serve", (Json(serve), None::<&DRef>)).await?;
+    let state = session.call("disco.models.serve", (Json(serve), None::<&DRef>)).await?;
     session.sync_all().await?;
     let step = session.function("disco.models.step").await?;
     let mut free = 0..blocks as u32;
@@ -79,7 +79,7 @@ async fn run(session: &disco::LaneSession, args: &Args) -> Result<()> {
         }
         let bytes = plan.to_bytes().map_err(anyhow::Error::msg)?;
         let call = session.call(&step, (&state, bytes)).await?;
-        calls.push_back(Box::pin(async move { session.get(&call, WorkerId::new(0)).await }));
+        calls.push_back(Box::pin(async move { session.value(&call, WorkerId::new(0)).await }));
         if let Some(last) = calls.back_mut() {
             // Asks for the reply before the next step is sent.
             _ = futures_lite::future::poll_once(last.as_mut()).await;

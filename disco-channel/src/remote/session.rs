@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use disco_core::link::Shared;
-use disco_core::session::{Deadlines, LaneSession};
+use disco_core::session::{LaneSession, SessionConfig};
 use disco_core::shared_memory::Arena;
 use disco_core::{Channel, Error, Result, WorkerRange};
 
@@ -12,11 +12,12 @@ use super::processes::{self, ProcessLane};
 use crate::threads::session::{lane_to_threads, start};
 
 /// Starts a session whose workers are processes of this machine, except worker 0, which is a thread of this process unless
-/// [`processes::Options::apart`] is set. Blocks until they have started, for at most [`processes::Options::start`].
+/// [`processes::Options::apart`] is set. Blocks until they have started, for at most [`processes::Options::start`]. It sets how
+/// the session grows.
 ///
 /// # Errors
 /// A worker's process can't be started, ends, or does not connect in time. The error names the worker and the reason.
-pub fn processes(options: processes::Options, deadlines: Deadlines) -> Result<LaneSession> {
+pub fn processes(options: processes::Options, session: impl Into<SessionConfig>) -> Result<LaneSession> {
     let config = options.config;
     let shared = shared_with_processes(config.world.per_node())?;
     let (spares, launch) = (options.spares.clone(), options.launch.clone());
@@ -29,7 +30,7 @@ pub fn processes(options: processes::Options, deadlines: Deadlines) -> Result<La
         options.config = config.in_world(world);
         Ok(Arc::new(ProcessLane::new(new, shared.clone(), options)) as Arc<dyn Channel>)
     };
-    let session = start(config, lanes, deadlines)?.with_growth(grow);
+    let session = start(config, lanes, session.into().with_growth(grow))?;
     if let Some(spares) = spares {
         spares.start(&launch)?;
         session.attach(End(spares));
@@ -49,7 +50,8 @@ impl Drop for End {
 /// Starts a session whose first `here` workers are on this machine, and whose other workers are on `options.nodes`
 /// nodes. Worker 0 is a thread of this process unless `local.apart` is set. The other local workers are processes, started as
 /// `local` says, if `options.processes` is set, else threads; `local.config` is ignored in favour of `options.config`. Blocks
-/// until all nodes have joined and started their workers, for at most [`nodes::Options::start`].
+/// until all nodes have joined and started their workers, for at most [`nodes::Options::start`]. It sets how the session
+/// grows, and the workers per node.
 ///
 /// # Errors
 /// This program is built without the feature `nodes`; a process can't be started, or a node does not join in time or is refused (the error names it and the reason); the
@@ -59,7 +61,7 @@ pub fn nodes(
     options: nodes::Options,
     here: u32,
     mut local: processes::Options,
-    deadlines: Deadlines,
+    session: impl Into<SessionConfig>,
 ) -> Result<LaneSession> {
     nodes::check("a session of nodes")?;
     let config = options.config;
@@ -89,16 +91,16 @@ pub fn nodes(
         let others = WorkerRange::new(here..config.world.size() as u32);
         lanes.push(Arc::new(NodeLane::new(others, shared.clone(), options.clone())));
     }
-    let session = start(config, lanes, deadlines)?;
+    let session = session.into();
     if config.world.per_node() != here as usize {
         // More nodes would not have as many workers as this machine.
-        return Ok(session);
+        return start(config, lanes, session);
     }
     let grow = move |new, world| {
         let options = options.more(new, world)?;
         Ok(Arc::new(NodeLane::new(new, shared.clone(), options)) as Arc<dyn Channel>)
     };
-    Ok(session.with_growth(grow).with_workers_per_node(here as usize))
+    start(config, lanes, session.with_growth(grow).with_workers_per_node(here as usize))
 }
 
 /// Lanes to the first `workers` workers, which are processes, except worker 0 unless it is a process of its own.

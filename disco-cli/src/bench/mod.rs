@@ -12,9 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 use clap::Args;
-use disco::{
-    DRef, DType, DataPlane, Reduction, Session, SessionExt, SessionKind, Shape, World, backend, block_on, placement,
-};
+use disco::{DRef, DType, Reduction, Session, SessionKind, Shape, World, backend, block_on, placement};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use self::job::{PREPARE, RUN, VERIFY};
@@ -259,7 +257,7 @@ impl Bench {
 async fn on_all<T: disco::function::FromArg>(session: &dyn Session, handle: &DRef) -> disco::Result<Vec<T>> {
     let mut values = Vec::new();
     for worker in session.world().workers() {
-        values.push(session.get_as(handle, worker).await?);
+        values.push(session.get(handle, worker).await?);
     }
     Ok(values)
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use disco::{Builder, DataPlane as _, Session as _, block_on};
+use disco::{Builder, block_on};
 
 use crate::BENCH;
 use crate::library::{MPICH, OPEN_MPI, run, text};

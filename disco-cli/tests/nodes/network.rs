@@ -3,7 +3,7 @@
 use std::net::TcpListener;
 use std::process::{Command, ExitCode, Stdio};
 
-use disco::{Session as _, SessionExt as _, Tensor, WorkerId};
+use disco::{Tensor, WorkerId};
 
 use super::{DISCO, Folder, PROGRAM, err, hello};
 

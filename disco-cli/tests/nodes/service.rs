@@ -7,7 +7,6 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::{Child, ExitCode, Stdio};
 
-use disco::{Session as _, SessionExt as _};
 use disco_conformance::waiting;
 use rustix::process::{Pid, Signal, kill_process};
 

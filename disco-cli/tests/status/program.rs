@@ -5,9 +5,7 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
 
-use disco::{
-    Builder, DataPlane as _, LaneSession, Session as _, SessionExt as _, SessionKind, WorkerContext, WorkerId,
-};
+use disco::{Builder, LaneSession, SessionKind, WorkerContext, WorkerId};
 
 /// Worker 1 hangs here.
 #[inline(never)]
@@ -50,7 +48,7 @@ pub(crate) fn main(kinds: &str) -> ExitCode {
                 session.init_ccl("local", &[]).await.unwrap();
             }
             session.sync_all().await.unwrap();
-            session.call_named("tests.step", ()).await.unwrap();
+            session.call("tests.step", ()).await.unwrap();
         });
     }
     let notes = || [("requests".to_owned(), "3 running".to_owned())].into();

@@ -106,17 +106,8 @@ impl WorkerContext {
         self.world_comm.as_mut().map(|comm| comm as &mut dyn Communicator).ok_or(Error::NoCommunicator)
     }
 
-    /// The communicator of this worker's group; the rank is the position in the group.
-    ///
-    /// # Errors
-    /// As [`WorkerContext::comm`].
-    pub fn group_comm(&mut self) -> Result<&mut dyn Communicator> {
-        let comm = self.group_comm.as_mut().or(self.world_comm.as_mut());
-        comm.map(|comm| comm as &mut dyn Communicator).ok_or(Error::NoCommunicator)
-    }
-
-    /// The communicator of this worker's set in a scope: [`WorkerContext::comm`], [`WorkerContext::group_comm`], or a
-    /// communicator along axes of a [mesh](crate::Mesh). The first use of axes since `init_ccl` splits
+    /// The communicator of this worker's set in a scope: [`WorkerContext::comm`]; that of this worker's group, in which the
+    /// rank is the position; or one along axes of a [mesh](crate::Mesh). The first use of axes since `init_ccl` splits
     /// [`WorkerContext::comm`], so all workers call it then, with the same axes; it is kept until the next `init_ccl`.
     ///
     /// ```
@@ -139,7 +130,10 @@ impl WorkerContext {
         scope.check(&world)?;
         match scope {
             Scope::World => self.comm(),
-            Scope::Group => self.group_comm(),
+            Scope::Group => {
+                let comm = self.group_comm.as_mut().or(self.world_comm.as_mut());
+                comm.map(|comm| comm as &mut dyn Communicator).ok_or(Error::NoCommunicator)
+            }
             Scope::Along(_) => {
                 let known = self.axis_comms.iter().position(|(known, _)| known == scope);
                 let index = known.map_or_else(|| self.split_along(scope, world), Ok)?;

@@ -1,4 +1,4 @@
-//! The worker functions of the data plane, `disco.…`. [`DataPlane`](super::DataPlane) documents and calls them.
+//! The worker functions of the data plane, `disco.…`. [`methods`](super::methods) documents and calls them.
 
 use super::table::{PlaneFunction, data_plane_functions};
 use crate::activity::TimeLimit;
@@ -14,9 +14,6 @@ use crate::register_function;
 use crate::scope::Scope;
 use crate::shape::Shape;
 use crate::tensor::Tensor;
-
-/// Rank of the root of the worker-0 forms: worker 0 of the world, or the first worker of the group.
-const ROOT: u32 = 0;
 
 /// Registers the functions below, with one row of the table for each.
 macro_rules! register {
@@ -56,18 +53,6 @@ fn empty(
     in_group: bool,
 ) -> Result<Option<Tensor>> {
     if only_root && !is_root(ctx, in_group) { Ok(None) } else { ctx.empty(dtype, shape).map(Some) }
-}
-
-fn broadcast_from_worker0(ctx: &mut WorkerContext, src: Option<Tensor>, dst: Tensor, scope: Scope) -> Result<()> {
-    broadcast_from(ctx, src, dst, ROOT, scope)
-}
-
-fn scatter_from_worker0(ctx: &mut WorkerContext, src: Option<Tensor>, dst: Tensor, scope: Scope) -> Result<()> {
-    scatter_from(ctx, src, Some(dst), ROOT, scope)
-}
-
-fn gather_to_worker0(ctx: &mut WorkerContext, src: Tensor, dst: Option<Tensor>, scope: Scope) -> Result<()> {
-    gather_to(ctx, src, dst, ROOT, scope)
 }
 
 fn broadcast_from(ctx: &mut WorkerContext, src: Option<Tensor>, dst: Tensor, root: u32, scope: Scope) -> Result<()> {

@@ -4,5 +4,5 @@ mod functions;
 mod methods;
 mod table;
 
-pub use methods::{DataPlane, Placement};
+pub use methods::Placement;
 pub use table::is_data_plane_function;

@@ -8,9 +8,6 @@ macro_rules! data_plane_functions {
             InitCcl init_ccl,
             IsWhole is_whole,
             Empty empty,
-            BroadcastFromWorker0 broadcast_from_worker0,
-            ScatterFromWorker0 scatter_from_worker0,
-            GatherToWorker0 gather_to_worker0,
             BroadcastFrom broadcast_from,
             ScatterFrom scatter_from,
             GatherTo gather_to,
@@ -40,7 +37,7 @@ macro_rules! names {
         }
 
         impl PlaneFunction {
-            /// The name for messages: that of the session's method.
+            /// The name for messages.
             pub(super) const fn method(self) -> &'static str {
                 match self {
                     $(Self::$variant => stringify!($function),)*

@@ -20,7 +20,7 @@ use crate::value::Value;
 /// integers that fit; floats take integers too. `Vec<T>` of numbers, truth values or strings takes an array, and a pair
 /// an array of two; each element is a value of its own, so a [`Tensor`] is the type for many numbers.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` is no type of values: no argument of a worker function, and nothing that `get_as` reads",
+    message = "`{Self}` is no type of values: no argument of a worker function, and nothing that `get` reads",
     label = "not a type of values",
     note = "a value is an integer of up to 64 bits, `usize`, `f32`, `f64`, `bool`, `String`, `Arc<str>`, `Vec<u8>`, a `Vec` of numbers or strings, a pair, a `Tensor`, a `Shape`, a `DType`, a `Device`, a `Mesh`, a `Scope`, a `Value`, an `Object`, a `Function`, an `Option` of one of these, or `Rc<T>` of a value that another worker function returned as `Opaque`",
     note = "a struct of any serde type is taken as `Json(value): Json<T>` (feature `serde`), an own type with `register_object!`, and many numbers as a `Tensor`",

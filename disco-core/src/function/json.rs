@@ -18,7 +18,7 @@ use crate::value::Value;
 ///
 /// ```
 /// use disco_core::function::Json;
-/// use disco_core::{DRef, Result, Session, SessionExt, WorkerContext};
+/// use disco_core::{DRef, Result, Session, WorkerContext};
 /// use serde::{Deserialize, Serialize};
 ///
 /// #[derive(Serialize, Deserialize)]
@@ -33,10 +33,10 @@ use crate::value::Value;
 ///
 /// disco_core::register_function!("example.widen", widen);
 ///
-/// # async fn example(session: &impl Session) -> Result<()> {
+/// # async fn example(session: &dyn Session) -> Result<()> {
 /// let layer = Layer { name: "dense".into(), units: 64 };
-/// let layers = session.call_named("example.widen", (Json(layer),)).await?;
-/// for Json(layer) in session.get_all_as::<Json<Layer>>(&layers).await? {
+/// let layers = session.call("example.widen", (Json(layer),)).await?;
+/// for Json(layer) in session.get_all::<Json<Layer>>(&layers).await? {
 ///     assert_eq!(layer.units, 128);
 /// }
 /// # Ok(())

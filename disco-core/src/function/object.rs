@@ -27,7 +27,7 @@ pub enum Object {
 /// use std::cell::Cell;
 /// use std::rc::Rc;
 ///
-/// use disco_core::{Opaque, Result, Session, SessionExt, WorkerContext, register_function};
+/// use disco_core::{Opaque, Result, Session, WorkerContext, register_function};
 ///
 /// /// The state of a worker: the steps that it has made.
 /// fn start(_: &mut WorkerContext) -> Result<Opaque> {
@@ -43,11 +43,11 @@ pub enum Object {
 /// register_function!("docs.step", step);
 ///
 /// /// Two steps of each worker, on the controller. The workers' states end with the handle `steps`.
-/// async fn two_steps(session: &impl Session) -> Result<Vec<i64>> {
-///     let steps = session.call_named("docs.start", ()).await?;
-///     session.call_named("docs.step", (&steps,)).await?;
-///     let second = session.call_named("docs.step", (&steps,)).await?;
-///     session.get_all_as(&second).await
+/// async fn two_steps(session: &dyn Session) -> Result<Vec<i64>> {
+///     let steps = session.call("docs.start", ()).await?;
+///     session.call("docs.step", (&steps,)).await?;
+///     let second = session.call("docs.step", (&steps,)).await?;
+///     session.get_all(&second).await
 /// }
 /// ```
 #[derive(Clone)]

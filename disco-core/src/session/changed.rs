@@ -6,13 +6,9 @@ use super::DRef;
 use super::changing::Revived;
 use super::lane_session::LaneSession;
 use super::plan::Goal;
-use super::replacement_policy::ReplacementPolicy;
-use crate::channel::Channel;
 use crate::error::Result;
 use crate::id::WorkerId;
 use crate::value::Value;
-use crate::worker_range::WorkerRange;
-use crate::world::World;
 
 /// The result of [`Session::replace_lost`](super::Session::replace_lost).
 #[non_exhaustive]
@@ -48,34 +44,6 @@ impl LaneSession {
     /// that it calls fail.
     pub fn on_replaced(&self, restore: impl Fn(WorkerId) -> Vec<(DRef, Value)> + Send + Sync + 'static) {
         self.helpers.set_restore(Arc::new(restore));
-    }
-
-    /// Sets when lost workers are replaced, and how often.
-    #[must_use]
-    pub fn with_replacement(mut self, policy: ReplacementPolicy) -> Self {
-        self.when = policy.when;
-        self.helpers.set_policy(policy);
-        self.prepare_in_background();
-        self
-    }
-
-    /// Sets how the session makes lanes to new workers. Otherwise [`Session::resize`](super::Session::resize) can't add
-    /// workers.
-    #[must_use]
-    pub fn with_growth(
-        mut self,
-        growth: impl Fn(WorkerRange, World) -> Result<Arc<dyn Channel>> + Send + Sync + 'static,
-    ) -> Self {
-        self.growth = Some(Arc::new(growth));
-        self
-    }
-
-    /// Sets that each machine has `per_node` consecutive workers, also if there is one machine only: a resize keeps whole
-    /// nodes. Default: the number of the world if it has several machines.
-    #[must_use]
-    pub fn with_workers_per_node(mut self, per_node: usize) -> Self {
-        self.per_node = Some(per_node.max(1));
-        self
     }
 
     /// Implements [`Session::replace_lost`](super::Session::replace_lost).

@@ -2,13 +2,15 @@
 
 use std::any::Any;
 use std::mem;
+use std::ops::Deref;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use super::Deadlines;
+use super::Session;
 use super::closing::Closing;
+use super::config::SessionConfig;
 use super::helpers::Helpers;
 use super::plan::Growth;
-use super::replacement_policy::{ReplacementPolicy, When};
+use super::replacement_policy::When;
 use crate::channel::{Channel, Inbox as _};
 use crate::error::{Error, Failure, Result};
 use crate::function;
@@ -20,18 +22,17 @@ use crate::status::Status;
 use crate::stream::command_stream::CommandStream;
 use crate::stream::lane_set::Lanes;
 use crate::stream::reply_table::{LaneInbox, ReplyTable};
+use crate::stream::timeline::Recorder;
 use crate::sync;
 use crate::world::World;
 
 /// A session over lanes that together reach all workers.
 ///
 /// Dropping a session without a finished [`Session::shutdown`] aborts running operations and blocks the calling thread
-/// until the workers have left, for at most 3 s ([`Deadlines::close`] if that is shorter). Workers that are still there
+/// until the workers have left, for at most 3 s ([`Deadlines::close`](super::Deadlines::close) if that is shorter). Workers that are still there
 /// are detached or killed, and their ids are logged; this takes up to 2 s more for each lane with such workers. Async
 /// programs await [`Session::shutdown`] first; a later drop does not block. Dropping the session in a forked child of the
 /// process that has started it does nothing.
-///
-/// [`Session::shutdown`]: super::Session::shutdown
 pub struct LaneSession {
     pub(super) stream: CommandStream,
     pub(super) closing: Arc<Closing>,
@@ -48,13 +49,23 @@ pub struct LaneSession {
     pub(super) owner: Owner,
 }
 
+/// The methods of every session.
+impl Deref for LaneSession {
+    type Target = dyn Session;
+
+    fn deref(&self) -> &(dyn Session + 'static) {
+        self
+    }
+}
+
 impl LaneSession {
     /// Starts the lanes, which together reach each worker of `world` once. Calls [`Channel::start`] of each lane, which
     /// may block.
     ///
     /// # Errors
     /// The lanes do not reach each worker once, or a lane can't be started.
-    pub fn start(world: World, lanes: Vec<Arc<dyn Channel>>, limits: Deadlines) -> Result<Self> {
+    pub fn start(world: World, lanes: Vec<Arc<dyn Channel>>, config: impl Into<SessionConfig>) -> Result<Self> {
+        let SessionConfig { deadlines, replacement, growth, per_node, timeline } = config.into();
         function::check_names()?;
         op::check_registered()?;
         metrics::describe();
@@ -74,17 +85,26 @@ impl LaneSession {
         reply_table.begin(lanes.members.clone());
         reply_table.set_lanes(&lanes);
         lanes.iter().try_for_each(|lane| lane.start(LaneInbox::new(&reply_table)))?;
-        Ok(Self {
-            stream: CommandStream::new(lanes, reply_table, limits),
+        let mut stream = CommandStream::new(lanes, reply_table, deadlines);
+        if let Some((config, sink)) = timeline {
+            let recorder = Recorder::new(config, world.size(), sink);
+            stream.reply_table.collect(recorder.collection());
+            stream.recorder = Some(recorder);
+        }
+        let session = Self {
+            stream,
             closing: Arc::default(),
-            when: ReplacementPolicy::default().when,
+            when: replacement.when,
             helpers: Arc::default(),
-            growth: None,
-            per_node: (world.nodes() > 1).then(|| world.per_node()),
+            growth,
+            per_node: per_node.or_else(|| (world.nodes() > 1).then(|| world.per_node())),
             subsets: Mutex::default(),
             attached: Mutex::default(),
             owner: Owner::default(),
-        })
+        };
+        session.helpers.set_policy(replacement);
+        session.prepare_in_background();
+        Ok(session)
     }
 
     /// The state of the session, its nodes and its workers, for operators. Asks no worker: the lanes know it,
@@ -100,7 +120,7 @@ impl LaneSession {
     /// [`Session::sync_all`](crate::Session::sync_all) that has failed, all are known.
     ///
     /// ```
-    /// # use disco_core::{Result, Session, session::LaneSession};
+    /// # use disco_core::{Result, session::LaneSession};
     /// # async fn example(session: &LaneSession) -> Result<()> {
     /// if let Err(error) = session.sync_all().await {
     ///     let failures = session.failures();
@@ -112,13 +132,6 @@ impl LaneSession {
     /// ```
     pub fn failures(&self) -> Vec<Arc<Failure>> {
         self.stream.reply_table.failures()
-    }
-
-    /// A function that returns the [status](Self::status), and none once the session is dropped. It does not keep the
-    /// session alive.
-    pub fn observer(&self) -> impl Fn() -> Option<Status> + Send + Sync + 'static {
-        let table = Arc::downgrade(&self.stream.reply_table);
-        move || table.upgrade()?.status()
     }
 
     /// Keeps `guard` until the session is shut down or dropped.

@@ -9,6 +9,7 @@ use async_trait::async_trait;
 use super::changed::{Replaced, Resized};
 use super::lane_session::LaneSession;
 use super::plan::Goal;
+use super::submission::Submission;
 use super::{Arguments, DRef, Session};
 use crate::command::Command;
 use crate::error::Result;
@@ -48,13 +49,11 @@ impl Session for LaneSession {
         self.while_running(|| self.stream.function(name)).await
     }
 
-    async fn submit(&self, function: &DRef, args: Arguments) -> Result<DRef> {
-        self.while_running(|| self.stream.submit(function, args)).await
-    }
-
-    fn try_submit(&self, function: &DRef, args: &mut Arguments) -> Option<Result<DRef>> {
-        let submitted = self.stream.try_submit(function, args, self.replaces_at_once())?;
-        Some(submitted.inspect_err(|error| self.note_told(error)))
+    fn submit<'s>(&'s self, function: &'s DRef, mut args: Arguments) -> Submission<'s> {
+        match self.stream.try_submit(function, &mut args, self.replaces_at_once()) {
+            Some(submitted) => Submission::Now(submitted.inspect_err(|error| self.note_told(error))),
+            None => Submission::Later(Box::pin(self.while_running(move || self.stream.submit(function, args)))),
+        }
     }
 
     fn cancel(&self, call: &DRef, why: &str) -> Result<()> {
@@ -78,14 +77,14 @@ impl Session for LaneSession {
         }
     }
 
-    async fn get(&self, handle: &DRef, worker: WorkerId) -> Result<Value> {
+    async fn value(&self, handle: &DRef, worker: WorkerId) -> Result<Value> {
         match self.ask(self.stream.question_of_get(handle, worker)?, CommandStream::value) {
             Answer::Now(value) => Ok(value),
             Answer::Later(rest) => rest.await,
         }
     }
 
-    async fn get_all(&self, handle: &DRef) -> Result<Vec<Value>> {
+    async fn values(&self, handle: &DRef) -> Result<Vec<Value>> {
         self.stream.freed_ids.check(handle)?;
         let command = Command::GetAll { register: handle.register() };
         let values = |stream: &CommandStream, replies: Replies| {

@@ -23,7 +23,7 @@ use crate::worker_range::WorkerRange;
 use crate::world::World;
 
 /// Makes a lane, not started, to new workers: to their places, in the world that they join.
-pub type Growth = Arc<dyn Fn(WorkerRange, World) -> Result<Arc<dyn Channel>> + Send + Sync>;
+pub(super) type Growth = Arc<dyn Fn(WorkerRange, World) -> Result<Arc<dyn Channel>> + Send + Sync>;
 
 /// What a caller wants of the workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

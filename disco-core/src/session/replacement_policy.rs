@@ -43,7 +43,7 @@ impl ReplacementPolicy {
     }
 
     /// Workers are replaced by [`Session::recover`](super::Session::recover), too, and so by
-    /// [`DataPlane::init_ccl`](crate::DataPlane::init_ccl), which calls it.
+    /// [`init_ccl`](super::Session#method.init_ccl), which calls it.
     pub const fn when_recovered() -> Self {
         Self { when: When::Recovered, limit: None }
     }

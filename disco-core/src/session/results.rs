@@ -11,7 +11,7 @@ use std::task::{Context, Poll, ready};
 use futures_channel::mpsc::{self, UnboundedReceiver};
 use futures_lite::{Stream, StreamExt};
 
-use super::{DRef, IntoArgs, LaneSession, Session, SessionExt as _};
+use super::{Callee, DRef, IntoArgs, LaneSession};
 use crate::calling::Sent;
 use crate::error::{Error, Failure, Result};
 use crate::id::WorkerId;
@@ -28,13 +28,12 @@ use crate::value::Value;
 ///
 /// ```
 /// use disco_core::session::{LaneSession, Results};
-/// use disco_core::{Result, Session, Value};
+/// use disco_core::{Result, Value};
 /// use futures_lite::StreamExt;
 ///
 /// /// The first three losses of worker 0. Dropping the stream then cancels the call.
 /// async fn first_losses(session: &LaneSession) -> Result<Vec<Value>> {
-///     let train = session.function("docs.train").await?;
-///     let losses: Results<'_> = session.call_streaming(&train, (10,)).await?;
+///     let losses: Results<'_> = session.call_streaming("docs.train", (10,)).await?;
 ///     let mut of_worker_0 = losses.filter(|result| result.as_ref().map_or(true, |(worker, _)| worker.index() == 0)).take(3);
 ///     of_worker_0.try_fold(Vec::new(), |mut all, (_, loss)| {
 ///         all.push(loss);
@@ -68,10 +67,9 @@ impl LaneSession {
     /// have executed the call. The function's return values are the object of [`Results::call`], as of any call.
     ///
     /// ```
-    /// # use disco_core::{Result, Session, session::LaneSession};
+    /// # use disco_core::{Result, session::LaneSession};
     /// # async fn example(session: &LaneSession) -> Result<()> {
-    /// let train = session.function("docs.train").await?;
-    /// let mut losses = session.call_streaming(&train, (10,)).await?;
+    /// let mut losses = session.call_streaming("docs.train", (10,)).await?;
     /// while let Some(loss) = losses.next().await {
     ///     let (worker, loss) = loss?;
     ///     println!("{worker}: {loss}");
@@ -81,8 +79,12 @@ impl LaneSession {
     /// ```
     ///
     /// # Errors
-    /// As [`SessionExt::call`](super::SessionExt::call). Workers of TVM's Disco refuse such calls.
-    pub async fn call_streaming(&self, function: &DRef, args: impl IntoArgs + Send) -> Result<Results<'_>> {
+    /// As [`call`](super::Session#method.call). Workers of TVM's Disco refuse such calls.
+    pub async fn call_streaming<'f>(
+        &self,
+        function: impl Into<Callee<'f>> + Send,
+        args: impl IntoArgs + Send,
+    ) -> Result<Results<'_>> {
         let (sender, arrived) = mpsc::unbounded();
         let mut args = args.into_args();
         args.results = Some(sender);

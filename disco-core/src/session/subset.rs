@@ -50,7 +50,7 @@ use futures_channel::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use futures_lite::{StreamExt as _, future as either};
 
 use super::lane_session::LaneSession;
-use super::{Deadlines, IntoArgs as _, Session};
+use super::{Deadlines, IntoArgs as _};
 use crate::channel::{Channel, NO_SUBSETS, SubsetPart};
 use crate::error::{Error, Result};
 use crate::id::WorkerId;
@@ -73,21 +73,21 @@ enum Step {
 }
 
 impl LaneSession {
-    /// Starts a session of some workers of this one, its *parent*: worker `i` of the subset runs beside worker
-    /// `workers[i]`, on another thread of the same process, and uses the same device. Any number of subsets may exist at
+    /// Starts a session of some workers of this one, its *parent*, split into `groups` equal groups of consecutive workers:
+    /// worker `i` of the subset runs beside worker `workers[i]`, on another thread of the same process, and uses the same device. Any number of subsets may exist at
     /// once, and may share workers.
     ///
-    /// A subset is a session of its own, with one group, and with registers, order of commands, epochs, store and
+    /// A subset is a session of its own, with registers, order of commands, epochs, store and
     /// communicators of its own. A function that hangs, fails or panics in it delays or fails neither the parent nor other
     /// subsets. A process that ends is lost to all sessions with a worker in it, and only to those. Lost workers of a
     /// subset are not replaced; replace those of the parent, and start another subset.
     ///
-    /// A subset ends by its own [`shutdown`](Session::shutdown) or drop, and leaves the parent's workers alone. The
+    /// A subset ends by its own [`shutdown`](super::Session::shutdown) or drop, and leaves the parent's workers alone. The
     /// shutdown of the parent first shuts down its subsets, whose commands are executed; a drop of the parent first drops
     /// them. Their methods then return [`Error::Closed`].
     ///
-    /// Worker 0 of a subset may be in another process than the controller. [`Session::copy_to_worker_0`] and
-    /// [`Session::copy_from_worker_0`] then transfer the tensor like [`Session::set`] and [`Session::get`], and wait until
+    /// Worker 0 of a subset may be in another process than the controller. [`copy_to_worker_0`](super::Session::copy_to_worker_0) and
+    /// [`copy_from_worker_0`](super::Session::copy_from_worker_0) then transfer the tensor like [`set`](super::Session::set) and [`value`](super::Session::value), and wait until
     /// that is done; the tensors must have equal shapes.
     ///
     /// If a worker is on another node than the controller's, each worker of the subset counts as on a node of its own: it
@@ -97,28 +97,13 @@ impl LaneSession {
     /// inside a function joins when it has finished. The start takes at most the time that the parent had for its own.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if `workers` is empty or names a worker twice, or if the lane of a worker supports no subsets
+    /// [`Error::Invalid`] if `workers` is empty or names a worker twice, if the groups are not of equal size, or if the lane of a worker supports no subsets
     /// (workers of TVM's Disco, lanes of other crates); [`Error::NoSuchWorker`]; the failure or loss of the parent; a
     /// worker does not join in time.
     ///
     /// # Cancel safety
     /// If the future is dropped, workers that have joined leave.
-    pub fn subset<W>(&self, workers: W) -> impl Future<Output = Result<Arc<Self>>> + Send + use<'_, W>
-    where
-        W: IntoIterator<Item: Into<WorkerId>>,
-    {
-        self.subset_in_groups(workers, 1)
-    }
-
-    /// [`Self::subset`], split into `groups` equal groups of consecutive workers.
-    ///
-    /// # Errors
-    /// As [`Self::subset`], and [`Error::Invalid`] if the groups are not of equal size.
-    pub fn subset_in_groups<W>(
-        &self,
-        workers: W,
-        groups: usize,
-    ) -> impl Future<Output = Result<Arc<Self>>> + Send + use<'_, W>
+    pub fn subset<W>(&self, workers: W, groups: usize) -> impl Future<Output = Result<Arc<Self>>> + Send + use<'_, W>
     where
         W: IntoIterator<Item: Into<WorkerId>>,
     {

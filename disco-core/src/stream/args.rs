@@ -8,6 +8,7 @@ use super::DRef;
 use super::dref::FreedIds;
 use crate::calling::{Parts, ResultSender};
 use crate::error::{Error, Result};
+use crate::id::WorkerId;
 use crate::value::Value;
 
 /// The arguments of one call, with the handles among them.
@@ -22,6 +23,8 @@ pub struct Arguments {
     pub(super) parts: Option<Parts>,
     /// Gets the results that workers send while the call runs.
     pub(crate) results: Option<ResultSender>,
+    /// The place of the worker that replies with its result.
+    pub(super) answers: Option<WorkerId>,
 }
 
 impl Arguments {

@@ -2,13 +2,13 @@
 
 use std::sync::atomic::Ordering;
 
-use super::DRef;
 use super::command_stream::CommandStream;
 use super::lane_set::Lanes;
 use super::large::Values;
 use super::order::Order;
 use super::reply_table::{Expected, Replies, ReplyTable};
 use super::timeline::Recorder;
+use super::{Arguments, DRef};
 use crate::activity::Waiting;
 use crate::channel::FrameSize;
 use crate::command::Command;
@@ -117,6 +117,33 @@ impl CommandStream {
         self.answer(asked, polled, judge).await
     }
 
+    /// Submits a call of which one worker replies with its result.
+    pub(crate) async fn call_returning(
+        &self,
+        worker: WorkerId,
+        function: &DRef,
+        mut args: Arguments,
+    ) -> Result<Asked<'_>> {
+        const OPERATION: &str = "call";
+        self.check(OPERATION, ReplyTable::check)?;
+        let values = self.prepare(OPERATION, None, ReplyTable::check, &args.values).await?;
+        let measured = metrics::Wait::start(OPERATION);
+        let send = |order: &mut Order, values| {
+            order.lanes.members.world().check(worker)?;
+            args.answers = order.lanes.members.place(worker);
+            let expected = self.reply_table.expect(OPERATION, order.next_seq(), worker.into());
+            // The worker frees the result with the next command.
+            drop(self.call(order, values, function, &mut args)?);
+            Ok(self.asked(OPERATION, order, expected, measured))
+        };
+        self.explain(self.turn_with(OPERATION, ReplyTable::check, values, send).await).await
+    }
+
+    /// The value in the reply to a call.
+    pub(crate) async fn returned(&self, asked: Asked<'_>) -> Result<Value> {
+        self.answer(asked, None, Self::value).await
+    }
+
     /// The result of a question, after its replies were polled for.
     async fn answer<T: Send>(&self, asked: Asked<'_>, polled: Option<Result<Replies>>, judge: Judge<T>) -> Result<T> {
         let replies = match polled {
@@ -162,9 +189,19 @@ impl CommandStream {
         let (from, command) = order.lanes.address(from, command)?;
         let expected = self.reply_table.expect(operation, order.next_seq(), from);
         self.send(order, values, |_| Ok(command))?;
+        Ok(self.asked(operation, order, expected, measured))
+    }
+
+    fn asked<'a>(
+        &'a self,
+        operation: &'static str,
+        order: &Order,
+        expected: Expected<'a>,
+        measured: metrics::Wait,
+    ) -> Asked<'a> {
         let (lanes, keeps_frames, since) =
             (order.lanes.clone(), order.keeps_frames(), self.recorder.as_ref().map(Recorder::start_wait));
-        Ok(Asked { operation, expected, lanes, keeps_frames, since, measured })
+        Asked { operation, expected, lanes, keeps_frames, since, measured }
     }
 
     fn end_wait(&self, asked: Asked<'_>, replies: Result<Replies>) -> Result<Replies> {

@@ -201,20 +201,26 @@ impl CommandStream {
     }
 
     /// Submits a call; `args` are empty afterwards.
-    fn call(&self, order: &mut Order, values: Values, function: &DRef, args: &mut Arguments) -> Result<DRef> {
+    pub(super) fn call(
+        &self,
+        order: &mut Order,
+        values: Values,
+        function: &DRef,
+        args: &mut Arguments,
+    ) -> Result<DRef> {
         self.freed_ids.check(function)?;
         args.check(&self.freed_ids)?;
         let (args_of_call, parts, results) = (std::mem::take(&mut args.values), args.parts.take(), args.results.take());
-        let (command, streams) = (order.next_seq(), results.is_some());
+        let (command, streams, answers) = (order.next_seq(), results.is_some(), args.answers.take());
         if let Some(results) = results {
             self.reply_table.begin_stream(command, results);
         }
         let call = |register| {
             let (function, args) = (function.register(), args_of_call);
-            if parts.is_none() && !streams {
+            if parts.is_none() && !streams && answers.is_none() {
                 return Command::CallPacked { register, function, args };
             }
-            Command::CallWith { register, function, args, calling: Calling { parts, streams }.into() }
+            Command::CallWith { register, function, args, calling: Calling { parts, streams, answers }.into() }
         };
         let handle = self.define(order, values, call);
         if streams && handle.is_err() {
@@ -259,8 +265,8 @@ impl CommandStream {
         self.explain(self.turn_with("call", ReplyTable::check, values, call).await).await
     }
 
-    /// Implements [`Session::try_submit`](crate::session::Session::try_submit). The call would have to wait in a session that has
-    /// failed if that `goes_on` by itself.
+    /// Submits a call that need not wait, and otherwise leaves `args` unchanged and returns none. The call would have to
+    /// wait in a session that has failed if that `goes_on` by itself.
     pub(crate) fn try_submit(&self, function: &DRef, args: &mut Arguments, goes_on: bool) -> Option<Result<DRef>> {
         let mut order = self.order();
         // `submit` copies large values for other processes, without the order ticket.

@@ -12,8 +12,8 @@ use crate::wire::Freed;
 /// Controller-side handle to an object that every worker has in the same register.
 ///
 /// ```
-/// # use disco_core::{DRef, Result, Session, SessionExt};
-/// # async fn example(session: &impl Session, step: &DRef) -> Result<()> {
+/// # use disco_core::{DRef, Result, Session};
+/// # async fn example(session: &dyn Session, step: &DRef) -> Result<()> {
 /// let mut state = session.call(step, (0,)).await?;
 /// for _ in 0..100 {
 ///     // The handle stands for the state of each worker. The previous state is freed with the next command.

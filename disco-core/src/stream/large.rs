@@ -266,9 +266,7 @@ pub(super) fn is_concerned(lane: &dyn Channel, place: Option<WorkerId>) -> bool 
 fn above_limit(operation: &str, to: Option<WorkerId>, bytes: usize, limit: usize, takes_references: bool) -> Error {
     let (what, instead) = match to {
         Some(worker) => (format!("a value of {bytes} bytes for {worker}"), "and send it from there (`send_to_worker`)"),
-        None => {
-            (format!("arguments of {bytes} bytes"), "pass it on (`broadcast_from_worker0`), and call with its handle")
-        }
+        None => (format!("arguments of {bytes} bytes"), "pass it on (`broadcast_from`), and call with its handle"),
     };
     let instead = if takes_references {
         format!(", or copy the tensor to worker 0 (`copy_to_worker_0`), {instead}")

@@ -27,6 +27,9 @@ pub fn encode_reply(command: &Command, from: WorkerId, reply: &Reply) -> Result<
         (Ok(value), Command::GetAll { .. }) => {
             write(&mut to, &[Value::Int(action::GET_ALL)], std::slice::from_ref(value))?
         }
+        (Ok(value), Command::CallWith { .. }) => {
+            write(&mut to, &[Value::Int(action::CALL_WITH)], std::slice::from_ref(value))?
+        }
         (Ok(_), Command::DebugSet { .. }) => write(&mut to, &[Value::Int(action::DEBUG_SET)], &[])?,
         (Ok(_), _) => write(&mut to, &[Value::Int(action::SYNC_ALL), Value::Int(from.wire())], &[])?,
     }
@@ -43,7 +46,7 @@ pub fn decode_reply(mut packet: Packet<'_>) -> Result<Reply, WireError> {
             packet.int()?;
             Ok(Value::None)
         }
-        action::DEBUG_GET | action::GET_ALL => Ok(packet.value()?),
+        action::DEBUG_GET | action::GET_ALL | action::CALL_WITH => Ok(packet.value()?),
         action::DEBUG_SET => Ok(Value::None),
         action::FAILED => return Ok(Err(Arc::new(decode_failure(packet)?))),
         number => return Err(WireError::Unknown { what: "answer", number }),

@@ -9,7 +9,7 @@ use super::{PACKET_LIMIT, Packet, WireError, Writer, action, debug, value};
 use crate::calling::{Calling, Parts};
 use crate::command::{Command, Local};
 use crate::error::Result;
-use crate::id::RegisterId;
+use crate::id::{RegisterId, WorkerId};
 use crate::members::Members;
 use crate::value::Value;
 use crate::worker_range::WorkerRange;
@@ -73,13 +73,14 @@ pub(super) fn encode_command(command: &Command, to: &mut Writer) -> Result<(), W
             args.iter().try_for_each(|arg| arg.write(to))
         }),
         Command::CallWith { register, function, args, calling } => {
-            let Calling { parts, streams } = &**calling;
+            let Calling { parts, streams, answers } = &**calling;
             let ends = |part: &Option<Range<u32>>| match part {
                 None => Value::None,
                 Some(part) => Value::Shape([i64::from(part.start), i64::from(part.end)].into()),
             };
             let parts = parts.as_ref().map_or(Value::None, |parts| Value::Array(parts.iter().map(ends).collect()));
-            let head = [int(action::CALL_WITH), id(register), id(function), Value::Bool(*streams), parts];
+            let answers = answers.map_or(Value::None, |place| int(place.wire()));
+            let head = [int(action::CALL_WITH), id(register), id(function), Value::Bool(*streams), answers, parts];
             write(to, &head, args)
         }
         Command::SyncWorker { worker } => write(to, &[int(action::SYNC_WORKER), int(worker.wire())], &[]),
@@ -168,7 +169,12 @@ fn decode_command(action: i64, mut packet: Packet<'_>) -> Result<Command, WireEr
         action::CALL_WITH => {
             let (register, function) = (register(&mut packet)?, self::register(&mut packet)?);
             let streams = packet.bool()?;
-            let calling = Calling { parts: parts(&packet.value()?)?, streams };
+            let answers = match packet.value()? {
+                Value::None => None,
+                Value::Int(place) => Some(WorkerId::new(place.try_into().map_err(|_| WireError::Expected("a place"))?)),
+                _ => return Err(WireError::Expected("a place or none")),
+            };
+            let calling = Calling { parts: parts(&packet.value()?)?, streams, answers };
             return Ok(Command::CallWith { register, function, args: packet.rest()?, calling: calling.into() });
         }
         action::SYNC_WORKER => Command::SyncWorker { worker: packet.id()? },

@@ -53,9 +53,7 @@ pub fn check(command: &Command) -> Result<()> {
             None => Ok(()),
             Some(what) => refused(what),
         },
-        Command::CallWith { .. } => {
-            refused("calls of some workers, with arguments for each, or with results on the way")
-        }
+        Command::CallWith { .. } => refused("calls of some workers, with arguments for each, or that return results"),
         Command::DebugSet { value: Value::Object(_), .. } => refused("a registered object"),
         Command::DebugSet { value: Value::Tagged(..), .. } => refused("a tagged value"),
         Command::DebugSet { .. } => Ok(()),

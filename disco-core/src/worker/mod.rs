@@ -127,6 +127,9 @@ impl Worker {
             }
             Command::CallWith { register, function, args, calling } => {
                 self.call_with(seq, *register, *function, args, calling);
+                if calling.answers == Some(self.place) {
+                    return Step::answer(self.inside(operation, |this| this.get(seq, operation, *register)));
+                }
             }
             Command::SyncWorker { worker } if *worker == self.place => {
                 return Step::answer(self.sync(seq, operation));

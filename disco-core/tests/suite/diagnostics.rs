@@ -83,12 +83,12 @@ fn the_message_for_a_function_without_context_or_result_says_that_it_is_no_worke
 fn the_message_for_an_invalid_argument_of_a_call_names_its_type() {
     check(
         "call",
-        "pub async fn f(session: &impl Session, g: &DRef) -> Result<DRef> { session.call(g, (1, Mine)).await }",
+        "pub async fn f(session: &dyn Session, g: &DRef) -> Result<DRef> { session.call(g, (1, Mine)).await }",
         &["error[E0277]: `Mine` can't be an argument of a call", "note: an argument is an integer"],
     );
     check(
         "tuple",
-        "pub async fn f(session: &impl Session, g: &DRef) -> Result<DRef> { session.call(g, 1).await }",
+        "pub async fn f(session: &dyn Session, g: &DRef) -> Result<DRef> { session.call(g, 1).await }",
         &["is no list of arguments", "the arguments of a call are a tuple of up to eight: `()`, `(x,)`"],
     );
 }

@@ -136,7 +136,12 @@ fn command() -> impl Strategy<Value = Command> {
 fn calling() -> impl Strategy<Value = Calling> {
     use proptest::option::of;
     let parts = of(vec(of((0..9u32, 0..9u32).prop_map(|(start, end)| start..end)), 0..5));
-    (parts, any::<bool>()).prop_map(|(parts, streams)| Calling { parts: parts.map(Into::into), streams })
+    let answers = proptest::option::of(any::<u32>().prop_map(WorkerId::new));
+    (parts, any::<bool>(), answers).prop_map(|(parts, streams, answers)| Calling {
+        parts: parts.map(Into::into),
+        streams,
+        answers,
+    })
 }
 
 fn members() -> impl Strategy<Value = Members> {

@@ -1,6 +1,6 @@
 //! A program that uses the backend.
 
-use disco::{Builder, DType, DataPlane, Placement, Reduction, Result, Scope, Session, SessionExt, Tensor};
+use disco::{Builder, DType, Placement, Reduction, Result, Scope, Tensor};
 use disco_mailbox as _;
 
 #[test]
@@ -11,7 +11,7 @@ fn all_reduce_adds_up_the_tensors_of_three_workers() -> Result<()> {
         let x = session.empty(DType::F32, [2], Placement::All).await?;
         session.broadcast(&Tensor::from_slice(&[1f32, 2.0], [2])?, &x).await?;
         session.all_reduce(&x, &x, Reduction::Sum, Scope::World).await?;
-        for sum in session.get_all_as::<Tensor>(&x).await? {
+        for sum in session.get_all::<Tensor>(&x).await? {
             assert_eq!(sum.to_vec::<f32>()?, [3.0, 6.0]);
         }
         session.shutdown().await

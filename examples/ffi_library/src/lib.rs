@@ -1,4 +1,4 @@
-//! A library for Disco's workers. A session loads it while it runs: `session.load_library("libdisco_ffi_library.so")`.
+//! A library for Disco's workers. A session loads it while it runs: `Module::load(&session, "libdisco_ffi_library.so")`.
 //! Python loads it with `tvm_ffi.load_module`. The chapter "Libraries" of Disco's guide explains both.
 
 use disco_core::{Error, Result, Tensor, Value};

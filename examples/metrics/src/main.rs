@@ -53,7 +53,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     serve(port, "controller")?;
     let session = disco::from_env()?;
     disco::block_on(async {
-        session.call_named("metrics.serve", (i64::from(port), i64::from(process::id()))).await?;
+        session.call("metrics.serve", (i64::from(port), i64::from(process::id()))).await?;
         session.init_ccl("local", &[]).await?;
         session.sync_all().await?;
         println!("metrics at http://127.0.0.1:{port}/metrics");

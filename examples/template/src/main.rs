@@ -11,9 +11,9 @@ fn share(ctx: &mut WorkerContext, total: usize) -> disco::Result<usize> {
 disco::register_function!("{{crate_name}}.share", share);
 
 /// The shares of all workers of a session.
-async fn shares(session: &impl Session, total: usize) -> disco::Result<Vec<usize>> {
-    let shares = session.call_named("{{crate_name}}.share", (total,)).await?;
-    session.get_all_as(&shares).await
+async fn shares(session: &dyn Session, total: usize) -> disco::Result<Vec<usize>> {
+    let shares = session.call("{{crate_name}}.share", (total,)).await?;
+    session.get_all(&shares).await
 }
 
 fn main() -> disco::Result<()> {

@@ -39,7 +39,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
             let shares = session.call(&squares, (count,)).await?;
             let mut sum = 0;
             for worker in session.world().workers() {
-                sum += session.get_as::<u64>(&shares, worker).await?;
+                sum += session.get::<u64>(&shares, worker).await?;
             }
             Ok::<_, disco::Error>((count, sum))
         });
@@ -51,9 +51,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
     }
 
     // The timeout drops the wait. The workers go on, and a later wait is complete.
-    let slept = session.call_named("example.sleep", (300,)).await?;
+    let slept = session.call("example.sleep", (300,)).await?;
     assert!(timeout(Duration::from_millis(10), session.sync_all()).await.is_err());
-    assert_eq!(session.get_all_as::<u64>(&slept).await?, [300; 4]);
+    assert_eq!(session.get_all::<u64>(&slept).await?, [300; 4]);
     // Dropping a session without a shutdown would block the executor.
     session.shutdown().await?;
     Ok(())

@@ -14,7 +14,7 @@ use crate::{Builder, SessionKind};
 /// ```no_run
 /// use std::path::Path;
 ///
-/// use disco::{Builder, Result, Session, Token};
+/// use disco::{Builder, Result, Token};
 ///
 /// /// Waits for three other machines with eight workers each.
 /// fn main() -> Result<()> {

@@ -2,7 +2,7 @@
 
 use disco_channel::nodes::{self, Announce, Options as LaneOptions, Token};
 use disco_channel::{processes, programs, session};
-use disco_core::session::LaneSession;
+use disco_core::session::{LaneSession, SessionConfig};
 use disco_core::worker::WorkerConfig;
 use disco_core::{Result, WorkerRange};
 
@@ -13,18 +13,18 @@ use crate::{Builder, SessionKind};
 
 impl Builder {
     /// Starts a session of processes or of nodes.
-    pub(crate) fn start_remote(&self, config: WorkerConfig) -> Result<LaneSession> {
+    pub(crate) fn start_remote(&self, config: WorkerConfig, settings: SessionConfig) -> Result<LaneSession> {
         match self.kind {
-            SessionKind::Nodes => self.start_with_nodes(config),
-            _ => self.start_with_processes(config),
+            SessionKind::Nodes => self.start_with_nodes(config, settings),
+            _ => self.start_with_processes(config, settings),
         }
     }
 
-    fn start_with_processes(&self, config: WorkerConfig) -> Result<LaneSession> {
+    fn start_with_processes(&self, config: WorkerConfig, settings: SessionConfig) -> Result<LaneSession> {
         let mut options = self.lane_to_processes(config, config.world.size() as u32)?;
         let spares = self.remote.processes.spares;
         options.spares = (spares > 0).then(|| processes::Spares::new(spares));
-        session::processes(options, self.deadlines)
+        session::processes(options, settings)
     }
 
     /// Options for starting those of the first `workers` workers as processes that are no threads of this process.
@@ -43,7 +43,7 @@ impl Builder {
         Ok(options)
     }
 
-    fn start_with_nodes(&self, config: WorkerConfig) -> Result<LaneSession> {
+    fn start_with_nodes(&self, config: WorkerConfig, settings: SessionConfig) -> Result<LaneSession> {
         nodes::check("a session of nodes")?;
         let (given, apart, world) = (&self.remote.nodes, self.remote.apart, config.world);
         let NodeOptions { count, one_worker_each, encrypts, .. } = *given;
@@ -100,7 +100,7 @@ impl Builder {
             local.apart = apart;
             local
         };
-        session::nodes(options, here, local, self.deadlines)
+        session::nodes(options, here, local, settings)
     }
 }
 
@@ -111,6 +111,7 @@ impl Builder {
 pub(crate) fn attach(session: &LaneSession) -> Result<()> {
     #[cfg(feature = "trace")]
     crate::remote::dump::attach(session)?;
-    session.attach(programs::answer(session.observer()));
+    let observer = session.observer();
+    session.attach(programs::answer(move || observer.status()));
     Ok(())
 }

@@ -6,8 +6,7 @@ use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::thread;
 
 use disco::{
-    Builder, DRef, DType, DataPlane as _, Error, Json, LaneSession, Placement, Reduction, Scope, Session as _,
-    SessionExt as _, Tensor, Value, WorkerId, block_on,
+    Builder, DRef, DType, Error, Json, LaneSession, Placement, Reduction, Scope, Tensor, Value, WorkerId, block_on,
 };
 use disco_conformance::waiting::wait_until;
 use rustix::process::{Pid, Signal, kill_process};
@@ -45,7 +44,7 @@ pub(crate) fn any_worker_any_way() {
             assert_eq!(replaced, [WorkerId::new(worker)], "{what}");
             callers.check_notes(worker, &what);
             for survivor in (0..WORKERS).filter(|survivor| *survivor != worker) {
-                let number: i64 = block_on(session.get_as(&kept, WorkerId::new(survivor))).unwrap();
+                let number: i64 = block_on(session.get(&kept, WorkerId::new(survivor))).unwrap();
                 assert_eq!(number, i64::from(survivor), "{what}");
             }
             block_on(session.set(&kept, WorkerId::new(worker), worker.into())).unwrap();
@@ -141,8 +140,8 @@ impl<'a> Callers<'a> {
     fn note(&self, _: usize) -> disco::Result<()> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         self.sent.lock().unwrap().insert(number, false);
-        let noted = block_on(self.session.call_named("apart.note", (number,)))?;
-        assert_eq!(block_on(self.session.get_all_as::<i64>(&noted))?, [number; WORKERS as usize]);
+        let noted = block_on(self.session.call("apart.note", (number,)))?;
+        assert_eq!(block_on(self.session.get_all::<i64>(&noted))?, [number; WORKERS as usize]);
         self.sent.lock().unwrap().insert(number, true);
         Ok(())
     }
@@ -155,7 +154,7 @@ impl<'a> Callers<'a> {
         block_on(async {
             self.session.set(&self.values, worker, Value::Int(0)).await?;
             self.session.set(&self.values, worker, Tensor::from_vec(sent.clone(), [bytes])?.into()).await?;
-            let back: Tensor = self.session.get_as(&self.values, worker).await?;
+            let back: Tensor = self.session.get(&self.values, worker).await?;
             assert!(back.to_vec::<u8>()? == sent);
             Ok(())
         })
@@ -164,7 +163,7 @@ impl<'a> Callers<'a> {
     fn reduce(&self, _: usize) -> disco::Result<()> {
         block_on(async {
             self.session.all_reduce(&self.sums, &self.sums, Reduction::Max, Scope::World).await?;
-            let all: Tensor = self.session.get_as(&self.sums, WorkerId::new(WORKERS - 1)).await?;
+            let all: Tensor = self.session.get(&self.sums, WorkerId::new(WORKERS - 1)).await?;
             assert!(all.to_vec::<i64>()?.iter().all(|one| *one == 1));
             Ok(())
         })
@@ -187,7 +186,7 @@ impl<'a> Callers<'a> {
         let sent = std::mem::take(&mut *self.sent.lock().unwrap());
         assert!(sent.len() > BEFORE, "{what}");
         let notes = call(self.session, "apart.take_notes", ());
-        let notes: Vec<Json<BTreeMap<i64, i64>>> = block_on(self.session.get_all_as(&notes)).unwrap();
+        let notes: Vec<Json<BTreeMap<i64, i64>>> = block_on(self.session.get_all(&notes)).unwrap();
         for (worker, Json(notes)) in notes.iter().enumerate().filter(|(worker, _)| *worker != lost as usize) {
             for (number, has_succeeded) in &sent {
                 let times = notes.get(number).copied().unwrap_or(0);

@@ -5,7 +5,7 @@ mod functions;
 mod kills;
 mod worker_0;
 
-use disco::{DRef, IntoArgs, LaneSession, SessionExt as _, block_on};
+use disco::{DRef, IntoArgs, LaneSession, block_on};
 
 use crate::modules::Module;
 
@@ -24,10 +24,10 @@ pub(crate) fn module() -> Module {
 
 /// Calls a function by name.
 fn call(session: &LaneSession, name: &str, args: impl IntoArgs) -> DRef {
-    block_on(session.call_named(name, args)).unwrap()
+    block_on(session.call(name, args)).unwrap()
 }
 
 /// The result of a function without arguments on each worker.
 fn numbers(session: &LaneSession, name: &str) -> Vec<i64> {
-    block_on(session.get_all_as(&call(session, name, ()))).unwrap()
+    block_on(session.get_all(&call(session, name, ()))).unwrap()
 }

@@ -1,8 +1,7 @@
 //! Worker 0 is a worker like any other.
 
 use disco::{
-    Builder, DType, DataPlane as _, Error, LaneSession, Placement, ReplacementPolicy, Session as _, SessionExt as _,
-    SessionKind, Tensor, WorkerId, block_on,
+    Builder, DType, Error, LaneSession, Placement, ReplacementPolicy, SessionKind, Tensor, WorkerId, block_on,
 };
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -33,7 +32,7 @@ fn check_copies(session: &LaneSession) {
             let sent = Tensor::from_vec((0..elements).collect::<Vec<i64>>(), [elements])?;
             let all = session.empty(DType::I64, [elements], Placement::All).await?;
             session.broadcast(&sent, &all).await?;
-            for back in session.get_all_as::<Tensor>(&all).await? {
+            for back in session.get_all::<Tensor>(&all).await? {
                 assert!(back.to_vec::<i64>()? == sent.to_vec::<i64>()?);
             }
             let back = Tensor::zeros(DType::I64, [elements])?;
@@ -55,8 +54,8 @@ pub(crate) fn is_lost_and_replaced() {
     let refused = block_on(session.copy_to_worker_0(&Tensor::zeros(DType::U8, [1]).unwrap(), &kept));
     assert!(matches!(refused, Err(Error::Lost(_))), "{refused:?}");
     assert_eq!(block_on(session.replace_lost()).unwrap().workers, [WORKER_0]);
-    assert_eq!(block_on(session.get_as::<i64>(&kept, WorkerId::new(2))).unwrap(), 2);
-    block_on(session.get(&kept, WORKER_0)).unwrap_err();
+    assert_eq!(block_on(session.get::<i64>(&kept, WorkerId::new(2))).unwrap(), 2);
+    block_on(session.value(&kept, WORKER_0)).unwrap_err();
     check_copies(&session);
     block_on(session.shutdown()).unwrap();
 }
@@ -68,7 +67,7 @@ pub(crate) fn is_resized_away() {
     lost(&session);
     let resized = block_on(session.resize(2)).unwrap();
     assert_eq!(resized.numbers, [None, Some(WORKER_0), Some(WorkerId::new(1))]);
-    assert_eq!(block_on(session.get_all_as::<i64>(&kept)).unwrap(), [1, 2]);
+    assert_eq!(block_on(session.get_all::<i64>(&kept)).unwrap(), [1, 2]);
     assert_eq!(numbers(&session, "apart.number"), [0, 1]);
     check_copies(&session);
     // The one that has its number now.

@@ -2,10 +2,7 @@
 
 use std::time::Duration;
 
-use disco::{
-    Builder, DType, DataPlane, LaneSession, Placement, Reduction, Scope, Session, SessionExt, Tensor, Value, WorkerId,
-    block_on,
-};
+use disco::{Builder, DType, LaneSession, Placement, Reduction, Scope, Tensor, Value, WorkerId, block_on};
 use disco_conformance::waiting::wait_until;
 use disco_core::status::WorkerStatus;
 
@@ -26,7 +23,7 @@ fn an_error_names_worker_function_command_register_and_causes() {
         let earlier = |operation| {
             format!(
                 "{operation}: not submitted, because an earlier command failed: {error}; `Session::recover` or \
-                 `DataPlane::init_ccl` makes the workers forget the failure"
+                 `Session::init_ccl` makes the workers forget the failure"
             )
         };
         assert_eq!(fast.to_string(), earlier("function lookup"), "a submission fails at once with the root cause");
@@ -79,7 +76,7 @@ fn an_argument_of_the_wrong_type_is_an_error_with_its_position() {
 fn calling_a_register_that_is_no_function_is_an_error_with_its_type() {
     let session = threads(1);
     block_on(async {
-        let two = session.call_named("tests.add_one", (1,)).await.unwrap();
+        let two = session.call("tests.add_one", (1,)).await.unwrap();
         session.call(&two, ()).await.unwrap();
         let error = text(session.sync_all().await);
         assert_eq!(error, "worker 0: call (command 3, register 2): register 1 holds an int, not a function");
@@ -90,7 +87,7 @@ fn all_reduce_of_uneven(check: bool) -> String {
     let session = Builder::threads(3).check(check).collective_deadline(Duration::from_secs(20)).start().unwrap();
     block_on(async {
         session.init_ccl("local", &[]).await.unwrap();
-        let x = session.call_named("tests.uneven", (2,)).await.unwrap();
+        let x = session.call("tests.uneven", (2,)).await.unwrap();
         session.all_reduce(&x, &x, Reduction::Sum, Scope::World).await.unwrap();
         let error = text(session.sync_all().await);
         session.shutdown().await.unwrap();
@@ -143,7 +140,7 @@ fn the_collective_deadline_names_a_rank_that_never_entered() {
 async fn fail_beside_barrier(session: &LaneSession, function: &str, worker: usize) -> String {
     session.init_ccl("local", &[]).await.unwrap();
     let gate = Gate::new();
-    session.call_named(function, (worker, gate.id())).await.unwrap();
+    session.call(function, (worker, gate.id())).await.unwrap();
     let commands = session.status().commands;
     let waits = |it: &WorkerStatus| it.operation.is_some() || it.finished >= commands;
     wait_until("the barrier", || session.status().workers.iter().all(|it| it.worker == worker || waits(it)));
@@ -183,7 +180,7 @@ fn init_ccl_makes_a_failed_session_usable_again() {
         session.init_ccl("local", &[]).await.unwrap();
         session.broadcast(&Tensor::from_slice(&[5i64, 7], [2]).unwrap(), &before).await.unwrap();
         session.all_reduce(&before, &before, Reduction::Sum, Scope::World).await.unwrap();
-        let sum: Tensor = session.get_as(&before, WorkerId::new(2)).await.unwrap();
+        let sum: Tensor = session.get(&before, WorkerId::new(2)).await.unwrap();
         session.sync_all().await.unwrap();
         assert_eq!(sum.to_vec::<i64>().unwrap(), [15, 21]);
     });
@@ -193,11 +190,11 @@ fn init_ccl_makes_a_failed_session_usable_again() {
 fn get_of_a_value_made_before_the_error_succeeds() {
     let session = threads(1);
     block_on(async {
-        let before = session.call_named("tests.add_one", (41,)).await.unwrap();
-        let failed = session.call_named("tests.fail_on", (0,)).await.unwrap();
+        let before = session.call("tests.add_one", (41,)).await.unwrap();
+        let failed = session.call("tests.fail_on", (0,)).await.unwrap();
         let error = text(session.sync_all().await);
-        assert_eq!(session.get(&before, WorkerId::new(0)).await.unwrap(), Value::Int(42));
-        assert_eq!(text(session.get(&failed, WorkerId::new(0)).await), error);
+        assert_eq!(session.value(&before, WorkerId::new(0)).await.unwrap(), Value::Int(42));
+        assert_eq!(text(session.value(&failed, WorkerId::new(0)).await), error);
     });
 }
 
@@ -226,7 +223,7 @@ fn the_destination_of_a_skipped_call_stays_poisoned_until_it_is_reused() {
         while reused.last().is_none_or(|handle: &disco::DRef| handle.register() != register) {
             reused.push(session.call(&add_one, (1,)).await.unwrap());
         }
-        let value = session.get(reused.last().unwrap(), WorkerId::new(0)).await.unwrap();
+        let value = session.value(reused.last().unwrap(), WorkerId::new(0)).await.unwrap();
         assert_eq!(value, Value::Int(2), "the freed register travelled ahead of its reuse");
     });
 }
@@ -289,11 +286,11 @@ fn integers_out_of_range_are_errors_with_their_value() {
     with_session(Builder::threads(1), async |session| {
         let count = session.function("tests.count_up").await.unwrap();
         let two = session.call(&count, (1usize,)).await.unwrap();
-        assert_eq!(session.get_as::<usize>(&two, WorkerId::new(0)).await.unwrap(), 2);
+        assert_eq!(session.get::<usize>(&two, WorkerId::new(0)).await.unwrap(), 2);
         let error = text(session.call(&count, (u64::MAX,)).await);
         assert_eq!(error, "call: argument 0: 18446744073709551615 does not fit in i64");
-        let minus = session.call_named("tests.add_one", (-2,)).await.unwrap();
-        let error = text(session.get_as::<usize>(&minus, WorkerId::new(0)).await);
+        let minus = session.call("tests.add_one", (-2,)).await.unwrap();
+        let error = text(session.get::<usize>(&minus, WorkerId::new(0)).await);
         assert_eq!(error, "get: expected an unsigned int, worker 0 has an int: -1 does not fit in usize");
         session.call(&count, (&minus,)).await.unwrap();
         let error = text(session.sync_all().await);
@@ -302,7 +299,7 @@ fn integers_out_of_range_are_errors_with_their_value() {
             "{error}"
         );
         session.recover().await.unwrap();
-        session.call_named("tests.huge", ()).await.unwrap();
+        session.call("tests.huge", ()).await.unwrap();
         let error = text(session.sync_all().await);
         assert!(error.ends_with("): 9223372036854775808 does not fit in i64"), "{error}");
     });

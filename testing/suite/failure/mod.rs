@@ -4,7 +4,7 @@ mod errors;
 mod functions;
 mod waiting;
 
-use disco::{Builder, LaneSession, Session, SessionExt};
+use disco::{Builder, LaneSession};
 
 fn threads(workers: usize) -> LaneSession {
     Builder::threads(workers).start().unwrap()
@@ -16,6 +16,6 @@ fn text<T: std::fmt::Debug>(result: disco::Result<T>) -> String {
 
 /// Submits a call that fails, and returns the error text of `sync_all`.
 async fn call_and_sync(session: &LaneSession, name: &str, arg: i64) -> String {
-    session.call_named(name, (arg,)).await.unwrap();
+    session.call(name, (arg,)).await.unwrap();
     text(session.sync_all().await)
 }

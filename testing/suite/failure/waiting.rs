@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use disco::{Builder, DataPlane, Deadlines, Error, LaneSession, Session, SessionExt, Value, WorkerId, block_on};
+use disco::{Builder, Deadlines, Error, LaneSession, Value, WorkerId, block_on};
 use disco_conformance::waiting::wait_until;
 
 use super::{text, threads};
@@ -23,7 +23,7 @@ fn calls_behind_a_stuck_worker_fail_with_stalled_and_shutdown_names_it() {
     block_on(async {
         let gate = Gate::new();
         let add_one = session.function("tests.add_one").await.unwrap();
-        session.call_named("tests.wait_on", (1, gate.id())).await.unwrap();
+        session.call("tests.wait_on", (1, gate.id())).await.unwrap();
         let (queued, stalled) = call_until_error(&session, &add_one).await;
         // The ring's 1024 slots, but for those of commands that are not finished.
         assert!(queued >= 1020, "{queued} calls fit behind a stuck worker");
@@ -47,7 +47,7 @@ fn a_wait_for_a_collective_without_a_worker_ends_at_the_limit_of_the_program() {
     block_on(async {
         let gate = Gate::new();
         session.init_ccl("local", &[]).await.unwrap();
-        session.call_named("tests.wait_at_barrier", (2, gate.id())).await.unwrap();
+        session.call("tests.wait_at_barrier", (2, gate.id())).await.unwrap();
         let error = session.sync_all().await.unwrap_err();
         // The collective itself may take 5 minutes.
         assert!(matches!(error, Error::Deadline { after, .. } if after < 100 * limit), "{error:?}");
@@ -64,7 +64,7 @@ fn a_stalled_call_names_the_stuck_worker_and_not_those_that_wait_for_it() {
         let gate = Gate::new();
         session.init_ccl("local", &[]).await.unwrap();
         let add_one = session.function("tests.add_one").await.unwrap();
-        session.call_named("tests.wait_at_barrier", (2, gate.id())).await.unwrap();
+        session.call("tests.wait_at_barrier", (2, gate.id())).await.unwrap();
         let (_, stalled) = call_until_error(session, &add_one).await;
         let table = "\nMissing: worker 2 has not called it.";
         assert!(stalled.ends_with(table), "{stalled}");
@@ -84,7 +84,7 @@ fn a_submit_that_is_no_longer_polled_does_not_block_others() {
     block_on(async {
         let gate = Gate::new();
         let add_one = session.function("tests.add_one").await.unwrap();
-        session.call_named("tests.wait_on", (1, gate.id())).await.unwrap();
+        session.call("tests.wait_on", (1, gate.id())).await.unwrap();
         call_until_error(&session, &add_one).await;
         let mut forgotten = std::pin::pin!(session.call(&add_one, (0,)));
         assert!(poll_once(forgotten.as_mut()).is_none());
@@ -103,7 +103,7 @@ fn shutdown_names_the_stuck_worker_and_not_those_that_wait_for_it() {
     block_on(async {
         let gate = Gate::new();
         session.init_ccl("local", &[]).await.unwrap();
-        session.call_named("tests.wait_at_barrier", (2, gate.id())).await.unwrap();
+        session.call("tests.wait_at_barrier", (2, gate.id())).await.unwrap();
         assert_eq!(
             text(session.shutdown().await),
             "not stopped after 200ms: worker 2 (finished command 4, in command 5, inside `tests.wait_at_barrier`; detached)"
@@ -165,7 +165,7 @@ fn dropping_a_waiting_submit_changes_nothing() {
     with_session(Builder::threads(2), async |session| {
         let gate = Gate::new();
         let add_one = session.function("tests.add_one").await.unwrap();
-        session.call_named("tests.wait_on", (0, gate.id())).await.unwrap();
+        session.call("tests.wait_on", (0, gate.id())).await.unwrap();
         let mut handles = Vec::new();
         while let Some(handle) = poll_once(std::pin::pin!(session.call(&add_one, (0,)))) {
             handles.push(handle.unwrap());
@@ -174,7 +174,7 @@ fn dropping_a_waiting_submit_changes_nothing() {
         session.sync_all().await.unwrap();
         let last = handles.last().unwrap();
         let next = session.call(&add_one, (last,)).await.unwrap();
-        assert_eq!(session.get(&next, WorkerId::new(1)).await.unwrap(), Value::Int(2));
+        assert_eq!(session.value(&next, WorkerId::new(1)).await.unwrap(), Value::Int(2));
         assert_eq!(next.register().index(), last.register().index() + 1, "no register was spent");
     });
 }
@@ -185,7 +185,7 @@ fn a_call_past_its_deadline_names_worker_and_function() {
         Builder::threads(2).deadlines(Deadlines::default().with_call(Duration::from_millis(200))),
         async |session| {
             let gate = Gate::new();
-            session.call_named("tests.wait_on", (1, gate.id())).await.unwrap();
+            session.call("tests.wait_on", (1, gate.id())).await.unwrap();
             assert_eq!(
                 text(session.sync_all().await),
                 "sync_all: no end after 200ms: worker 1 does not answer: \
@@ -219,7 +219,7 @@ fn a_wait_without_a_limit_logs_a_warning_with_the_worker_and_its_function() {
             let wait = session.function("tests.wait_at_barrier").await.unwrap();
             session.call(&wait, (2, gate.id())).await.unwrap();
             // Worker 0 waits for worker 2.
-            session.sync_worker_0().await.unwrap();
+            session.sync_worker(WorkerId::new(0)).await.unwrap();
             session.shutdown().await.unwrap();
         });
     };
@@ -244,10 +244,10 @@ fn a_warning_about_a_worker_in_a_collective_names_the_worker_that_it_waits_for()
         block_on(async {
             let gate = Gate::new();
             session.init_ccl("local", &[]).await.unwrap();
-            session.call_named("tests.wait_at_barrier", (2, gate.id())).await.unwrap();
+            session.call("tests.wait_at_barrier", (2, gate.id())).await.unwrap();
             let inside = "in command 5, inside `tests.wait_at_barrier`";
             assert_eq!(
-                text(session.sync_worker_0().await).lines().next().unwrap(),
+                text(session.sync_worker(WorkerId::new(0)).await).lines().next().unwrap(),
                 format!(
                     "sync_worker: no end after 300ms: worker 2 does not answer: finished command 4, {inside}; \
                      worker 0 does not answer: finished command 4, {inside}, in barrier (operation 1)"
@@ -298,7 +298,7 @@ fn four_threads_can_use_one_session() {
                             session.sync_all().await.unwrap();
                         }
                         let worker = WorkerId::new((round % 3) as u32);
-                        assert_eq!(session.get_as::<i64>(&x, worker).await.unwrap(), thread * 1000 + round + 2);
+                        assert_eq!(session.get::<i64>(&x, worker).await.unwrap(), thread * 1000 + round + 2);
                     }
                 });
             })

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use disco::error::ErrorKind;
 use disco::{
-    CommunicatorExt as _, DRef, DataPlane as _, Deadlines, Error, LaneSession, Op, Reduction, Result, Session as _,
-    SessionExt as _, Tensor, Value, WorkerContext, WorkerId, block_on,
+    CommunicatorExt as _, DRef, Deadlines, Error, LaneSession, Op, Reduction, Result, Scope, Tensor, Value,
+    WorkerContext, WorkerId, block_on,
 };
 use disco_conformance::waiting::{wait_for, wait_until_in_collective, wait_until_inside};
 
@@ -91,13 +91,13 @@ fn nap_of(ctx: &mut WorkerContext, first: u32, time: f64) -> Result<()> {
 }
 
 async fn totals(session: &LaneSession) -> Vec<i64> {
-    let total = session.call_named("tests.total", ()).await.unwrap();
-    session.get_all_as(&total).await.unwrap()
+    let total = session.call("tests.total", ()).await.unwrap();
+    session.get_all(&total).await.unwrap()
 }
 
 /// Checks that the call has failed as cancelled on a worker, with this reason.
 async fn expect_cancelled(session: &LaneSession, call: &DRef, worker: u32, why: &str) {
-    let error = session.get(call, WorkerId::new(worker)).await.unwrap_err();
+    let error = session.value(call, WorkerId::new(worker)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Cancelled, "{error}");
     let text = error.to_string();
     assert!(text.starts_with(&format!("worker {worker}: tests.")) && text.ends_with(why), "{text}");
@@ -106,22 +106,22 @@ async fn expect_cancelled(session: &LaneSession, call: &DRef, worker: u32, why: 
 fn a_call_that_has_not_begun_is_left_out(kind: Kind) {
     with_session(builder(kind), async |session| {
         let file = Marker::new();
-        let first = session.call_named("tests.until_cancelled", (file.path(),)).await.unwrap();
-        let call = session.call_named("tests.until_cancelled", (file.path(),)).await.unwrap();
-        let next = session.call_named("tests.whoami", ()).await.unwrap();
+        let first = session.call("tests.until_cancelled", (file.path(),)).await.unwrap();
+        let call = session.call("tests.until_cancelled", (file.path(),)).await.unwrap();
+        let next = session.call("tests.whoami", ()).await.unwrap();
         wait_until_inside(session, "tests.until_cancelled", 0..4);
         // Each worker learns of the second cancellation after the first one.
         session.cancel(&call, "the user has left").unwrap();
         session.cancel(&first, "go on").unwrap();
-        assert_eq!(session.get_all_as::<i64>(&first).await.unwrap(), [0, 1, 2, 3]);
+        assert_eq!(session.get_all::<i64>(&first).await.unwrap(), [0, 1, 2, 3]);
         for worker in 0..4 {
             expect_cancelled(session, &call, worker, "cancelled: the user has left").await;
         }
         // The session has not failed.
         session.sync_all().await.unwrap();
-        assert_eq!(session.get_all_as::<i64>(&next).await.unwrap(), [0, 1, 2, 3]);
+        assert_eq!(session.get_all::<i64>(&next).await.unwrap(), [0, 1, 2, 3]);
         // A call that uses the missing result fails as with any poisoned register.
-        session.call_named("tests.echo", (&call,)).await.unwrap();
+        session.call("tests.echo", (&call,)).await.unwrap();
         let error = session.sync_all().await.unwrap_err();
         assert!(error.to_string().contains("cancelled: the user has left"), "{error}");
         session.recover().await.unwrap();
@@ -136,7 +136,7 @@ fn a_function_that_asks_returns_its_result_and_breaks_nothing(kind: Kind) {
         let call = session.call_each(&function, |worker| (files[worker.index()].path().to_owned(),)).await.unwrap();
         files.iter().for_each(|file| wait_for("all workers", || Path::new(file.path()).exists().then_some(())));
         session.cancel(&call, "no longer needed").unwrap();
-        assert_eq!(session.get_all_as::<i64>(&call).await.unwrap(), [0, 1, 2, 3]);
+        assert_eq!(session.get_all::<i64>(&call).await.unwrap(), [0, 1, 2, 3]);
         // No later call is cancelled, and the communicators are whole.
         assert_eq!(totals(session).await, [10; 4]);
     });
@@ -145,7 +145,7 @@ fn a_function_that_asks_returns_its_result_and_breaks_nothing(kind: Kind) {
 fn a_collective_under_way_ends_and_the_session_goes_on(kind: Kind) {
     with_session(builder(kind), async |session| {
         session.init_ccl("local", &[]).await.unwrap();
-        let call = session.call_named("tests.sum_without_0", (0,)).await.unwrap();
+        let call = session.call("tests.sum_without_0", (0,)).await.unwrap();
         wait_until_in_collective(session, 1..4);
         session.cancel(&call, "too late").unwrap();
         session.sync_all().await.unwrap();
@@ -153,9 +153,9 @@ fn a_collective_under_way_ends_and_the_session_goes_on(kind: Kind) {
             expect_cancelled(session, &call, worker, "cancelled: too late").await;
         }
         // The communicators are broken, and nothing else.
-        let marks = session.call_named("tests.marks", ()).await.unwrap();
-        assert_eq!(session.get_all_as::<i64>(&marks).await.unwrap(), [0; 4]);
-        session.call_named("tests.total", ()).await.unwrap();
+        let marks = session.call("tests.marks", ()).await.unwrap();
+        assert_eq!(session.get_all::<i64>(&marks).await.unwrap(), [0; 4]);
+        session.call("tests.total", ()).await.unwrap();
         let error = session.sync_all().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Broken, "{error}");
         session.init_ccl("local", &[]).await.unwrap();
@@ -166,7 +166,7 @@ fn a_collective_under_way_ends_and_the_session_goes_on(kind: Kind) {
 fn a_started_operation_ends_too(kind: Kind) {
     with_session(builder(kind), async |session| {
         session.init_ccl("local", &[]).await.unwrap();
-        let call = session.call_named("tests.sum_without_0", (1,)).await.unwrap();
+        let call = session.call("tests.sum_without_0", (1,)).await.unwrap();
         wait_until_inside(session, "tests.sum_without_0", 0..4);
         // Each worker has started its operation, or will fail to.
         session.cancel(&call, "too late").unwrap();
@@ -186,9 +186,9 @@ fn an_operation_that_not_all_workers_have_started_ends_with_its_call(kind: Kind)
         let file = Marker::new();
         let function = session.function("tests.until_cancelled").await.unwrap();
         let wait = session.call_on(1..4, &function, (file.path(),)).await.unwrap();
-        let call = session.call_named("tests.start_and_go", ()).await.unwrap();
+        let call = session.call("tests.start_and_go", ()).await.unwrap();
         wait_until_inside(session, "tests.until_cancelled", 1..4);
-        assert_eq!(session.get(&call, WorkerId::new(0)).await.unwrap(), Value::None);
+        assert_eq!(session.value(&call, WorkerId::new(0)).await.unwrap(), Value::None);
         session.cancel(&call, "not needed").unwrap();
         session.cancel(&wait, "go on").unwrap();
         session.sync_all().await.unwrap();
@@ -204,13 +204,13 @@ fn a_call_that_is_left_out_breaks_nothing(kind: Kind) {
         session.init_ccl("local", &[]).await.unwrap();
         for _ in 0..5 {
             let file = Marker::new();
-            let first = session.call_named("tests.until_cancelled", (file.path(),)).await.unwrap();
-            let call = session.call_named("tests.total", ()).await.unwrap();
-            let next = session.call_named("tests.total", ()).await.unwrap();
+            let first = session.call("tests.until_cancelled", (file.path(),)).await.unwrap();
+            let call = session.call("tests.total", ()).await.unwrap();
+            let next = session.call("tests.total", ()).await.unwrap();
             wait_until_inside(session, "tests.until_cancelled", 0..4);
             session.cancel(&call, "not needed").unwrap();
             session.cancel(&first, "go on").unwrap();
-            assert_eq!(session.get_all_as::<i64>(&next).await.unwrap(), [10; 4]);
+            assert_eq!(session.get_all::<i64>(&next).await.unwrap(), [10; 4]);
             expect_cancelled(session, &call, 3, "not needed").await;
             assert!(session.is_whole().await.unwrap());
         }
@@ -220,16 +220,16 @@ fn a_call_that_is_left_out_breaks_nothing(kind: Kind) {
 fn the_cancelled_handle_says_so_whatever_is_queued_behind_it(kind: Kind) {
     with_session(builder(kind), async |session| {
         session.init_ccl("local", &[]).await.unwrap();
-        let call = session.call_named("tests.sum_without_0", (0,)).await.unwrap();
-        let queued = session.call_named("tests.total", ()).await.unwrap();
+        let call = session.call("tests.sum_without_0", (0,)).await.unwrap();
+        let queued = session.call("tests.total", ()).await.unwrap();
         wait_until_in_collective(session, 1..4);
         session.cancel(&call, "too late").unwrap();
         // The queued call fails on all workers.
         let error = session.sync_all().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Broken, "{error}");
         assert!(error.to_string().contains("the controller has cancelled command"), "{error}");
-        assert_eq!(session.get_all(&queued).await.unwrap_err().kind(), ErrorKind::Broken);
-        let cancelled = session.get_all(&call).await.unwrap_err();
+        assert_eq!(session.values(&queued).await.unwrap_err().kind(), ErrorKind::Broken);
+        let cancelled = session.values(&call).await.unwrap_err();
         assert_eq!(cancelled.kind(), ErrorKind::Cancelled, "{cancelled}");
         for worker in 0..4 {
             expect_cancelled(session, &call, worker, "cancelled: too late").await;
@@ -263,7 +263,7 @@ fn mixed(ctx: &mut WorkerContext) -> Result<i64> {
 
 fn group_sum(ctx: &mut WorkerContext, number: i64) -> Result<i64> {
     let x = Tensor::from_slice(&[number], [1])?;
-    ctx.group_comm()?.all_reduce_in_place(&x, Reduction::Sum)?;
+    ctx.comm_in(&Scope::Group)?.all_reduce_in_place(&x, Reduction::Sum)?;
     Ok(x.view::<i64>()?[0])
 }
 
@@ -272,11 +272,11 @@ fn a_later_call_of_a_group_never_meets_a_cancelled_one(kind: Kind) {
     with_session(builder(kind).groups(2), async |session| {
         for round in 0..30u32 {
             session.init_ccl("local", &[]).await.unwrap();
-            let call = session.call_named("tests.mixed", ()).await.unwrap();
-            let next = session.call_named("tests.group_sum", (1,)).await.unwrap();
+            let call = session.call("tests.mixed", ()).await.unwrap();
+            let next = session.call("tests.group_sum", (1,)).await.unwrap();
             wait_until_in_collective(session, [0, 2, 3]);
             session.cancel(&call, "not needed").unwrap();
-            match session.get_all_as::<i64>(&next).await {
+            match session.get_all::<i64>(&next).await {
                 Ok(sums) => assert_eq!(sums, [2; 4], "round {round}"),
                 Err(error) => {
                     assert!(matches!(error.kind(), ErrorKind::Broken | ErrorKind::Aborted), "round {round}: {error}");
@@ -291,7 +291,7 @@ fn a_data_plane_that_is_queued_behind_a_cancelled_call_is_made(kind: Kind) {
     with_session(builder(kind), async |session| {
         session.init_ccl("local", &[]).await.unwrap();
         for _ in 0..20 {
-            let call = session.call_named("tests.sum_without_0", (0,)).await.unwrap();
+            let call = session.call("tests.sum_without_0", (0,)).await.unwrap();
             let made = thread::scope(|scope| {
                 let made = scope.spawn(|| block_on(session.init_ccl("local", &[])));
                 wait_until_in_collective(session, 1..4);
@@ -308,12 +308,12 @@ async fn cancel_at_moments(session: &LaneSession) {
     for round in 0..15u32 {
         session.init_ccl("local", &[]).await.unwrap();
         let elements = [1, 100, 40_000][round as usize % 3];
-        session.call_named("tests.nap_of", (1, 0.002)).await.unwrap();
-        let call = session.call_named("kinds.sum_of", (1000, elements)).await.unwrap();
-        let next = session.call_named("kinds.sum_of", (1, elements)).await.unwrap();
+        session.call("tests.nap_of", (1, 0.002)).await.unwrap();
+        let call = session.call("kinds.sum_of", (1000, elements)).await.unwrap();
+        let next = session.call("kinds.sum_of", (1, elements)).await.unwrap();
         thread::sleep(Duration::from_micros(1700 + u64::from(round) * 40));
         session.cancel(&call, "not needed").unwrap();
-        match session.get_all_as::<i64>(&next).await {
+        match session.get_all::<i64>(&next).await {
             Ok(sums) => assert_eq!(sums, [4; 4], "round {round}"),
             Err(error) => {
                 assert!(matches!(error.kind(), ErrorKind::Broken | ErrorKind::Aborted), "round {round}: {error}");
@@ -326,13 +326,13 @@ fn a_cancellation_after_the_end_has_no_effect(kind: Kind) {
     with_session(builder(kind), async |session| {
         session.init_ccl("local", &[]).await.unwrap();
         for _ in 0..10 {
-            let total = session.call_named("tests.total", ()).await.unwrap();
-            assert_eq!(session.get_all_as::<i64>(&total).await.unwrap(), [10; 4]);
+            let total = session.call("tests.total", ()).await.unwrap();
+            assert_eq!(session.get_all::<i64>(&total).await.unwrap(), [10; 4]);
             session.cancel(&total, "late").unwrap();
-            assert_eq!(session.get_all_as::<i64>(&total).await.unwrap(), [10; 4]);
+            assert_eq!(session.get_all::<i64>(&total).await.unwrap(), [10; 4]);
         }
         let other = builder(kind).start().unwrap();
-        let foreign = other.call_named("tests.whoami", ()).await.unwrap();
+        let foreign = other.call("tests.whoami", ()).await.unwrap();
         assert_eq!(session.cancel(&foreign, "late").unwrap_err().kind(), ErrorKind::ForeignRef);
         other.shutdown().await.unwrap();
         assert!(matches!(other.cancel(&foreign, "late"), Err(Error::Closed(_))));
@@ -343,12 +343,12 @@ fn a_deadline_cancels_the_late_call(kind: Kind) {
     let deadlines = Deadlines::default().with_call(Duration::from_millis(300));
     with_session(builder(kind).deadlines(deadlines), async |session| {
         let file = Marker::new();
-        let call = session.call_named("tests.until_cancelled", (file.path(),)).await.unwrap();
+        let call = session.call("tests.until_cancelled", (file.path(),)).await.unwrap();
         let error = session.sync_all().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Deadline { after: Duration::from_millis(300) }, "{error}");
         // The function has learned of it, and has returned.
         session.sync_all().await.unwrap();
-        assert_eq!(session.get_all_as::<i64>(&call).await.unwrap(), [0, 1, 2, 3]);
-        assert_eq!(session.get(&call, WorkerId::new(3)).await.unwrap(), Value::Int(3));
+        assert_eq!(session.get_all::<i64>(&call).await.unwrap(), [0, 1, 2, 3]);
+        assert_eq!(session.value(&call, WorkerId::new(3)).await.unwrap(), Value::Int(3));
     });
 }

@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use disco::{Builder, DataPlane as _, Deadlines, Result, Session as _, SessionExt as _, WorkerId, block_on};
+use disco::{Builder, Deadlines, Result, WorkerId, block_on};
 
 use super::{Kind, SOON, within};
 
@@ -27,8 +27,8 @@ fn run(name: &'static str, builder: impl FnOnce() -> Builder + Send + 'static) -
             if session.world().nodes() == 1 {
                 session.init_ccl("local", &[]).await?;
             }
-            let count = session.call_named("tests.count", (1,)).await?;
-            let number = session.get_as(&count, WorkerId::new(session.world().size() as u32 - 1)).await?;
+            let count = session.call("tests.count", (1,)).await?;
+            let number = session.get(&count, WorkerId::new(session.world().size() as u32 - 1)).await?;
             session.shutdown().await.map(|()| number)
         })
     };

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use disco::error::ErrorKind;
 use disco::{
-    CommunicatorExt as _, DType, DataPlane as _, Deadlines, Error, LaneSession, Mesh, Placement, Reduction, Result,
-    Scope, Session as _, SessionExt as _, Tensor, WorkerContext, block_on,
+    CommunicatorExt as _, DType, Deadlines, Error, LaneSession, Mesh, Placement, Reduction, Result, Scope, Tensor,
+    WorkerContext, block_on,
 };
 
 use super::marker::stay;
@@ -85,8 +85,8 @@ fn start(kind: Kind) -> LaneSession {
 /// The sums along an axis on all workers.
 fn sums(session: &LaneSession, text: &str, axis: &str) -> Result<Vec<i64>> {
     block_on(async {
-        let sums = session.call_named("tests.mesh_sum", (mesh(text), axis)).await?;
-        session.get_all_as(&sums).await
+        let sums = session.call("tests.mesh_sum", (mesh(text), axis)).await?;
+        session.get_all(&sums).await
     })
 }
 
@@ -124,7 +124,7 @@ fn an_unknown_axis_or_a_text_that_is_no_mesh_is_an_error_of_the_worker_function(
     assert!(error.ends_with("mesh `data=2,tensor=2` has no axis `tensr`; did you mean `tensor`?"), "{error}");
     block_on(session.init_ccl("local", &[])).unwrap();
     let called = call(&session, "tests.mesh_sum", ("dp=2;tp=2", "tp")).unwrap();
-    let error = block_on(session.get_all_as::<i64>(&called)).unwrap_err().to_string();
+    let error = block_on(session.get_all::<i64>(&called)).unwrap_err().to_string();
     assert!(error.contains("expected a mesh") && error.contains("`dp=2;tp=2` is no mesh"), "{error}");
     block_on(session.shutdown()).unwrap();
 }

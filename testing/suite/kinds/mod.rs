@@ -12,6 +12,7 @@ mod plane;
 mod records;
 mod recovery;
 mod resize;
+mod returned;
 mod selected;
 mod shutdown;
 mod started;
@@ -25,7 +26,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use disco::{Builder, DRef, IntoArgs, LaneSession, SessionExt as _, SessionKind, block_on};
+use disco::{Builder, DRef, IntoArgs, LaneSession, SessionKind, block_on};
 
 use crate::modules::Module;
 pub(crate) use crate::trials::tests_of_kinds as tests;
@@ -43,6 +44,7 @@ pub(crate) fn module() -> Module {
         records::tests(),
         recovery::tests(),
         resize::tests(),
+        returned::tests(),
         selected::tests(),
         shutdown::tests(),
         started::tests(),
@@ -120,7 +122,7 @@ fn builder(kind: Kind) -> Builder {
 
 /// Calls a function by name.
 fn call(session: &LaneSession, name: &str, args: impl IntoArgs) -> disco::Result<DRef> {
-    block_on(async { session.call_named(name, args).await })
+    block_on(async { session.call(name, args).await })
 }
 
 /// Runs `work` on another thread and returns its result. Panics if it takes longer than `limit`.

@@ -1,10 +1,7 @@
 //! Collectives called by the controller: any root, parts of different sizes, barriers.
 
 use disco::error::ErrorKind;
-use disco::{
-    DRef, DType, DataPlane as _, Error, LaneSession, Placement, Rank, Reduction, Result, Scope, Session as _,
-    SessionExt as _, Tensor, WorkerId, block_on,
-};
+use disco::{DRef, DType, Error, LaneSession, Placement, Rank, Reduction, Result, Scope, Tensor, WorkerId, block_on};
 use disco_conformance::waiting::wait_until_in_collective;
 use futures_lite::future;
 
@@ -28,7 +25,7 @@ fn plane(kind: Kind) -> LaneSession {
 
 /// A handle of a tensor with the elements `of[w]` on worker w.
 async fn tensors(session: &LaneSession, of: [&[i64]; 4]) -> Result<DRef> {
-    let handle = session.call_named("tests.whoami", ()).await?;
+    let handle = session.call("tests.whoami", ()).await?;
     let tensor = |worker: WorkerId| {
         let elements = of[worker.index()];
         Tensor::from_slice(elements, [elements.len() as i64]).unwrap()
@@ -42,7 +39,7 @@ async fn zeros(session: &LaneSession, len: i64) -> Result<DRef> {
 }
 
 async fn all(session: &LaneSession, handle: &DRef) -> Result<Vec<Vec<i64>>> {
-    session.get_all_as::<Tensor>(handle).await?.iter().map(Tensor::to_vec).collect()
+    session.get_all::<Tensor>(handle).await?.iter().map(Tensor::to_vec).collect()
 }
 
 /// The expected tensors of all workers if only rank `root` of each scope gets a result, and the others keep zeros.

@@ -10,8 +10,7 @@ use std::time::{Duration, Instant};
 use disco::activity::{CommKind, DataPath, OpState, Record, RecordKind, Recording, span};
 use disco::trace::Trace;
 use disco::{
-    CommunicatorExt as _, DType, DataPlane as _, Error, LaneSession, Rank, Reduction, Result, Session as _, Tensor,
-    Timeline, WorkerContext, block_on,
+    CommunicatorExt as _, DType, Error, LaneSession, Rank, Reduction, Result, Tensor, Timeline, WorkerContext, block_on,
 };
 use disco_conformance::waiting::{poll, wait_until, wait_until_in_collective, wait_until_inside};
 use rustix::process::{Signal, getpid, kill_process};
@@ -188,7 +187,7 @@ fn records_can_be_read_while_a_worker_hangs(kind: Kind) {
         let status = session.status();
         status.workers[..3].iter().all(|worker| worker.finished == status.commands)
     });
-    let recordings = block_on(session.recordings(Duration::from_secs(2)));
+    let recordings = session.observer().recordings(usize::MAX, Duration::from_secs(2)).unwrap();
     assert_eq!(recordings.len(), 4);
     for (worker, recording) in recordings {
         let recording = recording.unwrap();

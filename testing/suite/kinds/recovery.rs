@@ -3,7 +3,7 @@
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
-use disco::{DataPlane as _, Session as _, SessionExt as _, WorkerId, block_on};
+use disco::{WorkerId, block_on};
 use disco_conformance::waiting::{wait_until_in_collective, wait_until_inside};
 use futures_lite::future;
 
@@ -22,16 +22,16 @@ fn a_worker_that_missed_a_recovery_can_not_use_the_store_of_the_new_epoch(kind: 
     let file = tempfile::NamedTempFile::new().unwrap();
     let late = call(&session, "tests.late", (0, 3, file.path().display().to_string())).unwrap();
     block_on(async {
-        session.sync_worker_0().await.unwrap_err();
+        session.sync_worker(WorkerId::new(0)).await.unwrap_err();
         session.recover().await.unwrap();
         let start = Instant::now();
-        let marks = session.call_named("tests.marks", ()).await.unwrap();
+        let marks = session.call("tests.marks", ()).await.unwrap();
         // Workers 0 to 2 are in the new epoch, while worker 3 still waits.
         for worker in 0..3 {
-            assert_eq!(session.get_as::<i64>(&marks, WorkerId::new(worker)).await.unwrap(), 0);
+            assert_eq!(session.get::<i64>(&marks, WorkerId::new(worker)).await.unwrap(), 0);
         }
         drop(file);
-        let told: String = session.get_as(&late, WorkerId::new(3)).await.unwrap();
+        let told: String = session.get(&late, WorkerId::new(3)).await.unwrap();
         // A worker process learns of the abort at once, but of the recovery only with the next command.
         let cause = match kind {
             Kind::Processes | Kind::ProcessesApart | Kind::NodesApart => {
@@ -42,9 +42,9 @@ fn a_worker_that_missed_a_recovery_can_not_use_the_store_of_the_new_epoch(kind: 
         let over = format!("Err(\"aborted, because {cause}\") false");
         assert_eq!(told, format!("{over} {over} true"));
         assert!(start.elapsed() < SOON);
-        let marks = session.call_named("tests.marks", ()).await.unwrap();
+        let marks = session.call("tests.marks", ()).await.unwrap();
         for worker in 0..4 {
-            let marks: i64 = session.get_as(&marks, WorkerId::new(worker)).await.unwrap();
+            let marks: i64 = session.get(&marks, WorkerId::new(worker)).await.unwrap();
             assert_eq!(marks, 0, "worker 3 changed the store of an epoch that it was not in");
         }
         session.shutdown().await.unwrap();
@@ -59,9 +59,9 @@ fn a_store_obtained_before_a_recovery_does_not_work_after_it(kind: Kind) {
         drop(failed);
         session.recover().await.unwrap();
         session.sync_all().await.unwrap();
-        let works = session.call_named("tests.held_works", ()).await.unwrap();
+        let works = session.call("tests.held_works", ()).await.unwrap();
         for worker in 1..4 {
-            assert!(!session.get_as::<bool>(&works, WorkerId::new(worker)).await.unwrap(), "worker {worker}");
+            assert!(!session.get::<bool>(&works, WorkerId::new(worker)).await.unwrap(), "worker {worker}");
         }
         session.shutdown().await.unwrap();
     });
@@ -75,8 +75,8 @@ fn workers_reconnect_although_one_enters_the_failed_checked_collective_late(kind
     with_session(builder(kind).check(true).connect_deadline(Duration::from_secs(4)), async |session| {
         session.init_ccl("local", &[]).await.unwrap();
         let file = tempfile::NamedTempFile::new().unwrap();
-        session.call_named("kinds.late_sum", (0, 3, file.path().display().to_string())).await.unwrap();
-        let error = session.sync_worker_0().await.unwrap_err().to_string();
+        session.call("kinds.late_sum", (0, 3, file.path().display().to_string())).await.unwrap();
+        let error = session.sync_worker(WorkerId::new(0)).await.unwrap_err().to_string();
         assert!(error.ends_with("): out of luck"), "{error}");
         let mut init = pin!(session.init_ccl("local", &[]));
         assert!(future::poll_once(&mut init).await.is_none());
@@ -95,10 +95,10 @@ fn new_communicators_end_a_call_that_waits_for_a_rank(kind: Kind) {
         wait_until_in_collective(session, 0..3);
         session.init_ccl("local", &[]).await.unwrap();
         for worker in 0..3 {
-            let error = session.get(&stuck, WorkerId::new(worker)).await.unwrap_err().to_string();
+            let error = session.value(&stuck, WorkerId::new(worker)).await.unwrap_err().to_string();
             assert!(error.starts_with(&format!("worker {worker}: tests.total (command ")), "{error}");
         }
-        let totals = session.call_named("tests.total", ()).await.unwrap();
-        assert_eq!(session.get_all_as::<i64>(&totals).await.unwrap(), [10; 4]);
+        let totals = session.call("tests.total", ()).await.unwrap();
+        assert_eq!(session.get_all::<i64>(&totals).await.unwrap(), [10; 4]);
     });
 }

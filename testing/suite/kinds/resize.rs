@@ -2,10 +2,7 @@
 
 use std::sync::Arc;
 
-use disco::{
-    DType, DataPlane as _, Deadlines, LaneSession, Placement, Reduction, Scope, Session as _, SessionExt as _, Tensor,
-    WorkerId, block_on,
-};
+use disco::{DType, Deadlines, LaneSession, Placement, Reduction, Scope, Tensor, Value, WorkerId, block_on};
 use futures_lite::future;
 
 use super::marker::{Marker, stay};
@@ -27,15 +24,19 @@ super::tests!(
 fn check(session: &LaneSession, workers: usize) {
     assert_eq!(session.world().size(), workers);
     let numbers = call(session, "tests.whoami", ()).unwrap();
-    let numbers: Vec<i64> = block_on(session.get_all_as(&numbers)).unwrap();
+    let numbers: Vec<i64> = block_on(session.get_all(&numbers)).unwrap();
     assert_eq!(numbers, (0..workers as i64).collect::<Vec<_>>());
     assert_eq!(session.status().workers.len(), workers);
     block_on(async {
+        for worker in 0..workers as u32 {
+            let number = session.call_returning(worker, "tests.whoami", ()).await?.await?;
+            assert_eq!(number, Value::Int(worker.into()));
+        }
         session.init_ccl("local", &[]).await?;
         let tensor = session.empty(DType::F64, [1000], Placement::All).await?;
         session.set_each(&tensor, |id| Tensor::from_vec(vec![id.index() as f64; 1000], [1000]).unwrap()).await?;
         session.all_reduce(&tensor, &tensor, Reduction::Sum, Scope::World).await?;
-        let sums: Tensor = session.get_as(&tensor, WorkerId::new(workers as u32 - 1)).await?;
+        let sums: Tensor = session.get(&tensor, WorkerId::new(workers as u32 - 1)).await?;
         assert_eq!(sums.to_vec::<f64>()?, vec![(workers * (workers - 1) / 2) as f64; 1000]);
         Ok::<_, disco::Error>(())
     })
@@ -50,11 +51,11 @@ fn a_session_shrinks_and_grows(kind: Kind) {
         block_on(session.resize(workers)).unwrap();
         check(&session, workers);
         for worker in [0, 1] {
-            assert_eq!(block_on(session.get_as::<i64>(&before, WorkerId::new(worker))).unwrap(), 8);
+            assert_eq!(block_on(session.get::<i64>(&before, WorkerId::new(worker))).unwrap(), 8);
         }
     }
     // A worker of two resizes before is not that of now.
-    block_on(session.get(&before, WorkerId::new(3))).unwrap_err();
+    block_on(session.value(&before, WorkerId::new(3))).unwrap_err();
     block_on(session.recover()).unwrap();
     block_on(session.shutdown()).unwrap();
 }
@@ -103,7 +104,7 @@ fn callers_wait_while_a_resize_waits_for_the_workers(kind: Kind) {
     let counted = block_on(call).unwrap();
     let mut resize = Box::pin(session.resize(2));
     assert!(block_on(future::poll_once(&mut resize)).is_none());
-    let mut get = Box::pin(session.get_all(&counted));
+    let mut get = Box::pin(session.values(&counted));
     assert!(block_on(future::poll_once(&mut get)).is_none());
     drop(inside);
     block_on(resize).unwrap();

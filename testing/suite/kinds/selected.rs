@@ -1,7 +1,7 @@
 //! Calls of some workers, and calls with other arguments for each worker.
 
 use disco::error::ErrorKind;
-use disco::{DRef, Error, Session as _, SessionExt as _, Tensor, Value, WorkerId, block_on};
+use disco::{DRef, Error, Tensor, Value, WorkerId, block_on};
 use disco_conformance::waiting::wait_until_inside;
 
 use super::marker::Marker;
@@ -25,12 +25,12 @@ fn only_the_selected_workers_execute_a_call_and_the_others_go_on(kind: Kind) {
         wait_until_inside(session, "kinds.stay", [2]);
         // The others are not kept waiting by worker 2.
         let who = session.call_on([3, 0], &whoami, ()).await.unwrap();
-        assert_eq!(session.get_as::<i64>(&who, WorkerId::new(3)).await.unwrap(), 3);
-        assert_eq!(session.get(&who, WorkerId::new(1)).await.unwrap(), Value::None);
+        assert_eq!(session.get::<i64>(&who, WorkerId::new(3)).await.unwrap(), 3);
+        assert_eq!(session.value(&who, WorkerId::new(1)).await.unwrap(), Value::None);
         drop(marker);
-        assert_eq!(session.get_all_as::<Option<i64>>(&who).await.unwrap(), [Some(0), None, None, Some(3)]);
+        assert_eq!(session.get_all::<Option<i64>>(&who).await.unwrap(), [Some(0), None, None, Some(3)]);
         let nobody = session.call_on([0u32; 0], &whoami, ()).await.unwrap();
-        assert_eq!(session.get_all(&nobody).await.unwrap(), [(); 4].map(|()| Value::None));
+        assert_eq!(session.values(&nobody).await.unwrap(), [(); 4].map(|()| Value::None));
     });
 }
 
@@ -39,20 +39,20 @@ fn each_worker_gets_its_own_arguments(kind: Kind) {
         let echo = session.function("tests.echo").await.unwrap();
         let texts = session.call_each(&echo, |worker| (format!("worker {}", worker.index()),)).await.unwrap();
         let expected = ["worker 0", "worker 1", "worker 2", "worker 3"];
-        assert_eq!(session.get_all_as::<String>(&texts).await.unwrap(), expected);
+        assert_eq!(session.get_all::<String>(&texts).await.unwrap(), expected);
         // Tensors of different sizes, of which the last one is not sent inside the command.
         let tensor = |worker: WorkerId| {
             Tensor::from_vec(vec![worker.wire(); 1 << (6 * worker.index())], 1 << (6 * worker.index()))
         };
         let tensors = session.call_each(&echo, |worker| (tensor(worker).unwrap(),)).await.unwrap();
-        for (worker, got) in (0..4).map(WorkerId::new).zip(session.get_all_as::<Tensor>(&tensors).await.unwrap()) {
+        for (worker, got) in (0..4).map(WorkerId::new).zip(session.get_all::<Tensor>(&tensors).await.unwrap()) {
             assert_eq!(got.to_vec::<i64>().unwrap(), tensor(worker).unwrap().to_vec::<i64>().unwrap());
         }
         // Handles stand for each worker's own object.
-        let handles: [DRef; 2] = [texts, session.call_named("tests.whoami", ()).await.unwrap()];
+        let handles: [DRef; 2] = [texts, session.call("tests.whoami", ()).await.unwrap()];
         let mixed = session.call_each(&echo, |worker| (&handles[worker.index() % 2],)).await.unwrap();
         drop(handles);
-        let mixed = session.get_all(&mixed).await.unwrap();
+        let mixed = session.values(&mixed).await.unwrap();
         assert_eq!(mixed, ["worker 0".into(), Value::Int(1), "worker 2".into(), Value::Int(3)]);
     });
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use disco::{Deadlines, Error, LaneSession, Result, Session as _, Value, WorkerId, block_on};
+use disco::{Deadlines, Error, LaneSession, Result, Submission, Value, WorkerId, block_on};
 use disco_conformance::waiting::{poll, wait_until};
 use futures_lite::future;
 use rustix::process::{Pid, Signal, kill_process};
@@ -78,7 +78,7 @@ impl Waits {
         let waits = vec![
             ("sync_all", spawn(|session, _| block_on(session.sync_all()))),
             ("sync_worker", spawn(|session, _| block_on(session.sync_worker(WorkerId::new(3))))),
-            ("get", spawn(|session, number| block_on(session.get(number, WorkerId::new(3))).map(drop))),
+            ("get", spawn(|session, number| block_on(session.value(number, WorkerId::new(3))).map(drop))),
             ("set", spawn(|session, number| block_on(session.set(number, WorkerId::new(3), 7.into())))),
         ];
         wait_for_commands(session, before + waits.len() as u64);
@@ -123,7 +123,10 @@ fn fill(session: &LaneSession) {
     let submit = || {
         let mut args = disco::Arguments::default();
         args.push(1);
-        session.try_submit(&function, &mut args)
+        match session.submit(&function, args) {
+            Submission::Now(submitted) => Some(submitted),
+            Submission::Later(_) => None,
+        }
     };
     // Time in which the workers would take commands.
     while let Some(handle) = poll(Duration::from_millis(200), submit) {
@@ -167,7 +170,7 @@ fn waits_for_a_worker_killed_during_a_shutdown_end(kind: Kind) {
     }
     let session = builder(kind).start().unwrap();
     let pid = call(&session, "kinds.pid", ()).unwrap();
-    let Value::Int(pid) = block_on(session.get(&pid, WorkerId::new(3))).unwrap() else { panic!() };
+    let Value::Int(pid) = block_on(session.value(&pid, WorkerId::new(3))).unwrap() else { panic!() };
     hang(&session, 3);
     let session = Arc::new(session);
     let waits = Waits::start(&session);

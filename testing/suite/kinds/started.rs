@@ -4,8 +4,8 @@ use std::thread;
 use std::time::Duration;
 
 use disco::{
-    Builder, CommunicatorExt as _, DataPlane as _, Deadlines, Error, LaneSession, Op, Reduction, Result, Session as _,
-    SessionExt as _, Tensor, Work, WorkerContext, block_on,
+    Builder, CommunicatorExt as _, Deadlines, Error, LaneSession, Op, Reduction, Result, Tensor, Work, WorkerContext,
+    block_on,
 };
 use disco_conformance::waiting::{wait_for, wait_until_in_collective};
 
@@ -70,8 +70,8 @@ fn a_started_operation_runs_beside_its_rank_and_claims_its_tensors(kind: Kind) {
     let session = plane(builder(kind));
     block_on(async {
         for elements in [2, MANY] {
-            let result = session.call_named("tests.beside", (elements,)).await.unwrap();
-            let results = session.get_all_as::<(Vec<i64>, i64)>(&result).await.unwrap();
+            let result = session.call("tests.beside", (elements,)).await.unwrap();
+            let results = session.get_all::<(Vec<i64>, i64)>(&result).await.unwrap();
             assert_eq!(results, vec![(vec![44, 40], 4); 4]);
         }
         session.shutdown().await.unwrap();
@@ -102,14 +102,14 @@ fn a_failure_ends_started_operations_whether_a_rank_waits_or_not(kind: Kind) {
     let session = plane(builder(kind));
     block_on(async {
         for absent in 0..2 {
-            session.call_named("tests.start_and_leave", (absent, true)).await.unwrap();
+            session.call("tests.start_and_leave", (absent, true)).await.unwrap();
             let error = session.sync_all().await.unwrap_err().to_string();
             let start = format!("worker {absent}: tests.start_and_leave (command ");
             assert!(error.starts_with(&start) && error.contains("): out of luck"), "{error}");
             session.init_ccl("local", &[]).await.unwrap();
         }
-        let result = session.call_named("tests.beside", (MANY,)).await.unwrap();
-        session.get_all(&result).await.unwrap();
+        let result = session.call("tests.beside", (MANY,)).await.unwrap();
+        session.values(&result).await.unwrap();
         session.shutdown().await.unwrap();
     });
 }
@@ -117,7 +117,7 @@ fn a_failure_ends_started_operations_whether_a_rank_waits_or_not(kind: Kind) {
 fn a_started_operation_ends_at_the_deadline_with_the_absent_ranks(kind: Kind) {
     let session = plane(builder(kind).collective_deadline(Duration::from_millis(500)));
     block_on(async {
-        session.call_named("tests.start_and_leave", (3, false)).await.unwrap();
+        session.call("tests.start_and_leave", (3, false)).await.unwrap();
         // Which rank notices first depends on their threads. Workers 1 and 3 have left the function: the sync waits there.
         let error = session.sync_all().await.unwrap_err().to_string();
         assert!(error.contains("all_reduce sum i64 x 300000: no end after 500ms: rank 3 has not arrived"), "{error}");
@@ -157,8 +157,8 @@ fn start_slow(ctx: &mut WorkerContext) -> Result<Tensor> {
 fn a_get_waits_for_the_operation_that_writes_the_tensor(kind: Kind) {
     let session = plane(builder(kind));
     block_on(async {
-        let x = session.call_named("tests.start_slow", ()).await.unwrap();
-        let sums = session.get_all_as::<Tensor>(&x).await.unwrap();
+        let x = session.call("tests.start_slow", ()).await.unwrap();
+        let sums = session.get_all::<Tensor>(&x).await.unwrap();
         assert!(sums.iter().all(|sum| sum.to_vec::<i64>().unwrap() == [4, 8]), "{sums:?}");
         session.shutdown().await.unwrap();
     });
@@ -168,7 +168,7 @@ fn the_deadline_of_calls_does_not_limit_waits_for_started_operations(kind: Kind)
     let session = plane(builder(kind).deadlines(Deadlines::default().with_call(Duration::from_millis(100))));
     block_on(async {
         for _ in 0..2 {
-            session.call_named("tests.start_slow", ()).await.unwrap();
+            session.call("tests.start_slow", ()).await.unwrap();
             session.sync_all().await.unwrap();
         }
         session.shutdown().await.unwrap();
@@ -198,9 +198,9 @@ fn a_refused_operation_is_not_counted(kind: Kind) {
     for check in [false, true] {
         let session = plane(builder(kind).check(check).collective_deadline(Duration::from_secs(2)));
         block_on(async {
-            let sum = session.call_named("tests.refused", ()).await.unwrap();
-            assert_eq!(session.get_all_as::<i64>(&sum).await.unwrap(), [8; 4]);
-            session.call_named("tests.start_and_leave", (3, false)).await.unwrap();
+            let sum = session.call("tests.refused", ()).await.unwrap();
+            assert_eq!(session.get_all::<i64>(&sum).await.unwrap(), [8; 4]);
+            session.call("tests.start_and_leave", (3, false)).await.unwrap();
             let error = session.sync_all().await.unwrap_err().to_string();
             assert!(error.contains("rank 3 has not arrived"), "{error}");
             assert!(!error.contains("different"), "{error}");
@@ -214,7 +214,7 @@ fn a_worker_counts_as_inside_a_collective_only_while_it_waits(kind: Kind) {
     let session = plane(builder(kind));
     let [first, second] = [Marker::new(), Marker::new()];
     block_on(async {
-        session.call_named("tests.start_late", (first.path(), second.path())).await.unwrap();
+        session.call("tests.start_late", (first.path(), second.path())).await.unwrap();
         disco_conformance::waiting::wait_until_inside(&session, "tests.start_late", 0..4);
         assert!(session.status().workers.iter().all(|worker| worker.operation.is_none()));
         std::fs::write(second.path(), "").unwrap();
@@ -248,14 +248,14 @@ fn start_and_cancel(ctx: &mut WorkerContext) -> Result<Vec<String>> {
 fn a_cancelled_operation_ends_on_all_ranks_and_breaks_their_communicator(kind: Kind) {
     let session = plane(builder(kind));
     block_on(async {
-        let errors = session.call_named("tests.start_and_cancel", ()).await.unwrap();
-        let errors = session.get_all_as::<Vec<String>>(&errors).await.unwrap();
+        let errors = session.call("tests.start_and_cancel", ()).await.unwrap();
+        let errors = session.get_all::<Vec<String>>(&errors).await.unwrap();
         let name_the_cause = |errors: &Vec<String>| errors.iter().all(|error| error.contains("no longer needed"));
         assert!(errors[..3].iter().all(name_the_cause), "{errors:?}");
         // The session goes on; new communicators work.
         session.init_ccl("local", &[]).await.unwrap();
-        let result = session.call_named("tests.beside", (2,)).await.unwrap();
-        session.get_all(&result).await.unwrap();
+        let result = session.call("tests.beside", (2,)).await.unwrap();
+        session.values(&result).await.unwrap();
         session.shutdown().await.unwrap();
     });
 }

@@ -5,10 +5,7 @@ use std::time::Duration;
 
 use disco::error::ErrorKind;
 use disco::function::BoxError;
-use disco::{
-    Error, IntoArgs, LaneSession, Result, Results, Session as _, SessionExt as _, Tensor, Value, WorkerContext,
-    WorkerId, block_on,
-};
+use disco::{Error, IntoArgs, LaneSession, Result, Results, Tensor, Value, WorkerContext, WorkerId, block_on};
 use disco_conformance::waiting::wait_until_inside;
 use futures_lite::StreamExt as _;
 
@@ -80,8 +77,7 @@ fn emit_until(ctx: &mut WorkerContext) -> Result<String> {
 
 /// A streaming call of a function by its name.
 async fn stream<'s>(session: &'s LaneSession, function: &str, args: impl IntoArgs + Send) -> Result<Results<'s>> {
-    let function = session.function(function).await?;
-    session.call_streaming(&function, args).await
+    session.call_streaming(function, args).await
 }
 
 /// Emits a number, and ends the process of one worker.
@@ -110,7 +106,7 @@ fn results_arrive_while_the_call_runs_in_the_order_of_each_worker(kind: Kind) {
             assert_eq!(got, [0, 1, 2, 3].map(|worker| expected(worker).collect::<Vec<i64>>()));
             assert!(results.next().await.is_none());
             let call = results.call().clone();
-            assert_eq!(session.get_all_as::<i64>(&call).await.unwrap(), [0, 1, 2, 3]);
+            assert_eq!(session.get_all::<i64>(&call).await.unwrap(), [0, 1, 2, 3]);
         }
     });
 }
@@ -172,8 +168,8 @@ fn a_worker_waits_once_the_controller_has_left_16_results(kind: Kind) {
         drop(results);
         other.sync_all().await.unwrap();
         for (worker, taken) in taken.into_iter().enumerate() {
-            let emitted = other.call_named("tests.store_entry", (format!("emitted {worker}"),)).await.unwrap();
-            let emitted: i64 = other.get_as(&emitted, WorkerId::new(0)).await.unwrap();
+            let emitted = other.call("tests.store_entry", (format!("emitted {worker}"),)).await.unwrap();
+            let emitted: i64 = other.get(&emitted, WorkerId::new(0)).await.unwrap();
             assert!(emitted <= taken + 17, "worker {worker}: {emitted} with {taken} taken");
         }
         other.shutdown().await.unwrap();
@@ -261,7 +257,7 @@ fn a_dropped_stream_cancels_the_call(kind: Kind) {
             begun.insert(results.next().await.unwrap().unwrap().0);
         }
         drop(results);
-        let ends = session.get_all_as::<String>(&call).await.unwrap();
+        let ends = session.get_all::<String>(&call).await.unwrap();
         assert_eq!(ends, [(); 4].map(|()| "cancelled: the stream of its results is dropped".to_owned()));
     });
 }
@@ -306,7 +302,7 @@ fn a_result_that_is_not_taken_is_an_error_after_the_deadline(kind: Kind) {
     with_session(builder(kind).collective_deadline(Duration::from_millis(400)), async |session| {
         let mut results = stream(session, "tests.emit_until", ()).await.unwrap();
         let call = results.call().clone();
-        let ends = session.get_all_as::<String>(&call).await.unwrap();
+        let ends = session.get_all::<String>(&call).await.unwrap();
         let expected = "emit of result 16: no end after 400ms: the controller has not taken result 0";
         assert_eq!(ends, [(); 4].map(|()| expected.to_owned()));
         // The results before are still there.
@@ -323,19 +319,19 @@ fn a_call_without_a_stream_drops_what_it_emits(kind: Kind) {
     with_session(builder(kind), async |session| {
         let emit = session.function("tests.emit").await.unwrap();
         let plain = session.call(&emit, (100, 9)).await.unwrap();
-        assert_eq!(session.get_all_as::<i64>(&plain).await.unwrap(), [0, 1, 2, 3]);
+        assert_eq!(session.get_all::<i64>(&plain).await.unwrap(), [0, 1, 2, 3]);
         assert!(matches!(stream(session, "tests.emti", (1, 9)).await, Err(Error::UnknownFunction { .. })));
         // Also after a streaming call.
         let mut results = stream(session, "tests.emit", (1, 9)).await.unwrap();
         while results.next().await.is_some() {}
         drop(results);
         let one = session.call_on([2], &emit, (100, 9)).await.unwrap();
-        assert_eq!(session.get_as::<i64>(&one, WorkerId::new(2)).await.unwrap(), 2);
+        assert_eq!(session.get::<i64>(&one, WorkerId::new(2)).await.unwrap(), 2);
         // A cancellation ends such a call, too.
-        let endless = session.call_named("tests.emit_until", ()).await.unwrap();
+        let endless = session.call("tests.emit_until", ()).await.unwrap();
         wait_until_inside(session, "tests.emit_until", 0..4);
         session.cancel(&endless, "enough").unwrap();
-        let ends = session.get_all_as::<String>(&endless).await.unwrap();
+        let ends = session.get_all::<String>(&endless).await.unwrap();
         assert_eq!(ends, [(); 4].map(|()| "cancelled: enough"));
     });
 }

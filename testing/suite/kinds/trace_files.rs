@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use disco::trace::Trace;
-use disco::{LaneSession, Session as _, SessionExt as _, SessionKind, block_on};
+use disco::{LaneSession, SessionKind, block_on};
 
 use super::records::commands;
 use super::{Kind, SOON, builder, call, within};

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use disco::error::ErrorKind;
-use disco::{Error, Json, Session as _, SessionExt as _, WorkerId, block_on};
+use disco::{Error, Json, WorkerId, block_on};
 
 use super::functions::{Diverged, Layer};
 use super::{Kind, builder, call};
@@ -11,7 +11,7 @@ use super::{Kind, builder, call};
 super::tests![
     a_serde_value_makes_a_round_trip_to_all_workers,
     a_json_argument_of_the_wrong_type_names_worker_function_argument_and_reason,
-    get_as_rejects_json_of_the_wrong_type,
+    get_rejects_json_of_the_wrong_type,
     a_value_without_a_json_form_is_an_error_as_argument_and_result,
     a_registered_error_type_reaches_the_controller_as_a_value,
     a_registered_error_too_large_to_send_reaches_the_controller_as_text,
@@ -26,7 +26,7 @@ fn a_serde_value_makes_a_round_trip_to_all_workers(kind: Kind) {
     let layers = call(&session, "tests.widen", (3, Json(dense()))).unwrap();
     // The result is an argument, too.
     let layers = call(&session, "tests.widen", (2, &layers)).unwrap();
-    let layers = block_on(session.get_all_as::<Json<Layer>>(&layers)).unwrap();
+    let layers = block_on(session.get_all::<Json<Layer>>(&layers)).unwrap();
     let expected = (0..4).map(|worker| {
         let name = format!("dense \"1\" of worker {worker} of worker {worker}");
         Json(Layer { name, units: 384, rate: Some(0.25) })
@@ -48,15 +48,15 @@ fn a_json_argument_of_the_wrong_type_names_worker_function_argument_and_reason(k
     block_on(session.shutdown()).unwrap();
 }
 
-fn get_as_rejects_json_of_the_wrong_type(kind: Kind) {
+fn get_rejects_json_of_the_wrong_type(kind: Kind) {
     let session = builder(kind).start().unwrap();
     let layers = call(&session, "tests.widen", (3, Json(dense()))).unwrap();
-    let error = block_on(session.get_as::<Json<Vec<f64>>>(&layers, WorkerId::new(2))).unwrap_err().to_string();
+    let error = block_on(session.get::<Json<Vec<f64>>>(&layers, WorkerId::new(2))).unwrap_err().to_string();
     let expected = "get: expected alloc::vec::Vec<f64>, worker 2 has JSON that does not fit: \
                     invalid type: map, expected a sequence at line 1 column 0";
     assert_eq!(error, expected);
     let number = call(&session, "tests.whoami", ()).unwrap();
-    let error = block_on(session.get_as::<Json<i64>>(&number, WorkerId::new(2))).unwrap_err().to_string();
+    let error = block_on(session.get::<Json<i64>>(&number, WorkerId::new(2))).unwrap_err().to_string();
     assert_eq!(error, "get: expected i64, worker 2 has an int");
     block_on(session.shutdown()).unwrap();
 }

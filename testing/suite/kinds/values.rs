@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use disco::error::ErrorKind;
 use disco::{
-    Builder, DRef, DType, Error, LaneSession, Result, Session, SessionExt as _, SessionKind, Tensor, Value, WorkerId,
-    WorkerRange, World, block_on,
+    Builder, DRef, DType, Error, LaneSession, Result, SessionKind, Tensor, Value, WorkerId, WorkerRange, World,
+    block_on,
 };
 use disco_channel::processes::{self, ProcessLane};
 use disco_channel::threads::ThreadLane;
@@ -102,7 +102,7 @@ fn last(session: &LaneSession) -> WorkerId {
 
 /// A handle whose registers hold an integer.
 async fn integer(session: &LaneSession) -> Result<DRef> {
-    session.call_named("tests.count", (1,)).await
+    session.call("tests.count", (1,)).await
 }
 
 fn tensors_of_any_size_make_a_round_trip(kind: Kind) {
@@ -112,11 +112,11 @@ fn tensors_of_any_size_make_a_round_trip(kind: Kind) {
                 let handle = integer(session).await.unwrap();
                 let sent = pattern(bytes, 1);
                 session.set(&handle, worker, (&sent).into()).await.unwrap();
-                let back: Tensor = session.get_as(&handle, worker).await.unwrap();
+                let back: Tensor = session.get(&handle, worker).await.unwrap();
                 assert!(same(&sent, &back), "{name}: {bytes} bytes of {worker}");
                 let other = pattern(bytes, 2);
                 session.set(&handle, worker, (&other).into()).await.unwrap();
-                let back: Tensor = session.get_as(&handle, worker).await.unwrap();
+                let back: Tensor = session.get(&handle, worker).await.unwrap();
                 assert!(same(&other, &back), "{name}: {bytes} bytes of {worker}, again");
             }
         }
@@ -131,7 +131,7 @@ fn tensors_of_every_dtype_make_a_round_trip(kind: Kind) {
             let fill = if dtype == DType::Bool { 1 } else { 0x3a };
             sent.bytes_mut().unwrap().fill(fill);
             session.set(&handle, last(session), (&sent).into()).await.unwrap();
-            let back: Tensor = session.get_as(&handle, last(session)).await.unwrap();
+            let back: Tensor = session.get(&handle, last(session)).await.unwrap();
             assert!(same(&sent, &back), "{name}: {dtype}");
         }
     });
@@ -146,7 +146,7 @@ fn tensors_of_any_size_are_arguments_and_results(kind: Kind) {
             let mut expected = [a.bytes().unwrap().to_vec(), b.bytes().unwrap().to_vec()].concat();
             functions::double_each(&mut expected);
             for worker in session.world().workers() {
-                let back: Tensor = session.get_as(&doubled, worker).await.unwrap();
+                let back: Tensor = session.get(&doubled, worker).await.unwrap();
                 assert!(*back.bytes().unwrap() == *expected, "{name}: {bytes} bytes on {worker}");
             }
         }
@@ -160,8 +160,8 @@ fn other_workers_get_the_original_of_an_argument_that_worker_0_modifies(kind: Ki
             let mut right = 0;
             for round in 0..20 {
                 let x = Tensor::from_vec(vec![1u8; 1 << 20], [1 << 20]).unwrap();
-                let sums = session.call_named("tests.increment", (&x,)).await.unwrap();
-                match session.get_all_as::<u64>(&sums).await {
+                let sums = session.call("tests.increment", (&x,)).await.unwrap();
+                match session.get_all::<u64>(&sums).await {
                     Ok(sums) => {
                         right += 1;
                         assert!(sums.iter().all(|sum| *sum == 2 << 20), "{name}, round {round}: {sums:?}");
@@ -189,11 +189,11 @@ fn set_gives_each_worker_its_own_weights(kind: Kind) {
             // The worker has its own copy.
             own.bytes_mut().unwrap().fill(0);
         }
-        let sum = session.call_named("kinds.sum", (&weights,)).await.unwrap();
+        let sum = session.call("kinds.sum", (&weights,)).await.unwrap();
         for worker in session.world().workers() {
             let own = pattern(1000 + (200 << 10) * worker.index(), worker.index());
             let expected: i64 = own.bytes().unwrap().iter().map(|byte| i64::from(*byte)).sum();
-            assert_eq!(session.get(&sum, worker).await.unwrap(), Value::Int(expected), "{name}: {worker}");
+            assert_eq!(session.value(&sum, worker).await.unwrap(), Value::Int(expected), "{name}: {worker}");
         }
     });
 }
@@ -201,15 +201,15 @@ fn set_gives_each_worker_its_own_weights(kind: Kind) {
 fn set_does_not_modify_an_argument_that_the_register_holds(kind: Kind) {
     with_sessions(kind, async |name, session| {
         let shared = pattern(1000, 0);
-        let handle = session.call_named("tests.echo", (&shared,)).await.unwrap();
+        let handle = session.call("tests.echo", (&shared,)).await.unwrap();
         session.set_each(&handle, |worker| pattern(1000, 1 + worker.index())).await.unwrap();
-        for (index, back) in session.get_all_as::<Tensor>(&handle).await.unwrap().iter().enumerate() {
+        for (index, back) in session.get_all::<Tensor>(&handle).await.unwrap().iter().enumerate() {
             assert!(same(back, &pattern(1000, 1 + index)), "{name}: worker {index}");
         }
         assert!(same(&shared, &pattern(1000, 0)), "{name}: the controller's tensor");
         session.set_each(&handle, |worker| worker.index()).await.unwrap();
         let expected: Vec<usize> = (0..session.world().size()).collect();
-        assert_eq!(session.get_all_as::<usize>(&handle).await.unwrap(), expected, "{name}");
+        assert_eq!(session.get_all::<usize>(&handle).await.unwrap(), expected, "{name}");
     });
 }
 
@@ -234,22 +234,22 @@ fn a_value_above_the_limit_is_an_error_that_names_the_alternatives(kind: Kind) {
                 )
         );
         assert!(matches!(refused, Error::Invalid(_)));
-        let refused = session.call_named("kinds.sum", (&above,)).await.unwrap_err().to_string();
+        let refused = session.call("kinds.sum", (&above,)).await.unwrap_err().to_string();
         assert_eq!(
             refused,
             "call: arguments of 102401 bytes can't go to another process, the limit is 102400 bytes for the values of one command; \
              raise the limit (`Builder::value_limit`)"
                 .to_owned()
                 + instead(
-                    ", or copy the tensor to worker 0 (`copy_to_worker_0`), pass it on (`broadcast_from_worker0`), and call with \
+                    ", or copy the tensor to worker 0 (`copy_to_worker_0`), pass it on (`broadcast_from`), and call with \
                      its handle"
                 )
         );
-        let back: Tensor = session.get_as(&handle, worker).await.unwrap();
+        let back: Tensor = session.get(&handle, worker).await.unwrap();
         assert!(same(&largest, &back));
         session.set(&handle, WorkerId::new(0), (&largest).into()).await.unwrap();
-        let larger = session.call_named("tests.double", (&handle, "and", &pattern(1, 1))).await.unwrap();
-        let refused = session.get(&larger, worker).await.unwrap_err().to_string();
+        let larger = session.call("tests.double", (&handle, "and", &pattern(1, 1))).await.unwrap();
+        let refused = session.value(&larger, worker).await.unwrap_err().to_string();
         assert!(
             refused.starts_with("worker 1: get ")
                 && refused.ends_with(
@@ -268,7 +268,7 @@ async fn worker_0_takes_a_value_above_the_limit_if_it_is_a_thread(session: &Lane
     let handle = integer(session).await.unwrap();
     match session.set(&handle, WorkerId::new(0), above.into()).await {
         Ok(()) => {
-            let back: Tensor = session.get_as(&handle, WorkerId::new(0)).await.unwrap();
+            let back: Tensor = session.get(&handle, WorkerId::new(0)).await.unwrap();
             assert!(same(above, &back) && !kind.is_apart());
         }
         Err(error) => assert!(kind.is_apart(), "worker 0 is a thread of this process: {error}"),
@@ -286,12 +286,12 @@ fn small_commands_work_during_concurrent_large_sets(kind: Kind) {
                 scope.spawn(|| block_on(session.set(&handle, *worker, tensor.into())).unwrap());
             }
             for number in 0..100 {
-                let next = block_on(session.call_named("tests.count", (number,))).unwrap();
-                assert_eq!(block_on(session.get(&next, WorkerId::new(0))).unwrap(), Value::Int(number + 1));
+                let next = block_on(session.call("tests.count", (number,))).unwrap();
+                assert_eq!(block_on(session.value(&next, WorkerId::new(0))).unwrap(), Value::Int(number + 1));
             }
         });
         for (worker, tensor) in &sent {
-            let back: Tensor = block_on(session.get_as(&handle, *worker)).unwrap();
+            let back: Tensor = block_on(session.get(&handle, *worker)).unwrap();
             assert!(same(tensor, &back), "{worker}");
         }
         block_on(session.shutdown()).unwrap();
@@ -308,8 +308,8 @@ fn a_worker_that_dies_during_the_transfer_of_a_tensor_is_named(kind: Kind) {
             block_on(async {
                 let (handle, worker) = (integer(&session).await.unwrap(), last(&session));
                 // The worker takes no command after these calls.
-                _ = session.call_named("tests.nap_of", (worker.index(), 0.3)).await.unwrap();
-                _ = session.call_named("kinds.exit", (worker.index(),)).await.unwrap();
+                _ = session.call("tests.nap_of", (worker.index(), 0.3)).await.unwrap();
+                _ = session.call("kinds.exit", (worker.index(),)).await.unwrap();
                 let refused = session.set(&handle, worker, (&pattern(64 << 20, 1)).into()).await.unwrap_err();
                 // Fails if the loss is not known yet.
                 _ = session.shutdown().await;
@@ -326,12 +326,12 @@ fn lists_and_pairs_are_arguments_and_results(kind: Kind) {
         let rates = vec![0.5f32, 1e-7, -3.0];
         let names = vec!["a".to_owned(), "b".to_owned()];
         let args = (rates.clone(), names.clone(), vec![7usize, 0], (3, "three"));
-        let all = session.call_named("tests.lists", args).await.unwrap();
-        for (of_rates, of_names) in session.get_all_as::<(Vec<f32>, Vec<String>)>(&all).await.unwrap() {
+        let all = session.call("tests.lists", args).await.unwrap();
+        for (of_rates, of_names) in session.get_all::<(Vec<f32>, Vec<String>)>(&all).await.unwrap() {
             assert_eq!(of_rates, rates, "{name}");
             assert_eq!(of_names, ["a", "b", "7", "0", "3", "three"], "{name}");
         }
-        let error = session.get_as::<Vec<f64>>(&all, WorkerId::new(1)).await.unwrap_err().to_string();
+        let error = session.get::<Vec<f64>>(&all, WorkerId::new(1)).await.unwrap_err().to_string();
         assert_eq!(error, "get: expected an array of floats, worker 1 has an array");
     });
 }

@@ -3,10 +3,7 @@
 use std::env;
 use std::process::ExitCode;
 
-use disco::{
-    Builder, CommunicatorExt as _, DType, DataPlane as _, LaneSession, Reduction, Session as _, SessionExt as _,
-    WorkerContext, block_on,
-};
+use disco::{Builder, CommunicatorExt as _, DType, LaneSession, Reduction, WorkerContext, block_on};
 use rustix::process::{Signal, getpid, kill_process};
 
 use super::PART;
@@ -95,7 +92,7 @@ pub(crate) fn run() -> Option<ExitCode> {
 /// Calls a function; the session ends without a shutdown.
 fn call(session: &LaneSession, function: &str) -> disco::Result<()> {
     block_on(async {
-        session.call_named(function, ()).await?;
+        session.call(function, ()).await?;
         session.sync_all().await
     })
 }
@@ -129,8 +126,8 @@ fn resize(session: LaneSession) -> disco::Result<()> {
 /// Prints the processes of the workers, and kills this one.
 fn kill_the_controller(session: LaneSession) -> disco::Result<()> {
     let processes = block_on(async {
-        let processes = session.call_named("tests.process", ()).await?;
-        session.get_all_as::<i64>(&processes).await
+        let processes = session.call("tests.process", ()).await?;
+        session.get_all::<i64>(&processes).await
     });
     println!("{:?}", processes?);
     kill_process(getpid(), Signal::KILL).map_err(|error| disco::Error::invalid(error.to_string()))
@@ -138,8 +135,8 @@ fn kill_the_controller(session: LaneSession) -> disco::Result<()> {
 
 fn names(session: LaneSession) -> disco::Result<()> {
     block_on(async {
-        let names = session.call_named("tests.name", ()).await?;
-        session.get_all_as::<String>(&names).await?.iter().for_each(|name| println!("{name}"));
+        let names = session.call("tests.name", ()).await?;
+        session.get_all::<String>(&names).await?.iter().for_each(|name| println!("{name}"));
         session.shutdown().await
     })
 }
@@ -147,8 +144,8 @@ fn names(session: LaneSession) -> disco::Result<()> {
 fn sums(session: LaneSession) -> disco::Result<()> {
     block_on(async {
         session.init_ccl("local", &[]).await?;
-        let sums = session.call_named("launchers.sum", ()).await?;
-        println!("{:?}", session.get_all_as::<f32>(&sums).await?);
+        let sums = session.call("launchers.sum", ()).await?;
+        println!("{:?}", session.get_all::<f32>(&sums).await?);
         session.shutdown().await
     })
 }

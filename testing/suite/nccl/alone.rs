@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use disco::function::FromArg;
 use disco::{
-    Builder, DType, DataPlane, IntoArgs, LaneSession, Placement, Reduction, Scope, Session, SessionExt as _, Tensor,
-    WorkerContext, block_on,
+    Builder, DType, IntoArgs, LaneSession, Placement, Reduction, Scope, Session, Tensor, WorkerContext, block_on,
 };
 use disco_conformance::Required;
 
@@ -134,7 +133,7 @@ pub(crate) fn connected(workers: usize) -> LaneSession {
 
 /// Calls a function, and returns its results on all workers.
 pub(crate) fn answers<T: FromArg + Send>(session: &LaneSession, name: &str, args: impl IntoArgs) -> Vec<T> {
-    block_on(async { session.get_all_as(&session.call_named(name, args).await?).await }).unwrap()
+    block_on(async { session.get_all(&session.call(name, args).await?).await }).unwrap()
 }
 
 /// Waits for the work of the worker's stream, up to the worker's deadline.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use disco::{CommunicatorExt as _, DType, LaneSession, Op, Reduction, Session, SessionExt, WorkerContext, block_on};
+use disco::{CommunicatorExt as _, DType, LaneSession, Op, Reduction, WorkerContext, block_on};
 use disco_conformance::waiting::poll;
 use disco_gpu_double::controls::Counts;
 
@@ -118,7 +118,7 @@ on_the_double!(a_session_frees_all_device_resources, [], {
         let session = session(3);
         works_again(&session);
         block_on(async {
-            session.call_named("tests.nccl.split", ()).await.unwrap();
+            session.call("tests.nccl.split", ()).await.unwrap();
             session.shutdown().await.unwrap();
         });
     }

@@ -5,10 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use disco::activity::{Record, RecordKind, Recording};
-use disco::{
-    Builder, CommunicatorExt as _, DType, DataPlane as _, LaneSession, OpKind, Reduction, Session as _,
-    SessionExt as _, WorkerContext, block_on,
-};
+use disco::{Builder, CommunicatorExt as _, DType, LaneSession, OpKind, Reduction, WorkerContext, block_on};
 use disco_conformance::waiting::wait_until;
 
 use crate::alone::{hip_without, without};
@@ -34,7 +31,7 @@ fn recordings(run: impl AsyncFnOnce(&LaneSession)) -> Vec<Recording> {
 }
 
 async fn call(session: &LaneSession, name: &str, count: i64) {
-    session.call_named(name, (count,)).await.unwrap();
+    session.call(name, (count,)).await.unwrap();
     session.sync_all().await.unwrap();
 }
 

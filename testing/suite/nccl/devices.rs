@@ -1,8 +1,6 @@
 //! Devices of workers, and memory on them.
 
-use disco::{
-    CommunicatorExt as _, DType, DataPlane, Device, DeviceKind, Session, SessionExt, Tensor, WorkerContext, block_on,
-};
+use disco::{CommunicatorExt as _, DType, Device, DeviceKind, Tensor, WorkerContext, block_on};
 
 use crate::alone::{
     answers, connected, has_nvrtc, nvrtc_of_the_double, session, sum, synchronize, text, to_host, works_again,
@@ -82,8 +80,8 @@ on_the_double!(worker_i_uses_device_i_by_default_or_the_given_ordinal, [], {
     block_on(async {
         for (ordinals, expected) in [(&[][..], ["cuda:0", "cuda:1"]), (&[3, 0], ["cuda:3", "cuda:0"])] {
             session.init_ccl("nccl", ordinals).await.unwrap();
-            let answer = session.call_named("tests.nccl.where_are_you", ()).await.unwrap();
-            assert_eq!(session.get_all_as::<String>(&answer).await.unwrap(), expected);
+            let answer = session.call("tests.nccl.where_are_you", ()).await.unwrap();
+            assert_eq!(session.get_all::<String>(&answer).await.unwrap(), expected);
             assert_eq!(sum(&session).await.unwrap(), 3.0);
         }
     });
@@ -173,8 +171,8 @@ mod both {
         block_on(async {
             for (backend, devices) in [("nccl", "cuda:1"), ("rccl", "rocm:1"), ("local", "cpu"), ("nccl", "cuda:1")] {
                 session.init_ccl(backend, &[]).await.unwrap();
-                let answer = session.call_named("tests.nccl.where_are_you", ()).await.unwrap();
-                let found: String = session.get_as(&answer, 1.into()).await.unwrap();
+                let answer = session.call("tests.nccl.where_are_you", ()).await.unwrap();
+                let found: String = session.get(&answer, 1.into()).await.unwrap();
                 assert_eq!(found, devices);
                 assert_eq!(sum(&session).await.unwrap(), 3.0);
             }

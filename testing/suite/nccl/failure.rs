@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use disco::{Builder, CommunicatorExt as _, DataPlane, Session, SessionExt, Tensor, WorkerContext, block_on};
+use disco::{Builder, CommunicatorExt as _, Tensor, WorkerContext, block_on};
 
 use crate::alone::{connected, session, sum, synchronize, text, works_again};
 use crate::costs::{counts, end};
@@ -172,7 +172,7 @@ fn assert_a_missing_rank_is_named() {
     block_on(async {
         for function in ["tests.nccl.barrier_without", "tests.nccl.all_reduce_without"] {
             session.init_ccl("nccl", &[]).await.unwrap();
-            session.call_named(function, (1,)).await.unwrap();
+            session.call(function, (1,)).await.unwrap();
             let error = text(session.sync_all().await);
             assert!(error.contains("no end after 500ms: rank 1 has not arrived"), "{error}");
         }
@@ -219,7 +219,7 @@ on_the_double!(a_call_that_waits_for_peers_ends_when_another_worker_fails, [], {
             if of == "the second" {
                 assert_eq!(sum(&session).await.unwrap(), 6.0);
             }
-            session.call_named("tests.nccl.all_reduce_or_fail", (1,)).await.unwrap();
+            session.call("tests.nccl.all_reduce_or_fail", (1,)).await.unwrap();
             let (start, error) = (Instant::now(), text(session.sync_all().await));
             assert!(error.contains("worker 1: ") && error.contains("it can't take part"), "{of}: {error}");
             assert!(start.elapsed() < UNREACHED_DEADLINE, "{of}: the deadline ended it");
@@ -260,7 +260,7 @@ on_the_double!(ranks_with_different_calls_get_an_error_with_both, [], {
     let session = disco::Builder::threads(2).check(true).start().unwrap();
     block_on(async {
         session.init_ccl("nccl", &[]).await.unwrap();
-        session.call_named("tests.nccl.differ", ()).await.unwrap();
+        session.call("tests.nccl.differ", ()).await.unwrap();
         let error = text(session.sync_all().await);
         assert!(error.contains("all_reduce sum f32 x 4") && error.contains("all_reduce sum f32 x 5"), "{error}");
     });
@@ -327,7 +327,7 @@ on_the_double!(
     {
         let session = connected(2);
         block_on(async {
-            session.call_named("tests.nccl.copy_behind", ()).await.unwrap();
+            session.call("tests.nccl.copy_behind", ()).await.unwrap();
             let error = text(session.sync_all().await);
             assert!(error.contains("synchronize: no end after 500ms: work on cuda:"), "{error}");
         });

@@ -6,7 +6,7 @@ use std::time::Duration;
 use disco::nccl::cuda::capture;
 use disco::nccl::cudarc::driver::{result, sys};
 use disco::nccl::disco_ccl::Graph;
-use disco::{CommunicatorExt as _, DataPlane, Error, LaneSession, Reduction, Session, Tensor, WorkerContext, block_on};
+use disco::{CommunicatorExt as _, Error, LaneSession, Reduction, Tensor, WorkerContext, block_on};
 
 use crate::alone::{answers, nvrtc_of_the_double, sum, text, works_again};
 use crate::costs::{becomes, end, threads};

@@ -2,9 +2,7 @@
 
 use disco::nccl::cuda::capture;
 use disco::nccl::cudarc::driver::result;
-use disco::{
-    CommunicatorExt as _, DType, DataPlane, Error, LaneSession, Op, Reduction, Session, Tensor, WorkerContext, block_on,
-};
+use disco::{CommunicatorExt as _, DType, Error, LaneSession, Op, Reduction, Tensor, WorkerContext, block_on};
 
 use crate::alone::{answers, connected, session, text, without, works_again};
 use crate::costs::end;

@@ -3,9 +3,7 @@
 use disco::nccl::cuda::capture;
 use disco::nccl::cudarc::driver::{result, sys};
 use disco::nccl::disco_ccl;
-use disco::{
-    CommunicatorExt as _, DType, DataPlane, DeviceKind, Error, Op, Reduction, Tensor, WorkerContext, block_on,
-};
+use disco::{CommunicatorExt as _, DType, DeviceKind, Error, Op, Reduction, Tensor, WorkerContext, block_on};
 
 use crate::alone::{connected, session, synchronize, text, without};
 use crate::costs::{check_nothing_is_left, counts, end};

@@ -4,9 +4,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use disco::{
-    CommunicatorExt as _, DType, DataPlane, LaneSession, Op, Reduction, Session, Tensor, WorkerContext, block_on,
-};
+use disco::{CommunicatorExt as _, DType, LaneSession, Op, Reduction, Tensor, WorkerContext, block_on};
 use half::{bf16, f16};
 
 use crate::alone::{nvrtc, nvrtc_13, nvrtc_of_the_double, synchronize, text, works_again};

@@ -4,8 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use disco::ffi::Libraries as _;
-use disco::{DType, DataPlane, Placement, Session, SessionExt as _, Tensor, WorkerContext, block_on};
+use disco::ffi::Module;
+use disco::{DType, Placement, Tensor, WorkerContext, block_on};
 use disco_conformance::Required;
 
 use crate::alone::session;
@@ -89,7 +89,7 @@ on_the_double! {
             let (session, library) = (&session, &library);
             async move {
                 let function = if by_library {
-                    session.load_library(library).await?.function(session, name).await?
+                    Module::load(session, library).await?.function(session, name).await?
                 } else {
                     session.function(name).await?
                 };
@@ -99,7 +99,7 @@ on_the_double! {
         block_on(async {
             session.init_ccl("nccl", &[]).await?;
             let tensor = session.empty(DType::F32, [4, 2], Placement::All).await?;
-            let numbers = async |handle: &disco::DRef| session.get_all_as::<i64>(handle).await;
+            let numbers = async |handle: &disco::DRef| session.get_all::<i64>(handle).await;
 
             let own = numbers(&all("tests.libraries.stream", false, vec![]).await?).await?;
             let seen = numbers(&all("stream_for", true, vec![&tensor]).await?).await?;
@@ -112,8 +112,8 @@ on_the_double! {
             let back = numbers(&all("tests.libraries.address", false, vec![&same]).await?).await?;
             assert_eq!(own, back);
             // A tensor in an array is copied to the host when it is fetched.
-            let array = session.call_named("tests.libraries.wrapped", (&tensor,)).await?;
-            let fetched = session.get_all_as::<Vec<disco::Value>>(&array).await?;
+            let array = session.call("tests.libraries.wrapped", (&tensor,)).await?;
+            let fetched = session.get_all::<Vec<disco::Value>>(&array).await?;
             let disco::Value::Tensor(host) = &fetched[1][0] else { panic!("{fetched:?}") };
             assert_eq!(host.to_vec::<f32>()?, [0.0; 8]);
             session.shutdown().await

@@ -6,8 +6,7 @@ use std::time::Duration;
 use disco::nccl::cuda::Cuda;
 use disco::nccl::disco_ccl::Queue;
 use disco::{
-    Builder, CommunicatorExt as _, DType, DataPlane as _, DeviceApi as _, DeviceKind, Reduction, Tensor, WorkerContext,
-    block_on,
+    Builder, CommunicatorExt as _, DType, DeviceApi as _, DeviceKind, Reduction, Tensor, WorkerContext, block_on,
 };
 use disco_conformance::waiting::poll;
 

@@ -1,6 +1,6 @@
 //! Dependent operations of a group run in order, although the library does not order operations of a group.
 
-use disco::{DType, DataPlane, Op, Reduction, Session, SessionExt, Tensor, WorkerContext, block_on};
+use disco::{DType, Op, Reduction, Tensor, WorkerContext, block_on};
 
 use crate::alone::{answers, connected, synchronize};
 use crate::p2p::call;

@@ -3,9 +3,7 @@
 use std::time::Duration;
 
 use disco::nccl::{self, p2p::Workspace};
-use disco::{
-    Builder, DRef, DType, DataPlane, IntoArgs, LaneSession, Rank, Session, SessionExt, Tensor, WorkerContext, block_on,
-};
+use disco::{Builder, DRef, DType, IntoArgs, LaneSession, Rank, Scope, Tensor, WorkerContext, block_on};
 
 use crate::alone::{answers, connected, session, sum, synchronize, text, to_host, without, without_nvml, works_again};
 use crate::on_the_double;
@@ -164,7 +162,7 @@ fn look_late(ctx: &mut WorkerContext, buffer: Tensor) -> disco::Result<()> {
 
 /// Each group has its own communicators, and so its own shared memory.
 fn in_groups(ctx: &mut WorkerContext) -> disco::Result<()> {
-    let shared = nccl::extension(ctx.group_comm()?)?.p2p_fast_path()?.workspace()?.clone();
+    let shared = nccl::extension(ctx.comm_in(&Scope::Group)?)?.p2p_fast_path()?.workspace()?.clone();
     assert_eq!((shared.size(), workspace(ctx)?.size()), (2, 4));
     let (own, other) = (ctx.worker().index() as f32, rank(1 - shared.rank().index()));
     let mine = full(ctx, own)?;
@@ -206,7 +204,7 @@ pub(crate) fn patient(workers: usize) -> LaneSession {
 
 /// Calls a function on all workers and waits for it.
 pub(crate) async fn call(session: &LaneSession, name: &str, args: impl IntoArgs) -> disco::Result<DRef> {
-    let answer = session.call_named(name, args).await?;
+    let answer = session.call(name, args).await?;
     session.sync_all().await.map(|()| answer)
 }
 

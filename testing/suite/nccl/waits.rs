@@ -1,6 +1,6 @@
 //! Waits for flags of peers if streams share hardware queues, and if HIP waits for flags in some kinds of memory only.
 
-use disco::{DataPlane, LaneSession, Session, WorkerContext, block_on};
+use disco::{LaneSession, WorkerContext, block_on};
 
 use crate::alone::{hip_without, sum, text, works_again};
 use crate::on_the_double;

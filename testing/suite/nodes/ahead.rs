@@ -4,7 +4,7 @@ use std::pin::pin;
 use std::thread;
 use std::time::Duration;
 
-use disco::{DRef, DType, Deadlines, Error, LaneSession, Session, SessionExt, SessionKind, Tensor, WorkerId, block_on};
+use disco::{DRef, DType, Deadlines, Error, LaneSession, SessionKind, Tensor, WorkerId, block_on};
 use disco_conformance::waiting::{poll, wait_until};
 use futures_lite::future;
 
@@ -50,10 +50,10 @@ async fn small_commands(session: &LaneSession, register: &DRef) {
     // Each round trip takes half a second, because the link has buffers.
     for worker in [3, 2].map(WorkerId::new) {
         session.sync_worker(worker).await.unwrap();
-        let got: i64 = session.get_as(register, worker).await.unwrap();
+        let got: i64 = session.get(register, worker).await.unwrap();
         assert_eq!(got, 4);
         let called = session.call(&length, ("five!",)).await.unwrap();
-        let got: i64 = session.get_as(&called, worker).await.unwrap();
+        let got: i64 = session.get(&called, worker).await.unwrap();
         assert_eq!(got, 5);
     }
 }
@@ -64,7 +64,7 @@ fn small_commands_overtake_a_large_set_to_the_same_node() {
             Proxy::throttled(address, SLOW_RATE)
         });
         let (worker, tensor) = (WorkerId::new(2), large(7));
-        let [small, register] = [(); 2].map(|()| block_on(session.call_named("tests.length", ("four",))).unwrap());
+        let [small, register] = [(); 2].map(|()| block_on(session.call("tests.length", ("four",))).unwrap());
         block_on(session.sync_all()).unwrap();
         thread::scope(|scope| {
             let set = scope.spawn(|| block_on(session.set(&register, worker, tensor.clone().into())));
@@ -74,7 +74,7 @@ fn small_commands_overtake_a_large_set_to_the_same_node() {
             proxy.set_rate(0);
             set.join().unwrap().unwrap();
         });
-        let back: Tensor = block_on(session.get_as(&register, worker)).unwrap();
+        let back: Tensor = block_on(session.get(&register, worker)).unwrap();
         assert!(is_same(&back, &tensor));
         block_on(session.shutdown()).unwrap();
         assert!(end(node).status.success());
@@ -84,7 +84,7 @@ fn small_commands_overtake_a_large_set_to_the_same_node() {
 fn small_commands_overtake_a_large_argument() {
     let (session, proxy, node) = behind(builder(2, 2), |address| Proxy::throttled(address, SLOW_RATE));
     let tensor = large(3);
-    let small = block_on(session.call_named("tests.length", ("four",))).unwrap();
+    let small = block_on(session.call("tests.length", ("four",))).unwrap();
     let sum = block_on(session.function("nodes.sum")).unwrap();
     block_on(session.sync_all()).unwrap();
     thread::scope(|scope| {
@@ -93,7 +93,7 @@ fn small_commands_overtake_a_large_argument() {
         block_on(small_commands(&session, &small));
         assert!(!call.is_finished());
         proxy.set_rate(0);
-        let sums = block_on(session.get_all_as::<u64>(&call.join().unwrap().unwrap())).unwrap();
+        let sums = block_on(session.get_all::<u64>(&call.join().unwrap().unwrap())).unwrap();
         let expected: u64 = [LARGE / 8, 1000].into_iter().flat_map(|len| 3..3 + len as u64).sum();
         assert_eq!(sums, [expected; 4]);
     });
@@ -107,7 +107,7 @@ fn a_dropped_large_set_is_cancelled_and_the_next_one_succeeds() {
         builder(2, 2).node_options(|nodes| nodes.workers = SessionKind::Threads).value_limit(LARGE + LARGE / 2);
     let (session, proxy, node) = behind(builder, |address| Proxy::throttled(address, RATE));
     let worker = WorkerId::new(2);
-    let register = block_on(session.call_named("tests.length", ("four",))).unwrap();
+    let register = block_on(session.call("tests.length", ("four",))).unwrap();
     block_on(session.sync_all()).unwrap();
     for first in 0..3 {
         let mut set = session.set(&register, worker, large(first).into());
@@ -118,11 +118,11 @@ fn a_dropped_large_set_is_cancelled_and_the_next_one_succeeds() {
             proxy.passed() >= begun + (1 << 20)
         });
     }
-    let got: i64 = block_on(session.get_as(&register, worker)).unwrap();
+    let got: i64 = block_on(session.get(&register, worker)).unwrap();
     assert_eq!(got, 4, "no command was sent");
     let tensor = large(9);
     block_on(session.set(&register, worker, tensor.clone().into())).unwrap();
-    let back: Tensor = block_on(session.get_as(&register, worker)).unwrap();
+    let back: Tensor = block_on(session.get(&register, worker)).unwrap();
     assert!(is_same(&back, &tensor));
     assert!(proxy.passed() < 2 * LARGE, "{} bytes were sent", proxy.passed());
     block_on(session.shutdown()).unwrap();
@@ -134,7 +134,7 @@ fn concurrent_large_sets_arrive_intact() {
     for limit in [LARGE, 4 * LARGE] {
         let builder = builder(2, 2).node_options(|nodes| nodes.workers = SessionKind::Processes).value_limit(limit);
         let (session, _proxy, node) = behind(builder, |address| Proxy::throttled(address, 4 * RATE));
-        let register = block_on(session.call_named("tests.length", ("four",))).unwrap();
+        let register = block_on(session.call("tests.length", ("four",))).unwrap();
         thread::scope(|scope| {
             for worker in [2, 3] {
                 let set = session.set(&register, WorkerId::new(worker), large(worker.into()).into());
@@ -142,7 +142,7 @@ fn concurrent_large_sets_arrive_intact() {
             }
         });
         for worker in [2, 3] {
-            let back: Tensor = block_on(session.get_as(&register, WorkerId::new(worker))).unwrap();
+            let back: Tensor = block_on(session.get(&register, WorkerId::new(worker))).unwrap();
             assert!(is_same(&back, &large(worker.into())), "worker {worker}");
         }
         block_on(session.shutdown()).unwrap();
@@ -155,7 +155,7 @@ fn a_large_set_that_is_not_polled_does_not_stop_the_next_one() {
     let builder =
         builder(2, 2).node_options(|nodes| nodes.workers = SessionKind::Threads).value_limit(LARGE + LARGE / 2);
     let (session, proxy, node) = behind(builder, |address| Proxy::throttled(address, 4 * RATE));
-    let register = block_on(session.call_named("tests.length", ("four",))).unwrap();
+    let register = block_on(session.call("tests.length", ("four",))).unwrap();
     block_on(session.sync_all()).unwrap();
     let mut first = session.set(&register, WorkerId::new(2), large(1).into());
     block_on(async {
@@ -167,7 +167,7 @@ fn a_large_set_that_is_not_polled_does_not_stop_the_next_one() {
     block_on(second).unwrap();
     block_on(first).unwrap();
     for (worker, begin) in [(2, 1), (3, 2)] {
-        let back: Tensor = block_on(session.get_as(&register, WorkerId::new(worker))).unwrap();
+        let back: Tensor = block_on(session.get(&register, WorkerId::new(worker))).unwrap();
         assert!(is_same(&back, &large(begin)), "worker {worker}");
     }
     block_on(session.shutdown()).unwrap();
@@ -179,7 +179,7 @@ fn a_large_set_beside_another_one_meets_its_deadline() {
     let limits = Deadlines::default().with_stall(Duration::from_secs(1));
     let builder = builder(2, 2).deadlines(limits).value_limit(4 * LARGE);
     let (session, _proxy, node) = behind(builder, |address| Proxy::throttled(address, RATE));
-    let register = block_on(session.call_named("tests.length", ("four",))).unwrap();
+    let register = block_on(session.call("tests.length", ("four",))).unwrap();
     block_on(session.sync_all()).unwrap();
     thread::scope(|scope| {
         for worker in [2, 3] {
@@ -194,7 +194,7 @@ fn a_large_set_beside_another_one_meets_its_deadline() {
 fn a_link_cut_during_a_transfer_is_the_loss_of_its_node() {
     let (session, proxy, node) = behind(builder(2, 1), |address| Proxy::throttled(address, RATE));
     let (worker, tensor) = (WorkerId::new(1), large(0));
-    let register = block_on(session.call_named("tests.length", ("four",))).unwrap();
+    let register = block_on(session.call("tests.length", ("four",))).unwrap();
     block_on(session.sync_all()).unwrap();
     thread::scope(|scope| {
         let set = scope.spawn(|| block_on(session.set(&register, worker, tensor.clone().into())));
@@ -214,7 +214,7 @@ fn a_stalled_transfer_fails_with_the_number_of_bytes_sent() {
     let builder = builder(2, 1).deadlines(limits).silence(TEST_TIMEOUT);
     let (session, proxy, node) = behind(builder, |address| Proxy::throttled(address, RATE));
     let worker = WorkerId::new(1);
-    let register = block_on(session.call_named("tests.length", ("four",))).unwrap();
+    let register = block_on(session.call("tests.length", ("four",))).unwrap();
     block_on(session.sync_all()).unwrap();
     proxy.stop_forwarding();
     // Larger than the socket buffers.
@@ -233,7 +233,7 @@ fn a_large_argument_waits_for_a_full_lane() {
     let [length, sum] = ["tests.length", "nodes.sum"].map(|name| block_on(session.function(name)).unwrap());
     // Worker 1 takes no other command until the file is removed.
     let file = tempfile::NamedTempFile::new().unwrap();
-    block_on(session.call_named("tests.stay", (1, file.path().display().to_string()))).unwrap();
+    block_on(session.call("tests.stay", (1, file.path().display().to_string()))).unwrap();
     let submit = || block_on(future::poll_once(pin!(session.call(&length, ("four",)))));
     // The node takes some commands after the lane was full for the first time.
     while let Some(called) = poll(Duration::from_millis(300), submit) {
@@ -249,7 +249,7 @@ fn a_large_argument_waits_for_a_full_lane() {
         call.join().unwrap()
     });
     let expected = one.to_vec::<u64>().unwrap().iter().sum::<u64>() + 7;
-    assert_eq!(block_on(session.get_as::<u64>(&sums, WorkerId::new(1))).unwrap(), expected);
+    assert_eq!(block_on(session.get::<u64>(&sums, WorkerId::new(1))).unwrap(), expected);
     block_on(session.shutdown()).unwrap();
     assert!(end(node).status.success());
 }
@@ -276,7 +276,7 @@ fn a_transfer_ends_with_the_lanes_of_before_a_resize() {
             }
             called => called.unwrap(),
         };
-        assert_eq!(block_on(session.get_all_as::<u64>(&sums)).unwrap(), [expected; 2]);
+        assert_eq!(block_on(session.get_all::<u64>(&sums)).unwrap(), [expected; 2]);
     });
     block_on(session.shutdown()).unwrap();
     nodes.into_iter().for_each(|node| _ = end(node));

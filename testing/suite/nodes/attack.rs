@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use disco::{LaneSession, Session, SessionExt, block_on};
+use disco::{LaneSession, block_on};
 
 use super::link::{Attack, Proxy};
 use super::programs::{TEST_TIMEOUT, builder, complaint, end, node, with};
@@ -99,9 +99,9 @@ fn recorded(encrypts: bool) -> Vec<u8> {
     });
     let session = session.unwrap();
     block_on(async {
-        let text = session.call_named("tests.length", (SECRET,)).await.unwrap();
+        let text = session.call("tests.length", (SECRET,)).await.unwrap();
         session.set(&text, disco::WorkerId::new(1), SECRET.into()).await.unwrap();
-        let text: String = session.get_as(&text, disco::WorkerId::new(1)).await.unwrap();
+        let text: String = session.get(&text, disco::WorkerId::new(1)).await.unwrap();
         assert_eq!(text, SECRET);
         session.shutdown().await.unwrap();
     });

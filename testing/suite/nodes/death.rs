@@ -6,9 +6,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use disco::error::{LossCause, ProcessEnd};
-use disco::{
-    Builder, DataPlane, Deadlines, Error, LaneSession, Session, SessionExt, SessionKind, WorkerRange, block_on,
-};
+use disco::{Builder, Deadlines, Error, LaneSession, SessionKind, WorkerRange, block_on};
 use disco_conformance::waiting::wait_until_in_collective;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -35,7 +33,7 @@ fn signal(pid: i64, signal: Signal) {
 fn error_after_signal(session: &LaneSession, pid: i64, what: Signal) -> Error {
     block_on(async {
         session.init_ccl("by-store", &[]).await.unwrap();
-        session.call_named("tests.barriers", (1, 3)).await.unwrap();
+        session.call("tests.barriers", (1, 3)).await.unwrap();
         wait_until_in_collective(session, 0..3);
         signal(pid, what);
         let error = session.sync_all().await.unwrap_err();
@@ -125,7 +123,7 @@ fn shutdown_names_a_stuck_worker_of_a_node() {
         let (session, node) = pair(builder(2, 2).node_options(|nodes| nodes.workers = kind).deadlines(deadlines));
         let pid = ask(&session, "tests.pid", 3);
         block_on(async {
-            session.call_named("tests.hang", (3,)).await.unwrap();
+            session.call("tests.hang", (3,)).await.unwrap();
             let error = session.shutdown().await.unwrap_err().to_string();
             assert!(error.starts_with("not stopped after 300ms: worker 3 ("), "{error}");
             assert!(error.contains("inside `tests.hang`") && !error.contains("worker 2"), "{error}");

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use disco::{Session, Token, block_on};
+use disco::{Token, block_on};
 use disco_core::wire::{Join, Message, VERSION};
 use disco_engine::handshake::{
     ANSWER_BYTES, GREETING_BYTES, HANDSHAKE_TIMEOUT, NodeHandshake, Request, Secret, VERDICT_BYTES,

@@ -7,8 +7,7 @@ use std::{fs, thread};
 
 use disco::error::ErrorKind;
 use disco::{
-    Announce, Builder, DType, DataPlane, LaneSession, Placement, Reduction, Scope, Session, SessionExt, SessionKind,
-    Tensor, Value, WorkerId, block_on,
+    Announce, Builder, DType, LaneSession, Placement, Reduction, Scope, SessionKind, Tensor, Value, WorkerId, block_on,
 };
 
 use super::programs::{self, ask, builder, end, pair};
@@ -65,17 +64,17 @@ fn values_of_all_sizes_make_a_round_trip_to_workers_of_nodes() {
             for size in [0, 1, 7, 8, 1000, 61_000, 65_000, 66_000, 1 << 20, 20 << 20] {
                 let handle = session.call(&length, ("x".repeat(size),)).await.unwrap();
                 for worker in session.world().workers() {
-                    assert_eq!(session.get(&handle, worker).await.unwrap(), Value::Int(size as i64));
+                    assert_eq!(session.value(&handle, worker).await.unwrap(), Value::Int(size as i64));
                 }
                 // `set` and `get` of bytes need no data plane.
                 let bytes = Value::from((0..size).map(|at| at as u8).collect::<Vec<u8>>());
                 session.set(&handle, WorkerId::new(3), bytes.clone()).await.unwrap();
-                assert!(session.get(&handle, WorkerId::new(3)).await.unwrap() == bytes);
+                assert!(session.value(&handle, WorkerId::new(3)).await.unwrap() == bytes);
             }
             let tensor = Tensor::from_slice(&[1.0f32, 2.0, 3.0], [3]).unwrap();
             let handle = session.call(&length, ("register",)).await.unwrap();
             session.set(&handle, WorkerId::new(2), Value::Tensor(tensor)).await.unwrap();
-            let back: Tensor = session.get_as(&handle, WorkerId::new(2)).await.unwrap();
+            let back: Tensor = session.get(&handle, WorkerId::new(2)).await.unwrap();
             assert_eq!(back.to_vec::<f32>().unwrap(), [1.0, 2.0, 3.0]);
         });
     }
@@ -83,11 +82,11 @@ fn values_of_all_sizes_make_a_round_trip_to_workers_of_nodes() {
 
 fn set_on_one_worker_does_not_change_the_value_of_others() {
     with_session(Builder::nodes(3, 1), async |session| {
-        let handle = session.call_named("tests.length", ("four",)).await.unwrap();
+        let handle = session.call("tests.length", ("four",)).await.unwrap();
         for size in [4, 400_000] {
             session.set(&handle, WorkerId::new(2), Value::from("y".repeat(size))).await.unwrap();
-            assert_eq!(session.get(&handle, WorkerId::new(1)).await.unwrap(), Value::Int(4));
-            assert_eq!(session.get(&handle, WorkerId::new(2)).await.unwrap(), Value::from("y".repeat(size)));
+            assert_eq!(session.value(&handle, WorkerId::new(1)).await.unwrap(), Value::Int(4));
+            assert_eq!(session.value(&handle, WorkerId::new(2)).await.unwrap(), Value::from("y".repeat(size)));
         }
     });
 }
@@ -112,7 +111,7 @@ fn a_session_recovers_from_a_worker_failure_on_a_node() {
                 assert!(error.starts_with("worker 3: tests.panic ") && error.contains("on purpose"), "{error}");
             }
             session.init_ccl("by-store", &[]).await.unwrap();
-            session.call_named("tests.barriers", (3, NOBODY)).await.unwrap();
+            session.call("tests.barriers", (3, NOBODY)).await.unwrap();
             session.sync_all().await.unwrap();
         });
     }
@@ -167,7 +166,7 @@ fn commands_in_flight_when_a_session_is_dropped_cause_no_error_on_its_node() {
         let file = tempfile::NamedTempFile::new().unwrap();
         block_on(async {
             let length = session.function("tests.length").await.unwrap();
-            session.call_named("tests.stay", (2, file.path().display().to_string())).await.unwrap();
+            session.call("tests.stay", (2, file.path().display().to_string())).await.unwrap();
             for _ in 0..20 {
                 session.call(&length, ("four",)).await.unwrap();
             }
@@ -185,7 +184,7 @@ fn token_address_and_invitation_are_removed_from_the_environment_of_workers() {
         let function = session.function("tests.variable").await.unwrap();
         for name in ["DISCO_TOKEN", "DISCO_CONNECT", "DISCO_NODE_ID", "DISCO_WORKER"] {
             let variable = session.call(&function, (name,)).await.unwrap();
-            assert_eq!(session.get(&variable, WorkerId::new(1)).await.unwrap(), Value::None, "{name}");
+            assert_eq!(session.value(&variable, WorkerId::new(1)).await.unwrap(), Value::None, "{name}");
         }
         session.shutdown().await.unwrap();
     });
@@ -200,7 +199,7 @@ fn nodes_of_one_machine_share_memory_and_those_of_other_containers_are_told_what
             let x = session.empty(DType::I64, [4], Placement::All).await?;
             session.set_each(&x, |worker| Tensor::from_slice(&[worker.wire(); 4], [4]).unwrap()).await?;
             session.all_reduce(&x, &x, Reduction::Sum, Scope::World).await?;
-            session.get_as::<Tensor>(&x, WorkerId::new(3)).await?.to_vec::<i64>()
+            session.get::<Tensor>(&x, WorkerId::new(3)).await?.to_vec::<i64>()
         })
     };
     for kind in [SessionKind::Processes, SessionKind::Threads] {
@@ -248,7 +247,7 @@ fn a_node_that_receives_large_frames_is_not_lost() {
         let text = "x".repeat(100 << 20);
         for _ in 0..5 {
             let handle = session.call(&length, (text.as_str(),)).await.unwrap();
-            assert_eq!(session.get(&handle, WorkerId::new(1)).await.unwrap(), Value::Int(100 << 20));
+            assert_eq!(session.value(&handle, WorkerId::new(1)).await.unwrap(), Value::Int(100 << 20));
         }
         session.shutdown().await.unwrap();
     });
@@ -269,7 +268,7 @@ fn large_gets_at_once_return_all_values_and_the_node_buffers_few_of_them() {
         let bytes = block_on(session.function("tests.bytes")).unwrap();
         let value = block_on(session.call(&bytes, (size as i64,))).unwrap();
         let get = || {
-            let Value::Bytes(bytes) = block_on(session.get(&value, WorkerId::new(1))).unwrap() else { panic!() };
+            let Value::Bytes(bytes) = block_on(session.value(&value, WorkerId::new(1))).unwrap() else { panic!() };
             assert!(bytes.len() == size && bytes.ends_with(&[7; 1000]));
         };
         thread::scope(|scope| (0..gets).for_each(|_| drop(scope.spawn(get))));

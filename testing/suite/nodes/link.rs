@@ -8,9 +8,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use disco::{
-    Builder, DataPlane, Deadlines, LaneSession, Session, SessionExt, SessionKind, Tensor, Value, WorkerId, block_on,
-};
+use disco::{Builder, Deadlines, LaneSession, SessionKind, Tensor, Value, WorkerId, block_on};
 use disco_conformance::waiting;
 use rustix::net::sockopt::{set_socket_recv_buffer_size, set_socket_send_buffer_size};
 
@@ -233,7 +231,7 @@ fn a_link_cut_during_a_command_is_the_loss_of_its_node() {
         block_on(async {
             session.init_ccl("by-store", &[]).await.unwrap();
             // Worker 3 sleeps in the function, all others are in a collective.
-            session.call_named("tests.barriers", (1, 3)).await.unwrap();
+            session.call("tests.barriers", (1, 3)).await.unwrap();
             proxy.cut();
             let text = session.sync_all().await.unwrap_err();
             let error = first_line(&text);
@@ -306,7 +304,7 @@ fn a_silent_link_is_a_loss_on_both_ends_after_the_silence_limit() {
         let pid = ask(&session, "tests.pid", 3);
         block_on(async {
             session.init_ccl("by-store", &[]).await.unwrap();
-            session.call_named("tests.barriers", (1, 3)).await.unwrap();
+            session.call("tests.barriers", (1, 3)).await.unwrap();
             proxy.stop_forwarding();
             let error = first_line(&session.sync_all().await.unwrap_err());
             assert!(error.starts_with("node 1 (") && error.ends_with("no message came from it for 600ms"), "{error}");
@@ -335,10 +333,10 @@ fn a_session_works_over_a_link_with_100_ms_delay() {
             handles
         };
         for index in [0, 1500, 2999] {
-            let length = session.get(&handles[index], WorkerId::new(3)).await.unwrap();
+            let length = session.value(&handles[index], WorkerId::new(3)).await.unwrap();
             assert_eq!(length, Value::Int(index as i64 % 100));
         }
-        session.call_named("tests.barriers", (2, NOBODY)).await.unwrap();
+        session.call("tests.barriers", (2, NOBODY)).await.unwrap();
         session.sync_all().await.unwrap();
         assert!(start.elapsed() > 3 * delay && start.elapsed() < TEST_TIMEOUT);
         session.shutdown().await.unwrap();
@@ -354,13 +352,13 @@ fn a_transfer_longer_than_the_reply_deadline_succeeds_while_bytes_move() {
     let (session, proxy, node) = behind(builder, |address| Proxy::throttled(address, 8 << 20));
     block_on(async {
         let worker = WorkerId::new(1);
-        let register = session.call_named("tests.length", ("four",)).await.unwrap();
+        let register = session.call("tests.length", ("four",)).await.unwrap();
         session.set(&register, worker, tensor.clone().into()).await.unwrap();
-        let back: Tensor = session.get_as(&register, worker).await.unwrap();
+        let back: Tensor = session.get(&register, worker).await.unwrap();
         assert!(back.to_vec::<f64>().unwrap() == tensor.to_vec::<f64>().unwrap());
         // Without moving bytes, the deadline applies.
         proxy.stop_forwarding();
-        let late = session.get(&register, worker).await.unwrap_err().to_string();
+        let late = session.value(&register, worker).await.unwrap_err().to_string();
         assert!(late.starts_with("get: no end after 1s: worker 1 does not answer: finished command "), "{late}");
         // The loss of the link is the loss of the session, which may not know of it yet.
         proxy.cut();

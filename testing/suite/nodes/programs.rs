@@ -7,7 +7,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 use std::{env, thread};
 
-use disco::{Announce, Builder, JoinOptions, LaneSession, SessionExt, SessionKind, Token, WorkerId, block_on};
+use disco::{Announce, Builder, JoinOptions, LaneSession, SessionKind, Token, WorkerId, block_on};
 use disco_conformance::waiting;
 use rustix::process::{Resource, Rlimit, setrlimit};
 
@@ -119,8 +119,8 @@ pub(crate) fn pair(builder: Builder) -> (LaneSession, Child) {
 /// A worker's answer to a function without arguments.
 pub(crate) fn ask(session: &LaneSession, function: &str, worker: u32) -> i64 {
     block_on(async {
-        let answer = session.call_named(function, ()).await.unwrap();
-        session.get_as(&answer, WorkerId::new(worker)).await.unwrap()
+        let answer = session.call(function, ()).await.unwrap();
+        session.get(&answer, WorkerId::new(worker)).await.unwrap()
     })
 }
 
@@ -170,7 +170,7 @@ fn printer(function: &str) {
 fn print_on(builder: Builder, function: &str) {
     disco::init();
     with_session(builder, async |session| {
-        session.call_named(function, ()).await.unwrap();
+        session.call(function, ()).await.unwrap();
     });
 }
 
@@ -209,7 +209,7 @@ fn controller(builder: Builder) {
     }
     block_on(async {
         // Worker 3 is inside a function, the others are idle.
-        session.call_named("tests.hang", (3,)).await.unwrap();
+        session.call("tests.hang", (3,)).await.unwrap();
     });
     println!("ready");
     _ = std::io::stdin().read(&mut [0]);

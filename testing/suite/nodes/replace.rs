@@ -3,9 +3,7 @@
 use std::sync::Mutex;
 
 use disco::error::ErrorKind;
-use disco::{
-    Announce, Builder, DataPlane as _, LaneSession, Session as _, SessionExt as _, SessionKind, WorkerId, block_on,
-};
+use disco::{Announce, Builder, LaneSession, SessionKind, WorkerId, block_on};
 use disco_conformance::waiting::wait_until_in_collective;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -28,17 +26,17 @@ pub(crate) fn kill(pid: i64) {
 /// Kills the process `pid` of nodes with the workers `lost`, which are replaced. All workers then meet in barriers.
 pub(crate) fn replace(session: &LaneSession, pid: i64, of: std::ops::Range<u32>) {
     block_on(session.init_ccl("by-store", &[])).unwrap();
-    let pids = block_on(session.call_named("tests.pid", ())).unwrap();
-    let before = block_on(session.get_all_as::<i64>(&pids)).unwrap();
+    let pids = block_on(session.call("tests.pid", ())).unwrap();
+    let before = block_on(session.get_all::<i64>(&pids)).unwrap();
     // The others are inside a barrier that the lost workers never enter.
-    block_on(session.call_named("tests.barriers", (1, of.start))).unwrap();
+    block_on(session.call("tests.barriers", (1, of.start))).unwrap();
     wait_until_in_collective(session, (0..before.len()).filter(|worker| *worker != of.start as usize));
     kill(pid);
     lost(session);
     let replaced = block_on(session.replace_lost()).unwrap();
     assert_eq!(replaced.workers, of.clone().map(WorkerId::new).collect::<Vec<_>>());
     for worker in 0..before.len() as u32 {
-        let pid = block_on(session.get_as::<i64>(&pids, WorkerId::new(worker)));
+        let pid = block_on(session.get::<i64>(&pids, WorkerId::new(worker)));
         if of.contains(&worker) {
             assert_eq!(pid.unwrap_err().kind(), ErrorKind::NotRestored { epoch: replaced.epoch })
         } else {
@@ -50,7 +48,7 @@ pub(crate) fn replace(session: &LaneSession, pid: i64, of: std::ops::Range<u32>)
         }
     }
     block_on(session.init_ccl("by-store", &[])).unwrap();
-    block_on(session.call_named("tests.barriers", (5, NOBODY))).unwrap();
+    block_on(session.call("tests.barriers", (5, NOBODY))).unwrap();
     block_on(session.sync_all()).unwrap();
     let status = session.status();
     assert_eq!(status.workers.iter().map(|it| it.worker).collect::<Vec<_>>(), (0..before.len()).collect::<Vec<_>>());

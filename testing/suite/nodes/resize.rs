@@ -4,10 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use disco::error::ErrorKind;
-use disco::{
-    Announce, Builder, DataPlane as _, Deadlines, Error, LaneSession, Session as _, SessionExt as _, SessionKind,
-    WorkerId, block_on,
-};
+use disco::{Announce, Builder, Deadlines, Error, LaneSession, SessionKind, WorkerId, block_on};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::programs::{ask, builder, end, node, wait_for_end_of};
@@ -35,7 +32,7 @@ fn numbers(resized: &disco::Resized) -> Vec<i64> {
 
 /// The processes of all workers.
 fn pids(session: &LaneSession) -> Vec<i64> {
-    block_on(session.get_all_as(&block_on(session.call_named("tests.pid", ())).unwrap())).unwrap()
+    block_on(session.get_all(&block_on(session.call("tests.pid", ())).unwrap())).unwrap()
 }
 
 /// Checks that everything follows the numbers 0 to `workers`, and that all workers meet in barriers.
@@ -43,32 +40,32 @@ fn check(session: &LaneSession, workers: usize, nodes: usize) {
     let world = session.world();
     assert_eq!((world.size(), world.nodes()), (workers, nodes));
     block_on(session.init_ccl("by-store", &[])).unwrap();
-    block_on(session.call_named("tests.barriers", (5, NOBODY))).unwrap();
+    block_on(session.call("tests.barriers", (5, NOBODY))).unwrap();
     block_on(session.sync_all()).unwrap();
     let status = session.status();
     assert_eq!(status.workers.iter().map(|it| it.worker).collect::<Vec<_>>(), (0..workers).collect::<Vec<_>>());
     let first: Vec<usize> = status.nodes.iter().map(|it| it.first_worker).collect();
     assert_eq!(first, (1..nodes).map(|it| it * workers / nodes).collect::<Vec<_>>(), "{status:?}");
-    let recordings = block_on(session.recordings(Duration::from_secs(5)));
+    let recordings = session.observer().recordings(usize::MAX, Duration::from_secs(5)).unwrap();
     assert!(recordings.len() == workers && recordings.iter().all(|(_, recording)| recording.is_ok()));
 }
 
 fn lost_nodes_are_dropped_and_the_others_are_numbered_anew() {
     for (kind, function) in [(SessionKind::Threads, "tests.pid"), (SessionKind::Processes, "tests.parent")] {
         let session = Builder::nodes(4, 2).node_options(|nodes| nodes.workers = kind).start().unwrap();
-        let before = block_on(session.call_named("tests.pid", ())).unwrap();
-        let pids: Vec<i64> = block_on(session.get_all_as(&before)).unwrap();
+        let before = block_on(session.call("tests.pid", ())).unwrap();
+        let pids: Vec<i64> = block_on(session.get_all(&before)).unwrap();
         kill(&session, ask(&session, function, 2));
         let resized = block_on(session.resize(6)).unwrap();
         assert_eq!(numbers(&resized), [0, 1, -1, -1, 2, 3, 4, 5]);
-        assert_eq!(block_on(session.get_all_as::<i64>(&before)).unwrap(), [&pids[..2], &pids[4..]].concat());
+        assert_eq!(block_on(session.get_all::<i64>(&before)).unwrap(), [&pids[..2], &pids[4..]].concat());
         check(&session, 6, 3);
         // The next one is lost by its new number.
         kill(&session, ask(&session, function, 3));
         let resized = block_on(session.resize(8)).unwrap();
         assert_eq!(numbers(&resized), [0, 1, -1, -1, 2, 3]);
         assert_eq!(resized.workers, [4, 5, 6, 7].map(WorkerId::new));
-        let error = block_on(session.get(&before, WorkerId::new(7))).unwrap_err();
+        let error = block_on(session.value(&before, WorkerId::new(7))).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotRestored { epoch: resized.epoch });
         block_on(session.recover()).unwrap();
         check(&session, 8, 4);
@@ -185,15 +182,15 @@ fn messages_name_workers_by_their_numbers() {
         block_on(session.init_ccl("by-store", &[])).unwrap();
 
         // Worker 4 aborts worker 5, on the same node.
-        let failed = block_on(session.call_named("tests.fail_beside", (4,))).unwrap();
+        let failed = block_on(session.call("tests.fail_beside", (4,))).unwrap();
         block_on(session.sync_all()).unwrap_err();
         block_on(session.recover()).unwrap();
-        let aborted = block_on(session.get(&failed, WorkerId::new(5))).unwrap_err().to_string();
+        let aborted = block_on(session.value(&failed, WorkerId::new(5))).unwrap_err().to_string();
         assert!(aborted.starts_with("worker 5: tests.fail_beside (command "), "{aborted}");
         assert!(aborted.contains("aborted, because worker 4: tests.fail_beside (command "), "{aborted}");
         block_on(session.recover()).unwrap();
 
-        block_on(session.call_named("tests.hang", (5,))).unwrap();
+        block_on(session.call("tests.hang", (5,))).unwrap();
         let Err(Error::Stuck { workers, .. }) = block_on(session.shutdown()) else { panic!("worker 5 has left") };
         assert!(workers.starts_with("worker 5 (") && !workers.contains(", worker"), "{workers}");
     }

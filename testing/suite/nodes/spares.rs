@@ -6,9 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use disco::{
-    Announce, DataPlane as _, LaneSession, ReplacementPolicy, Session as _, SessionExt as _, WorkerId, block_on,
-};
+use disco::{Announce, LaneSession, ReplacementPolicy, WorkerId, block_on};
 use disco_conformance::waiting::wait_until;
 use rustix::process::Pid;
 
@@ -142,7 +140,7 @@ fn replace_all(host: &Host, workers: &[u32]) {
 /// All workers meet.
 fn check(host: &Host) {
     block_on(host.session.init_ccl("by-store", &[])).unwrap();
-    block_on(host.session.call_named("tests.barriers", (3, NOBODY))).unwrap();
+    block_on(host.session.call("tests.barriers", (3, NOBODY))).unwrap();
     block_on(host.session.sync_all()).unwrap();
 }
 

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use disco::{Announce, Builder, Session, SessionKind, Token, block_on};
+use disco::{Announce, Builder, SessionKind, Token, block_on};
 use disco_channel::nodes::{Announcement, NodeProcess};
 use disco_core::wire::VERSION;
 use disco_engine::handshake::{ANSWER_BYTES, ControllerHandshake, VERDICT_BYTES};

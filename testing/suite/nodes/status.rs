@@ -6,9 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use disco::status::{NodeState, Status};
-use disco::{
-    Builder, Deadlines, JoinOptions, LaneSession, Session, SessionExt, Token, WorkerRange, ask_status, block_on,
-};
+use disco::{Builder, Deadlines, JoinOptions, LaneSession, Token, WorkerRange, ask_status, block_on};
 use disco_channel::nodes::{self, Announce, NodeLane};
 use disco_channel::threads::ThreadLane;
 use disco_conformance::waiting;

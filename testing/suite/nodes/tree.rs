@@ -11,8 +11,7 @@ use std::time::{Duration, Instant};
 
 use disco::error::LossCause;
 use disco::{
-    Builder, DataPlane, Deadlines, Error, LaneSession, Session, SessionExt, SessionKind, Tensor, Token, Value,
-    WorkerId, WorkerRange, block_on,
+    Builder, Deadlines, Error, LaneSession, SessionKind, Tensor, Token, Value, WorkerId, WorkerRange, block_on,
 };
 use disco_conformance::waiting::wait_until_in_collective;
 use disco_core::function;
@@ -89,14 +88,14 @@ fn commands_values_and_the_store_reach_all_nodes_of_a_tree() {
             let sum = session.function("nodes.sum").await.unwrap();
             let sums = session.call(&sum, (large.clone(), large.clone())).await.unwrap();
             for worker in [1, 3, 7] {
-                let sum: u64 = session.get_as(&sums, WorkerId::new(worker)).await.unwrap();
+                let sum: u64 = session.get(&sums, WorkerId::new(worker)).await.unwrap();
                 assert_eq!(sum, 6 << 17);
                 session.set(&sums, WorkerId::new(worker), Value::from(large.clone())).await.unwrap();
-                let back: Tensor = session.get_as(&sums, WorkerId::new(worker)).await.unwrap();
+                let back: Tensor = session.get(&sums, WorkerId::new(worker)).await.unwrap();
                 assert_eq!(back.to_vec::<u64>().unwrap(), vec![3; 1 << 17]);
             }
-            let leaders = session.call_named("tests.store", (1,)).await.unwrap();
-            let leaders = session.get_all(&leaders).await.unwrap();
+            let leaders = session.call("tests.store", (1,)).await.unwrap();
+            let leaders = session.values(&leaders).await.unwrap();
             assert!(
                 leaders.len() == 8 && leaders.iter().all(|leader| format!("{leader:?}") == format!("{:?}", leaders[0]))
             );
@@ -172,7 +171,7 @@ fn a_failure_behind_other_nodes_aborts_all_workers_and_the_session_recovers() {
         drop(called);
         session.recover().await.unwrap();
         session.init_ccl("by-store", &[]).await.unwrap();
-        session.call_named("tests.barriers", (3, NOBODY)).await.unwrap();
+        session.call("tests.barriers", (3, NOBODY)).await.unwrap();
         session.sync_all().await.unwrap();
         session.shutdown().await.unwrap();
     });
@@ -184,7 +183,7 @@ fn error_after(node: u32, what: Signal, builder: Builder) -> Error {
     let (session, mut nodes) = tree_with(builder.heartbeat(HEARTBEAT));
     let error = block_on(async {
         session.init_ccl("by-store", &[]).await.unwrap();
-        session.call_named("tests.barrier_after_abort", (2,)).await.unwrap();
+        session.call("tests.barrier_after_abort", (2,)).await.unwrap();
         wait_until_in_collective(&session, (0..8).filter(|worker| *worker != 2));
         signal(&nodes[node as usize - 1], what);
         let error = session.sync_all().await.unwrap_err();
@@ -236,7 +235,7 @@ fn shutdown_names_a_stuck_worker_behind_other_nodes() {
     let deadlines = Deadlines::default().with_close(Duration::from_millis(300));
     let (session, nodes) = tree_with(builder(8, 1).node_options(|nodes| nodes.fan_out = Some(2)).deadlines(deadlines));
     block_on(async {
-        session.call_named("tests.hang", (7,)).await.unwrap();
+        session.call("tests.hang", (7,)).await.unwrap();
         let error = session.shutdown().await.unwrap_err().to_string();
         assert!(error.starts_with("not stopped after 300ms: worker 7 ("), "{error}");
         assert!(error.contains("inside `tests.hang`") && !error.contains("worker 6"), "{error}");

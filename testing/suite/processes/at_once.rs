@@ -4,9 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use disco::{
-    Builder, DataPlane, Error, LaneSession, Launch, ReplacementPolicy, Session, SessionExt, Value, WorkerId, block_on,
-};
+use disco::{Builder, Error, LaneSession, Launch, ReplacementPolicy, Value, WorkerId, block_on};
 use disco_conformance::waiting::wait_until;
 
 use super::first_line;
@@ -64,7 +62,7 @@ fn a_wait_ends_with_the_loss_and_the_next_one_finds_new_workers() {
         }
         new.sort_unstable();
         assert_eq!(new, victims.iter().copied().map(WorkerId::new).collect::<Vec<_>>());
-        assert_eq!(block_on(session.get_as::<i64>(&numbers, WorkerId::new(0))).unwrap(), 10);
+        assert_eq!(block_on(session.get::<i64>(&numbers, WorkerId::new(0))).unwrap(), 10);
         check_sums_anew(&session, 4);
     }
     assert!(session.status().failure.is_none());
@@ -81,7 +79,7 @@ fn a_loss_that_ends_no_wait_is_returned_once_by_the_next_method() {
     let error = block_on(session.call(&number, (1,))).unwrap_err();
     assert_eq!(first_line(&error), "worker 1 lost: its process ended: signal: 9 (SIGKILL)");
     let numbers = block_on(session.call(&number, (1,))).unwrap();
-    assert_eq!(block_on(session.get_all_as::<i64>(&numbers)).unwrap(), [1, 2, 3]);
+    assert_eq!(block_on(session.get_all::<i64>(&numbers)).unwrap(), [1, 2, 3]);
     check_sums_anew(&session, 3);
     let replaced = block_on(session.replace_lost()).unwrap();
     assert_eq!((replaced.workers, replaced.epoch), (vec![WorkerId::new(1)], 1));
@@ -94,7 +92,7 @@ fn new_workers_are_restored_before_the_next_method() {
     let restored = weights.clone();
     session.on_replaced(move |worker| vec![(restored.clone(), Value::Int(100 + worker.index() as i64))]);
     lose(&session, &[2]);
-    assert_eq!(block_on(session.get_all_as::<i64>(&weights)).unwrap(), [100, 101, 102]);
+    assert_eq!(block_on(session.get_all::<i64>(&weights)).unwrap(), [100, 101, 102]);
     block_on(session.shutdown()).unwrap();
 }
 
@@ -183,9 +181,9 @@ fn a_session_ends_with_new_workers_that_no_method_has_met() {
 fn a_subset_of_a_session_waits_for_new_workers() {
     let session = start(3);
     lose(&session, &[1]);
-    let subset = block_on(session.subset([2, 1])).unwrap();
+    let subset = block_on(session.subset([2, 1], 1)).unwrap();
     let numbers = call(&subset, "replace.number", (5,));
-    assert_eq!(block_on(subset.get_all_as::<i64>(&numbers)).unwrap(), [5, 6]);
+    assert_eq!(block_on(subset.get_all::<i64>(&numbers)).unwrap(), [5, 6]);
     block_on(session.shutdown()).unwrap();
 }
 

@@ -5,10 +5,7 @@ use std::process::Stdio;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use disco::{
-    Builder, DataPlane, Deadlines, Error, LaneSession, Launch, Session, SessionExt, Value, WorkerId, WorkerRange,
-    World, block_on,
-};
+use disco::{Builder, Deadlines, Error, LaneSession, Launch, Value, WorkerId, WorkerRange, World, block_on};
 use disco_channel::processes::{self, ProcessLane};
 use disco_conformance::waiting::{self, wait_until, wait_until_in_collective, wait_until_inside};
 use disco_core::{
@@ -54,12 +51,12 @@ const HEARTBEAT: Duration = Duration::from_millis(20);
 
 /// Calls a function by name.
 fn call<A: disco::IntoArgs>(session: &LaneSession, name: &str, args: A) -> disco::Result<disco::DRef> {
-    block_on(async { session.call_named(name, args).await })
+    block_on(async { session.call(name, args).await })
 }
 
 fn pid_of(session: &LaneSession, worker: u32) -> Pid {
     let pid = call(session, "tests.pid", ()).unwrap();
-    let Value::Int(pid) = block_on(session.get(&pid, WorkerId::new(worker))).unwrap() else { panic!() };
+    let Value::Int(pid) = block_on(session.value(&pid, WorkerId::new(worker))).unwrap() else { panic!() };
     Pid::from_raw(pid as i32).unwrap()
 }
 
@@ -139,7 +136,7 @@ fn results_of_a_collective_stay_available_until_the_loss_of_a_worker() {
     let (session, pid) = connected(2, LONG);
     let sum = call(&session, "tests.reduce", (1 << 20, 2, NOBODY)).unwrap();
     block_on(session.sync_all()).unwrap();
-    assert_eq!(block_on(session.get(&sum, WorkerId::new(1))).unwrap(), Value::Float(3.0 * f64::from(1 << 20)));
+    assert_eq!(block_on(session.value(&sum, WorkerId::new(1))).unwrap(), Value::Float(3.0 * f64::from(1 << 20)));
     kill_process(pid, Signal::KILL).unwrap();
     assert_eq!(lost(session), KILLED);
 }

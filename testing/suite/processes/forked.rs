@@ -5,10 +5,7 @@
 use std::env;
 use std::process::{self, exit};
 
-use disco::{
-    Builder, Error, LaneSession, Result, Session as _, SessionExt as _, SessionKind, Value, WorkerContext, WorkerId,
-    block_on,
-};
+use disco::{Builder, Error, LaneSession, Result, SessionKind, Value, WorkerContext, WorkerId, block_on};
 use disco_channel::programs as answering;
 use disco_conformance::waiting::wait_for;
 use rustix::process::{Pid, WaitOptions, waitpid};
@@ -92,9 +89,9 @@ pub(crate) fn run() {
 
 fn use_session(session: &LaneSession) {
     block_on(async {
-        let length = session.call_named("tests.length", ("four",)).await.unwrap();
+        let length = session.call("tests.length", ("four",)).await.unwrap();
         for worker in 0..4 {
-            assert_eq!(session.get(&length, WorkerId::new(worker)).await.unwrap(), Value::Int(4));
+            assert_eq!(session.value(&length, WorkerId::new(worker)).await.unwrap(), Value::Int(4));
         }
         let count = session.function("forked.count").await.unwrap();
         let mut results = Some(session.call_streaming(&count, ()).await.unwrap());

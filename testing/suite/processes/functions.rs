@@ -5,7 +5,7 @@ use std::io::{Seek, SeekFrom, Write};
 use std::time::Duration;
 use std::{fs, process, thread};
 
-use disco::{Builder, CommunicatorExt, DType, Reduction, Session, Tensor, WorkerContext};
+use disco::{Builder, CommunicatorExt, DType, Reduction, Tensor, WorkerContext};
 use disco_conformance::waiting;
 
 use crate::workers::{hang, is_me};

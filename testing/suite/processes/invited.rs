@@ -4,7 +4,7 @@ use std::process::Child;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use disco::{Builder, Error, LaneSession, Launch, Session, SessionExt, Value, WorkerId, block_on};
+use disco::{Builder, Error, LaneSession, Launch, Value, WorkerId, block_on};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::programs;
@@ -37,9 +37,9 @@ fn start() -> (LaneSession, Vec<Child>) {
 fn a_process_with_an_invitation_serves_as_its_worker() {
     let (session, mut children) = start();
     block_on(async {
-        let pids = session.call_named("tests.pid", ()).await.unwrap();
+        let pids = session.call("tests.pid", ()).await.unwrap();
         for (child, worker) in children.iter().zip([1, 2].map(WorkerId::new)) {
-            assert_eq!(session.get(&pids, worker).await.unwrap(), Value::Int(child.id().into()));
+            assert_eq!(session.value(&pids, worker).await.unwrap(), Value::Int(child.id().into()));
         }
         session.shutdown().await.unwrap();
     });

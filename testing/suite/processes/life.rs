@@ -5,7 +5,7 @@ use std::io::Read;
 use std::process::Stdio;
 use std::time::Duration;
 
-use disco::{Builder, DType, Session, SessionExt, Tensor, Value, WorkerId, block_on};
+use disco::{Builder, DType, Tensor, Value, WorkerId, block_on};
 use disco_conformance::waiting::poll;
 
 use super::programs;
@@ -30,10 +30,10 @@ super::tests!(
 
 fn every_worker_except_worker_0_is_a_process() {
     with_session(Builder::processes(4).groups(2), async |session| {
-        let pids = session.call_named("tests.pid", ()).await.unwrap();
+        let pids = session.call("tests.pid", ()).await.unwrap();
         let mut seen = Vec::new();
         for worker in session.world().workers() {
-            let Value::Int(pid) = session.get(&pids, worker).await.unwrap() else { panic!() };
+            let Value::Int(pid) = session.value(&pids, worker).await.unwrap() else { panic!() };
             assert!(!seen.contains(&pid));
             seen.push(pid);
         }
@@ -48,13 +48,13 @@ fn values_of_all_sizes_reach_workers_and_come_back() {
             let text = "x".repeat(size);
             let handle = session.call(&length, (text.as_str(),)).await.unwrap();
             for worker in session.world().workers() {
-                assert_eq!(session.get(&handle, worker).await.unwrap(), Value::Int(size as i64));
+                assert_eq!(session.value(&handle, worker).await.unwrap(), Value::Int(size as i64));
             }
         }
         let tensor = Tensor::from_slice(&[1.0f32, 2.0, 3.0], [3]).unwrap();
-        let handle = session.call_named("tests.length", ("register",)).await.unwrap();
+        let handle = session.call("tests.length", ("register",)).await.unwrap();
         session.set(&handle, WorkerId::new(2), Value::Tensor(tensor)).await.unwrap();
-        let Value::Tensor(back) = session.get(&handle, WorkerId::new(2)).await.unwrap() else { panic!() };
+        let Value::Tensor(back) = session.value(&handle, WorkerId::new(2)).await.unwrap() else { panic!() };
         assert_eq!(back.to_vec::<f32>().unwrap(), [1.0, 2.0, 3.0]);
     });
 }
@@ -68,12 +68,12 @@ fn a_value_that_can_not_leave_its_process_is_an_error_and_the_session_continues(
         let text = "can't be an argument across processes";
         assert!(refused.ends_with(text), "{refused}");
         let handle = session.call(&length, ("four",)).await.unwrap();
-        assert_eq!(session.get(&handle, WorkerId::new(1)).await.unwrap(), Value::Int(4));
+        assert_eq!(session.value(&handle, WorkerId::new(1)).await.unwrap(), Value::Int(4));
         let refused =
             session.set(&handle, WorkerId::new(1), Value::Tensor(written.clone())).await.unwrap_err().to_string();
         assert!(refused.ends_with(text), "{refused}");
-        let opaque = session.call_named("tests.opaque", ()).await.unwrap();
-        let refused = session.get(&opaque, WorkerId::new(1)).await.unwrap_err().to_string();
+        let opaque = session.call("tests.opaque", ()).await.unwrap();
+        let refused = session.value(&opaque, WorkerId::new(1)).await.unwrap_err().to_string();
         assert!(refused.starts_with("worker 1: get ") && refused.contains("can't leave its worker"), "{refused}");
         session.sync_all().await.unwrap();
     });
@@ -127,14 +127,14 @@ fn large_values_for_one_worker_do_not_grow_the_memory_of_others() {
         let resident = session.function("tests.resident").await.unwrap();
         let before = session.call(&resident, ()).await.unwrap();
         let text = "x".repeat(100_000);
-        let handle = session.call_named("tests.length", ("",)).await.unwrap();
+        let handle = session.call("tests.length", ("",)).await.unwrap();
         for _ in 0..1000 {
             session.set(&handle, WorkerId::new(1), Value::from(text.as_str())).await.unwrap();
         }
         let after = session.call(&resident, ()).await.unwrap();
         for worker in [1, 2].map(WorkerId::new) {
             let (Value::Int(before), Value::Int(after)) =
-                (session.get(&before, worker).await.unwrap(), session.get(&after, worker).await.unwrap())
+                (session.value(&before, worker).await.unwrap(), session.value(&after, worker).await.unwrap())
             else {
                 panic!()
             };
@@ -147,8 +147,8 @@ fn two_sessions_of_processes_run_at_the_same_time() {
     let [a, b] = [2, 3].map(|workers| Builder::processes(workers).start().unwrap());
     block_on(async {
         for session in [&a, &b] {
-            let handle = session.call_named("tests.length", ("four",)).await.unwrap();
-            assert_eq!(session.get(&handle, WorkerId::new(1)).await.unwrap(), Value::Int(4));
+            let handle = session.call("tests.length", ("four",)).await.unwrap();
+            assert_eq!(session.value(&handle, WorkerId::new(1)).await.unwrap(), Value::Int(4));
         }
         a.shutdown().await.unwrap();
         b.sync_all().await.unwrap();
@@ -178,7 +178,7 @@ fn sessions_leave_no_processes_descriptors_mappings_or_threads() {
     let one = |workers: usize, drop_it: bool| {
         let session = Builder::processes(workers).start().unwrap();
         block_on(async {
-            session.call_named("tests.store", (1,)).await.unwrap();
+            session.call("tests.store", (1,)).await.unwrap();
             session.sync_all().await.unwrap();
             if !drop_it {
                 session.shutdown().await.unwrap();

@@ -1,7 +1,7 @@
 //! Programs that match the fields of errors rather than their texts.
 
 use disco::error::{ErrorKind, LossCause, LostPeer, Memory, ProcessEnd};
-use disco::{Builder, Error, LaneSession, Session, SessionExt, Value, WorkerContext, WorkerId, WorkerRange, block_on};
+use disco::{Builder, Error, LaneSession, Value, WorkerContext, WorkerId, WorkerRange, block_on};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::with_session::with_session;
@@ -44,13 +44,13 @@ fn fail_as_the_system(ctx: &mut WorkerContext) -> std::io::Result<()> {
 
 /// Calls a function on all workers and waits for it.
 async fn call(session: &LaneSession, name: &str) -> disco::Result<()> {
-    session.call_named(name, ()).await?;
+    session.call(name, ()).await?;
     session.sync_all().await
 }
 
 async fn pid_of(session: &LaneSession, worker: u32) -> Pid {
-    let pids = session.call_named("tests.pid", ()).await.unwrap();
-    let Value::Int(pid) = session.get(&pids, WorkerId::new(worker)).await.unwrap() else { panic!() };
+    let pids = session.call("tests.pid", ()).await.unwrap();
+    let Value::Int(pid) = session.value(&pids, WorkerId::new(worker)).await.unwrap() else { panic!() };
     Pid::from_raw(pid as i32).unwrap()
 }
 
@@ -110,7 +110,7 @@ fn a_program_matches_the_kind_of_a_worker_s_error() {
 
 fn the_kind_of_a_panic_is_panicked() {
     with_session(Builder::processes(3), async |session| {
-        session.call_named("tests.panic", (2,)).await.unwrap();
+        session.call("tests.panic", (2,)).await.unwrap();
         let error = session.sync_all().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Panicked);
     });

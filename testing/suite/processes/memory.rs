@@ -3,10 +3,7 @@
 use std::{env, fs};
 
 use disco::error::ErrorKind;
-use disco::{
-    Builder, DType, Error, Result, Session as _, SessionExt as _, SessionKind, Tensor, WorkerContext, WorkerId,
-    block_on,
-};
+use disco::{Builder, DType, Error, Result, SessionKind, Tensor, WorkerContext, WorkerId, block_on};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::programs;
@@ -61,17 +58,17 @@ pub(crate) fn run() {
     let session = builder.start().unwrap();
     let worker = WorkerId::new(1);
     block_on(async {
-        let large = session.call_named("memory.large", ()).await.unwrap();
+        let large = session.call("memory.large", ()).await.unwrap();
         session.sync_all().await.unwrap();
         let all = getrlimit(Resource::As);
         let limit = mapped() + (mib.parse::<u64>().unwrap() << 20);
         setrlimit(Resource::As, Rlimit { current: Some(limit), ..all }).unwrap();
-        let error = session.get(&large, worker).await.unwrap_err();
+        let error = session.value(&large, worker).await.unwrap_err();
         setrlimit(Resource::As, all).unwrap();
         let Error::Worker(failure) = &error else { return println!("{error}") };
         assert!(failure.message.contains("no room for"), "{error}");
         assert_eq!(error.kind(), ErrorKind::OutOfMemory { bytes: BYTES as u64 }, "{error}");
-        let value: Tensor = session.get_as(&large, worker).await.unwrap();
+        let value: Tensor = session.get(&large, worker).await.unwrap();
         session.sync_all().await.unwrap();
         assert_eq!(value.byte_len(), BYTES);
         session.shutdown().await.unwrap();

@@ -5,8 +5,8 @@ use std::thread;
 use std::time::Duration;
 
 use disco::{
-    Builder, CommunicatorExt, DType, DataPlane, Deadlines, Error, LaneSession, Placement, Reduction, Session,
-    SessionExt, Tensor, Value, WorkerContext, WorkerId, block_on,
+    Builder, CommunicatorExt, DType, Deadlines, Error, LaneSession, Placement, Reduction, Tensor, Value, WorkerContext,
+    WorkerId, block_on,
 };
 use disco_conformance::waiting;
 use rustix::process::{Pid, Signal, kill_process};
@@ -96,7 +96,7 @@ fn stop() {
     block_on(async {
         session.init_ccl("nccl", &[]).await.unwrap();
         kill_process(pid_of(&session, 2).await, Signal::STOP).unwrap();
-        session.call_named("tests.nccl.reduce", (1, NOBODY)).await.unwrap();
+        session.call("tests.nccl.reduce", (1, NOBODY)).await.unwrap();
         println!("{}", first_line(&session.sync_worker(WorkerId::new(0)).await.unwrap_err()));
         println!("{}", session.shutdown().await.unwrap_err());
     });
@@ -104,8 +104,8 @@ fn stop() {
 
 /// The process id of a worker.
 async fn pid_of(session: &LaneSession, worker: u32) -> Pid {
-    let pids = session.call_named("tests.pid", ()).await.unwrap();
-    let Value::Int(pid) = session.get(&pids, WorkerId::new(worker)).await.unwrap() else { panic!() };
+    let pids = session.call("tests.pid", ()).await.unwrap();
+    let Value::Int(pid) = session.value(&pids, WorkerId::new(worker)).await.unwrap() else { panic!() };
     Pid::from_raw(pid as i32).unwrap()
 }
 
@@ -114,7 +114,7 @@ async fn check_broadcast(session: &LaneSession, round: i64) -> disco::Result<()>
     let sent = Tensor::from_vec((round..round + 100_000).collect::<Vec<i64>>(), [100_000])?;
     let all = session.empty(DType::I64, [100_000], Placement::All).await?;
     session.broadcast(&sent, &all).await?;
-    for back in session.get_all_as::<Tensor>(&all).await? {
+    for back in session.get_all::<Tensor>(&all).await? {
         assert!(back.to_vec::<i64>()? == sent.to_vec::<i64>()?, "round {round}");
     }
     Ok(())
@@ -149,7 +149,7 @@ fn die(when: &str) {
         let new = session.replace_lost().await.unwrap().workers;
         session.init_ccl("nccl", &[]).await.unwrap();
         let sums = session.call(&reduce, (3, NOBODY)).await.unwrap();
-        println!("{} is new: {:?}", new[0], session.get_all_as::<f32>(&sums).await.unwrap());
+        println!("{} is new: {:?}", new[0], session.get_all::<f32>(&sums).await.unwrap());
         for round in 0..3 {
             check_broadcast(&session, round).await.unwrap();
         }

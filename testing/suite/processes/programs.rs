@@ -10,9 +10,7 @@ use std::time::Duration;
 use std::{env, fs, thread};
 
 use disco::error::ErrorKind;
-use disco::{
-    Builder, DataPlane, Deadlines, Error, Invitation, LaneSession, Session, SessionExt, Value, WorkerId, block_on,
-};
+use disco::{Builder, Deadlines, Error, Invitation, LaneSession, Value, WorkerId, block_on};
 use disco_conformance::waiting;
 use disco_core::wire::{Hello, Message, StoreCall};
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, setrlimit};
@@ -82,12 +80,12 @@ fn controller() {
     disco::init();
     let session = Builder::processes(4).start().unwrap();
     block_on(async {
-        let pids = session.call_named("tests.pid", ()).await.unwrap();
+        let pids = session.call("tests.pid", ()).await.unwrap();
         for worker in 1..4 {
-            println!("{}", session.get(&pids, WorkerId::new(worker)).await.unwrap());
+            println!("{}", session.value(&pids, WorkerId::new(worker)).await.unwrap());
         }
         // Worker 2 is inside a function, the others are idle.
-        session.call_named("tests.hang", (2,)).await.unwrap();
+        session.call("tests.hang", (2,)).await.unwrap();
     });
     println!("ready");
     waiting::hang();
@@ -100,8 +98,8 @@ fn limited(what: Resource, limit: u64) {
     match Builder::processes(8).start() {
         Ok(session) => {
             let length = block_on(async {
-                let length = session.call_named("tests.length", ("four",)).await?;
-                session.get(&length, WorkerId::new(7)).await
+                let length = session.call("tests.length", ("four",)).await?;
+                session.value(&length, WorkerId::new(7)).await
             });
             assert_eq!(length.unwrap(), Value::Int(4));
             block_on(session.shutdown()).unwrap();
@@ -123,7 +121,7 @@ pub(crate) const ESCAPES: &str = "\x1b[31mred\u{9b}0m \x1b]0;title\x07";
 fn printer(text: &str) {
     disco::init();
     with_session(Builder::processes(3), async |session| {
-        session.call_named("tests.print", (text,)).await.unwrap();
+        session.call("tests.print", (text,)).await.unwrap();
     });
 }
 
@@ -132,7 +130,7 @@ fn logger() {
     tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).without_time().init();
     disco::init();
     with_session(Builder::processes(3), async |session| {
-        session.call_named("tests.log", ()).await.unwrap();
+        session.call("tests.log", ()).await.unwrap();
     });
 }
 
@@ -142,7 +140,7 @@ fn noise() {
     let deadlines = Deadlines::default().with_close(Duration::from_millis(500));
     let session = Builder::processes(2).deadlines(deadlines).start().unwrap();
     block_on(async {
-        session.call_named("tests.noise", ()).await.unwrap();
+        session.call("tests.noise", ()).await.unwrap();
         eprintln!("{}", session.shutdown().await.unwrap_err());
     });
 }
@@ -194,7 +192,7 @@ fn mpi() {
     let session = Builder::processes(3).silence(Duration::from_millis(700)).start().unwrap();
     block_on(async {
         if how == "subset" {
-            let subset = session.subset([2, 0]).await.unwrap();
+            let subset = session.subset([2, 0], 1).await.unwrap();
             let refused = subset.init_ccl("mpi", &[]).await.unwrap_err();
             subset.init_ccl("local", &[]).await.unwrap();
             // The refusal leaves MPI to the parent.
@@ -204,14 +202,14 @@ fn mpi() {
         }
         session.init_ccl("mpi", &[]).await.unwrap();
         if how == "leave" {
-            session.call_named("tests.reduce", (1 << 20, 1_000_000, NOBODY)).await.unwrap();
+            session.call("tests.reduce", (1 << 20, 1_000_000, NOBODY)).await.unwrap();
             std::process::exit(3);
         }
         if how == "again" {
-            session.call_named("tests.panic", (1,)).await.unwrap();
+            session.call("tests.panic", (1,)).await.unwrap();
             session.sync_all().await.unwrap_err();
             session.init_ccl("mpi", &[]).await.unwrap();
-            session.call_named("tests.reduce", (1 << 10, 3, NOBODY)).await.unwrap();
+            session.call("tests.reduce", (1 << 10, 3, NOBODY)).await.unwrap();
             session.sync_all().await.unwrap();
             println!("reduced again");
             return session.shutdown().await.unwrap();
@@ -219,7 +217,7 @@ fn mpi() {
         if how == "shrink" {
             session.resize(2).await.unwrap();
             session.init_ccl("mpi", &[]).await.unwrap();
-            session.call_named("tests.reduce", (1 << 10, 3, NOBODY)).await.unwrap();
+            session.call("tests.reduce", (1 << 10, 3, NOBODY)).await.unwrap();
             session.sync_all().await.unwrap();
             println!("reduced by {} ranks", session.world().size());
             return session.shutdown().await.unwrap();
@@ -233,7 +231,7 @@ fn mpi() {
             return session.shutdown().await.unwrap();
         }
         if how == "short" {
-            session.call_named("tests.unequal", ()).await.unwrap();
+            session.call("tests.unequal", ()).await.unwrap();
             println!("{}", session.sync_all().await.unwrap_err());
             return session.shutdown().await.unwrap();
         }
@@ -246,21 +244,21 @@ fn mpi() {
 async fn cancel_over_mpi(session: &LaneSession) {
     let pause = |microseconds| thread::sleep(Duration::from_micros(microseconds));
     for round in 0..12 {
-        let call = session.call_named("tests.split_on", (20_000,)).await.unwrap();
+        let call = session.call("tests.split_on", (20_000,)).await.unwrap();
         pause(900 * round);
         session.cancel(&call, "enough").unwrap();
         for worker in session.world().workers() {
-            assert_eq!(session.get(&call, worker).await.unwrap_err().kind(), ErrorKind::Cancelled);
+            assert_eq!(session.value(&call, worker).await.unwrap_err().kind(), ErrorKind::Cancelled);
         }
         session.init_ccl("mpi", &[]).await.unwrap();
         for late in [1, 2] {
-            session.call_named("tests.sleep", (late, 0.002)).await.unwrap();
+            session.call("tests.sleep", (late, 0.002)).await.unwrap();
         }
-        let call = session.call_named("tests.sum_of", (1000,)).await.unwrap();
-        let next = session.call_named("tests.sum_of", (1,)).await.unwrap();
+        let call = session.call("tests.sum_of", (1000,)).await.unwrap();
+        let next = session.call("tests.sum_of", (1,)).await.unwrap();
         pause(1700 + 50 * round);
         session.cancel(&call, "not needed").unwrap();
-        match session.get_all_as::<i64>(&next).await {
+        match session.get_all::<i64>(&next).await {
             Ok(sums) => assert_eq!(sums, [3; 3], "round {round}"),
             Err(error) => assert!(matches!(error.kind(), ErrorKind::Broken | ErrorKind::Aborted), "{error}"),
         }
@@ -273,8 +271,8 @@ async fn cancel_over_mpi(session: &LaneSession) {
 async fn reduce_over_mpi(session: &LaneSession) {
     let mut texts = Vec::new();
     for how in ["max", "min", "names", "rows", "counts"] {
-        let reduced = session.call_named("tests.reduce_as", (how,)).await.unwrap();
-        match session.get_all_as::<String>(&reduced).await {
+        let reduced = session.call("tests.reduce_as", (how,)).await.unwrap();
+        match session.get_all::<String>(&reduced).await {
             Ok(all) => {
                 assert!(all.iter().all(|text| *text == all[0]), "{all:?}");
                 texts.push(format!("{how}: {}", all[0]));
@@ -291,9 +289,9 @@ async fn reduce_over_mpi(session: &LaneSession) {
 
 /// Makes a rank end or stop inside an all-reduce, and returns the error.
 async fn lose_a_rank(session: &LaneSession, how: &str) -> Error {
-    let pids = session.call_named("tests.pid", ()).await.unwrap();
+    let pids = session.call("tests.pid", ()).await.unwrap();
     let victim = if how == "renumber" { 1 } else { 2 };
-    let Value::Int(pid) = session.get(&pids, WorkerId::new(victim)).await.unwrap() else { panic!() };
+    let Value::Int(pid) = session.value(&pids, WorkerId::new(victim)).await.unwrap() else { panic!() };
     let pid = Pid::from_raw(pid as i32).unwrap();
     let [reduce, exit] = [session.function("tests.reduce").await, session.function("tests.exit").await];
     if how == "exit" {

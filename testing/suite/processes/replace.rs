@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use disco::error::ErrorKind;
 use disco::{
-    Builder, CommunicatorExt, DRef, DType, DataPlane, Error, Invitation, LaneSession, Launch, Placement, Reduction,
-    ReplacementPolicy, Scope, Session, SessionExt, Tensor, Value, WorkerContext, WorkerId, WorkerRange, block_on,
+    Builder, CommunicatorExt, DRef, DType, Error, Invitation, LaneSession, Launch, Placement, Reduction,
+    ReplacementPolicy, Scope, Tensor, Value, WorkerContext, WorkerId, WorkerRange, block_on,
 };
 use disco_conformance::waiting::wait_until;
 use futures_lite::future;
@@ -69,11 +69,11 @@ pub(crate) fn start(workers: usize) -> LaneSession {
 }
 
 pub(crate) fn call(session: &LaneSession, name: &str, args: impl disco::IntoArgs) -> DRef {
-    block_on(session.call_named(name, args)).unwrap()
+    block_on(session.call(name, args)).unwrap()
 }
 
 pub(crate) fn kill(session: &LaneSession, workers: &[u32]) {
-    let pids = block_on(session.get_all_as::<i64>(&call(session, "replace.pid", ()))).unwrap();
+    let pids = block_on(session.get_all::<i64>(&call(session, "replace.pid", ()))).unwrap();
     for worker in workers {
         kill_process(Pid::from_raw(pids[*worker as usize] as i32).unwrap(), Signal::KILL).unwrap();
     }
@@ -103,7 +103,7 @@ pub(crate) fn check_sums_anew(session: &LaneSession, workers: usize) {
 pub(crate) fn check_sums(session: &LaneSession, workers: usize) {
     let expected = (workers * (workers - 1) / 2) as f64;
     for count in [1, 700, 100_000] {
-        let sums = block_on(session.get_all_as::<f64>(&call(session, "replace.sum", (count,)))).unwrap();
+        let sums = block_on(session.get_all::<f64>(&call(session, "replace.sum", (count,)))).unwrap();
         assert_eq!(sums, vec![expected; workers]);
     }
 }
@@ -117,9 +117,9 @@ fn a_killed_worker_is_replaced_and_the_others_keep_their_registers() {
     assert_eq!((replaced.workers, replaced.epoch), (vec![WorkerId::new(2)], 1));
     // Handles of functions are valid on all workers, also without another lookup.
     let again = block_on(session.call(&number, (20,))).unwrap();
-    assert_eq!(block_on(session.get_all_as::<i64>(&again)).unwrap(), [20, 21, 22, 23]);
-    assert_eq!(block_on(session.get_as::<i64>(&numbers, WorkerId::new(3))).unwrap(), 13);
-    let error = block_on(session.get(&numbers, WorkerId::new(2))).unwrap_err();
+    assert_eq!(block_on(session.get_all::<i64>(&again)).unwrap(), [20, 21, 22, 23]);
+    assert_eq!(block_on(session.get::<i64>(&numbers, WorkerId::new(3))).unwrap(), 13);
+    let error = block_on(session.value(&numbers, WorkerId::new(2))).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotRestored { epoch: 1 });
     let register = numbers.register();
     let text = error.to_string();
@@ -131,11 +131,11 @@ fn a_killed_worker_is_replaced_and_the_others_keep_their_registers() {
         "{text}"
     );
     // The data plane is made anew, by the old workers and the new one.
-    let error = block_on(session.get(&call(&session, "replace.sum", (1,)), WorkerId::new(1))).unwrap_err();
+    let error = block_on(session.value(&call(&session, "replace.sum", (1,)), WorkerId::new(1))).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NoCommunicator);
     check_sums_anew(&session, 4);
     block_on(session.set(&numbers, WorkerId::new(2), Value::Int(12))).unwrap();
-    assert_eq!(block_on(session.get_all_as::<i64>(&numbers)).unwrap(), [10, 11, 12, 13]);
+    assert_eq!(block_on(session.get_all::<i64>(&numbers)).unwrap(), [10, 11, 12, 13]);
     let status = session.status();
     assert_eq!(status.workers.iter().map(|it| it.worker).collect::<Vec<_>>(), [0, 1, 2, 3]);
     assert!(status.failure.is_none() && status.workers.iter().all(|it| it.process.is_some()), "{status:?}");
@@ -181,7 +181,7 @@ fn random_workers_are_replaced_again_and_again() {
 
 fn kill_during(session: &LaneSession, victims: &[u32], tensor: Option<&DRef>) {
     let Some(tensor) = tensor else { return kill(session, victims) };
-    let pids = block_on(session.get_all_as::<i64>(&call(session, "replace.pid", ()))).unwrap();
+    let pids = block_on(session.get_all::<i64>(&call(session, "replace.pid", ()))).unwrap();
     let (tell, has_reduced) = mpsc::channel();
     thread::scope(|scope| {
         scope.spawn(move || {
@@ -212,7 +212,7 @@ fn new_workers_get_what_the_program_has_for_them() {
     session.on_replaced(move |worker| vec![(restored.clone(), Value::Int(100 + worker.index() as i64))]);
     lose(&session, &[1]);
     block_on(session.replace_lost()).unwrap();
-    assert_eq!(block_on(session.get_all_as::<i64>(&weights)).unwrap(), [100, 101, 102]);
+    assert_eq!(block_on(session.get_all::<i64>(&weights)).unwrap(), [100, 101, 102]);
     block_on(session.shutdown()).unwrap();
 }
 
@@ -269,7 +269,7 @@ fn a_replacement_that_fails_can_be_repeated() {
     assert_eq!(block_on(session.sync_all()).unwrap_err().to_string(), loss.to_string());
     let replaced = block_on(session.replace_lost()).unwrap();
     assert_eq!(replaced.workers, [WorkerId::new(2)]);
-    assert_eq!(block_on(session.get_as::<i64>(&numbers, WorkerId::new(1))).unwrap(), 1);
+    assert_eq!(block_on(session.get::<i64>(&numbers, WorkerId::new(1))).unwrap(), 1);
     check_sums_anew(&session, 3);
     block_on(session.shutdown()).unwrap();
 }
@@ -307,9 +307,9 @@ fn functions_of_earlier_epochs_are_valid_on_new_workers() {
     block_on(session.replace_lost()).unwrap();
     block_on(session.init_ccl("local", &[])).unwrap();
     let numbers = block_on(session.call(&number, (5,))).unwrap();
-    assert_eq!(block_on(session.get_all_as::<i64>(&numbers)).unwrap(), [5, 6]);
+    assert_eq!(block_on(session.get_all::<i64>(&numbers)).unwrap(), [5, 6]);
     let sums = block_on(session.call(&sum, (3,))).unwrap();
-    assert_eq!(block_on(session.get_all_as::<f64>(&sums)).unwrap(), [1.0, 1.0]);
+    assert_eq!(block_on(session.get_all::<f64>(&sums)).unwrap(), [1.0, 1.0]);
     block_on(session.shutdown()).unwrap();
 }
 
@@ -363,11 +363,11 @@ fn a_large_value_reaches_old_and_new_workers() {
     assert_eq!(WorkerRange::list(&replaced), "workers 1, 3");
     let tensor = Tensor::zeros(DType::F32, [1 << 20]).unwrap();
     let lengths = call(&session, "replace.length", (&tensor,));
-    assert_eq!(block_on(session.get_all_as::<usize>(&lengths)).unwrap(), [1 << 20; 4]);
+    assert_eq!(block_on(session.get_all::<usize>(&lengths)).unwrap(), [1 << 20; 4]);
     let held = call(&session, "replace.number", (0,));
     for worker in 0..4 {
         block_on(session.set(&held, WorkerId::new(worker), tensor.clone().into())).unwrap();
-        assert_eq!(block_on(session.get_as::<Tensor>(&held, WorkerId::new(worker))).unwrap().elements(), 1 << 20);
+        assert_eq!(block_on(session.get::<Tensor>(&held, WorkerId::new(worker))).unwrap().elements(), 1 << 20);
     }
     block_on(session.shutdown()).unwrap();
 }
@@ -380,7 +380,7 @@ fn a_timeline_has_the_records_of_the_new_worker() {
     (0..50).for_each(|_| drop(call(&session, "replace.number", (1,))));
     lose(&session, &[1]);
     block_on(session.replace_lost()).unwrap();
-    assert_eq!(block_on(session.get_all_as::<i64>(&call(&session, "replace.number", (5,)))).unwrap(), [5, 6]);
+    assert_eq!(block_on(session.get_all::<i64>(&call(&session, "replace.number", (5,)))).unwrap(), [5, 6]);
     block_on(session.shutdown()).unwrap();
     let timeline = receive.recv().unwrap();
     let calls = |worker: usize| {

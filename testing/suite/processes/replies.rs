@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use disco::{Builder, Error, RegisterId, Session, SessionExt, Tensor, Value, WorkerId, WorkerRange, World, block_on};
+use disco::{Builder, Error, RegisterId, Tensor, Value, WorkerId, WorkerRange, World, block_on};
 use disco_channel::processes::{self, ProcessLane};
 use disco_conformance::waiting::wait_until;
 use disco_core::{
@@ -30,13 +30,13 @@ fn large_gets_at_once_return_all_values_and_the_worker_buffers_few_of_them() {
     let bytes = block_on(session.function("tests.bytes")).unwrap();
     let value = block_on(session.call(&bytes, (LARGE as i64,))).unwrap();
     let get = || {
-        let Value::Bytes(bytes) = block_on(session.get(&value, WorkerId::new(1))).unwrap() else { panic!() };
+        let Value::Bytes(bytes) = block_on(session.value(&value, WorkerId::new(1))).unwrap() else { panic!() };
         assert!(bytes.len() == LARGE && bytes.ends_with(&[7; 1000]));
     };
     thread::scope(|scope| (0..GETS).for_each(|_| drop(scope.spawn(get))));
     let peak = block_on(async {
-        let peak = session.call_named("tests.peak", ()).await.unwrap();
-        session.get(&peak, WorkerId::new(1)).await.unwrap()
+        let peak = session.call("tests.peak", ()).await.unwrap();
+        session.value(&peak, WorkerId::new(1)).await.unwrap()
     });
     let Value::Int(peak) = peak else { panic!() };
     // The value, its encoding and the reply in flight have this size each; a little more may be queued.
@@ -46,11 +46,11 @@ fn large_gets_at_once_return_all_values_and_the_worker_buffers_few_of_them() {
 
 fn shutdown_during_large_gets_returns() {
     let session = Builder::processes(2).start().unwrap();
-    let value = block_on(session.call_named("tests.bytes", (LARGE as i64,))).unwrap();
+    let value = block_on(session.call("tests.bytes", (LARGE as i64,))).unwrap();
     let (start, before) = (Instant::now(), session.status().commands);
     thread::scope(|scope| {
         // Each get may be before or after the shutdown.
-        let get = || drop(block_on(session.get(&value, WorkerId::new(1))));
+        let get = || drop(block_on(session.value(&value, WorkerId::new(1))));
         (0..GETS).for_each(|_| drop(scope.spawn(get)));
         wait_until("some gets", || session.status().commands >= before + GETS as u64 / 4);
         block_on(session.shutdown()).unwrap();

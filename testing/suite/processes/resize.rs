@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use disco::error::ErrorKind;
 use disco::{
-    Builder, DType, DataPlane, Deadlines, Error, LaneSession, Launch, Placement, Rank, Reduction, ReplacementPolicy,
-    Scope, Session, SessionExt, Tensor, Value, WorkerContext, WorkerId, block_on,
+    Builder, DType, Deadlines, Error, LaneSession, Launch, Placement, Rank, Reduction, ReplacementPolicy, Scope,
+    Tensor, Value, WorkerContext, WorkerId, block_on,
 };
 use disco_conformance::waiting;
 use rustix::process::{Pid, Signal, kill_process};
@@ -87,7 +87,7 @@ fn numbers(resized: &disco::Resized) -> String {
 
 /// The value of `replace.number` on all workers.
 fn ask(session: &LaneSession, offset: i64) -> Vec<i64> {
-    block_on(session.get_all_as(&call(session, "replace.number", (offset,)))).unwrap()
+    block_on(session.get_all(&call(session, "replace.number", (offset,)))).unwrap()
 }
 
 /// Checks that everything follows the numbers 0 to `workers`.
@@ -98,12 +98,12 @@ fn check(session: &LaneSession, workers: usize) {
     let status = session.status();
     assert_eq!(status.workers.iter().map(|it| it.worker).collect::<Vec<_>>(), (0..workers).collect::<Vec<_>>());
     assert!(status.failure.is_none(), "{status:?}");
-    let pids: Vec<i64> = block_on(session.get_all_as(&call(session, "replace.pid", ()))).unwrap();
+    let pids: Vec<i64> = block_on(session.get_all(&call(session, "replace.pid", ()))).unwrap();
     let known = status.workers.iter().map(|it| i64::from(it.process.unwrap()));
     assert!(known.eq(pids.iter().copied()), "{pids:?} {status:?}");
     let last = worker(workers as u32 - 1);
     block_on(session.sync_worker(last)).unwrap();
-    let recordings = block_on(session.recordings(Duration::from_secs(5)));
+    let recordings = session.observer().recordings(usize::MAX, Duration::from_secs(5)).unwrap();
     assert_eq!(recordings.len(), workers);
     assert!(recordings.iter().all(|(_, recording)| recording.is_ok()));
     assert!(matches!(
@@ -120,27 +120,27 @@ fn survivors_of_a_loss_are_numbered_anew_and_keep_their_registers() {
     let resized = resize(&session, 4);
     assert_eq!((numbers(&resized).as_str(), resized.epoch, &resized.workers[..]), ("0 1 - 2 3", 1, &[][..]));
     // The registers of old workers 0, 1, 3 and 4.
-    assert_eq!(block_on(session.get_all_as::<i64>(&before)).unwrap(), [10, 11, 13, 14]);
-    assert_eq!(block_on(session.get_as::<i64>(&before, worker(2))).unwrap(), 13);
-    let seats = block_on(session.get_all_as::<String>(&call(&session, "resize.seat", ()))).unwrap();
+    assert_eq!(block_on(session.get_all::<i64>(&before)).unwrap(), [10, 11, 13, 14]);
+    assert_eq!(block_on(session.get::<i64>(&before, worker(2))).unwrap(), 13);
+    let seats = block_on(session.get_all::<String>(&call(&session, "resize.seat", ()))).unwrap();
     assert_eq!(seats, (0..4).map(|it| format!("worker {it} of 4 in group 0")).collect::<Vec<_>>());
     let after = block_on(session.call(&number, (20,))).unwrap();
-    assert_eq!(block_on(session.get_all_as::<i64>(&after)).unwrap(), [20, 21, 22, 23]);
+    assert_eq!(block_on(session.get_all::<i64>(&after)).unwrap(), [20, 21, 22, 23]);
     check(&session, 4);
     // Small and large values reach the worker that has the number now.
     let tensor = Tensor::zeros(DType::F32, [1 << 20]).unwrap();
     for (at, value) in [(2, Value::Int(7)), (3, tensor.into())] {
         block_on(session.set(&before, worker(at), value)).unwrap();
     }
-    assert_eq!(block_on(session.get_as::<i64>(&before, worker(2))).unwrap(), 7);
-    assert_eq!(block_on(session.get_as::<Tensor>(&before, worker(3))).unwrap().elements(), 1 << 20);
-    assert_eq!(block_on(session.get_as::<i64>(&before, worker(1))).unwrap(), 11);
+    assert_eq!(block_on(session.get::<i64>(&before, worker(2))).unwrap(), 7);
+    assert_eq!(block_on(session.get::<Tensor>(&before, worker(3))).unwrap().elements(), 1 << 20);
+    assert_eq!(block_on(session.get::<i64>(&before, worker(1))).unwrap(), 11);
     // Rooted operations, and errors.
     let src = block_on(session.empty(DType::F64, [1], Placement::All)).unwrap();
     block_on(session.set_each(&src, |id| Tensor::from_vec(vec![id.index() as f64 + 1.0], [1]).unwrap())).unwrap();
     block_on(session.broadcast_from(&src, &src, Rank::new(3), Scope::World)).unwrap();
     for at in 0..4 {
-        let copy: Tensor = block_on(session.get_as(&src, worker(at))).unwrap();
+        let copy: Tensor = block_on(session.get(&src, worker(at))).unwrap();
         assert_eq!(copy.to_vec::<f64>().unwrap(), [4.0]);
     }
     call(&session, "resize.fail", (2,));
@@ -157,11 +157,11 @@ fn survivors_of_a_loss_are_numbered_anew_and_keep_their_registers() {
 
 fn workers_at_the_end_leave_and_are_no_losses() {
     let session = start(5);
-    let pids: Vec<i64> = block_on(session.get_all_as(&call(&session, "replace.pid", ()))).unwrap();
+    let pids: Vec<i64> = block_on(session.get_all(&call(&session, "replace.pid", ()))).unwrap();
     let before = call(&session, "replace.number", (10,));
     let resized = resize(&session, 3);
     assert_eq!((numbers(&resized).as_str(), resized.epoch), ("0 1 2 - -", 1));
-    assert_eq!(block_on(session.get_all_as::<i64>(&before)).unwrap(), [10, 11, 12]);
+    assert_eq!(block_on(session.get_all::<i64>(&before)).unwrap(), [10, 11, 12]);
     check(&session, 3);
     pids[3..].iter().copied().for_each(wait_for_end_of);
     // All lanes are closed in the end.
@@ -180,12 +180,12 @@ fn new_workers_join_at_the_end() {
     let resized = resize(&session, 4);
     assert_eq!((numbers(&resized).as_str(), resized.epoch), ("0 1", 1));
     assert_eq!(resized.workers, [worker(2), worker(3)]);
-    assert_eq!(block_on(session.get_all_as::<i64>(&restored)).unwrap(), [50, 51, 52, 53]);
-    let error = block_on(session.get(&before, worker(3))).unwrap_err();
+    assert_eq!(block_on(session.get_all::<i64>(&restored)).unwrap(), [50, 51, 52, 53]);
+    let error = block_on(session.value(&before, worker(3))).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotRestored { epoch: 1 });
     assert!(error.to_string().ends_with("is empty on this worker, which is new since epoch 1: set the register again"));
     let again = block_on(session.call(&number, (20,))).unwrap();
-    assert_eq!(block_on(session.get_all_as::<i64>(&again)).unwrap(), [20, 21, 22, 23]);
+    assert_eq!(block_on(session.get_all::<i64>(&again)).unwrap(), [20, 21, 22, 23]);
     check(&session, 4);
     block_on(session.shutdown()).unwrap();
 }
@@ -194,7 +194,7 @@ fn a_session_of_one_worker_grows_by_processes() {
     let session = start(1);
     assert_eq!(resize(&session, 3).workers, [worker(1), worker(2)]);
     check(&session, 3);
-    let pids: Vec<i64> = block_on(session.get_all_as(&call(&session, "replace.pid", ()))).unwrap();
+    let pids: Vec<i64> = block_on(session.get_all(&call(&session, "replace.pid", ()))).unwrap();
     assert!(pids[0] == i64::from(std::process::id()) && pids[1] != pids[0] && pids[2] != pids[0]);
     block_on(session.shutdown()).unwrap();
 }
@@ -216,7 +216,7 @@ fn losses_are_replaced_after_a_resize() {
         assert_eq!(replaced.workers, [worker(lost_one)]);
         check(&session, 4);
         block_on(session.set(&kept, worker(lost_one), Value::Int(10 + i64::from(lost_one)))).unwrap();
-        assert_eq!(block_on(session.get_all_as::<i64>(&kept)).unwrap(), [10, 11, 12, 13]);
+        assert_eq!(block_on(session.get_all::<i64>(&kept)).unwrap(), [10, 11, 12, 13]);
     }
     block_on(session.shutdown()).unwrap();
 }
@@ -264,7 +264,7 @@ fn groups_follow_the_number_of_workers() {
         while session.world().size() != workers || block_on(session.sync_all()).is_err() {
             resize(&session, workers);
         }
-        let seats = block_on(session.get_all_as::<String>(&call(&session, "resize.seat", ()))).unwrap();
+        let seats = block_on(session.get_all::<String>(&call(&session, "resize.seat", ()))).unwrap();
         let seat = |it| format!("worker {it} of {workers} in group {}", it / (workers / 2));
         assert_eq!(seats, (0..workers).map(seat).collect::<Vec<_>>());
         block_on(session.init_ccl("local", &[])).unwrap();
@@ -273,7 +273,7 @@ fn groups_follow_the_number_of_workers() {
         block_on(session.all_reduce(&ones, &ones, Reduction::Sum, Scope::Group)).unwrap();
         for id in session.world().workers() {
             let members = session.world().members(session.world().group_of(id));
-            let sum: Tensor = block_on(session.get_as(&ones, id)).unwrap();
+            let sum: Tensor = block_on(session.get(&ones, id)).unwrap();
             assert_eq!(sum.to_vec::<f64>().unwrap(), [members.sum::<usize>() as f64]);
         }
     }
@@ -386,7 +386,7 @@ fn a_worker_of_a_lost_session_that_does_not_leave_is_killed() {
     let deadlines = Deadlines::default().with_close(Duration::from_secs(1));
     let session = Builder::processes(4).deadlines(deadlines).start().unwrap();
     block_on(session.init_ccl("local", &[])).unwrap();
-    let pids: Vec<i64> = block_on(session.get_all_as(&call(&session, "replace.pid", ()))).unwrap();
+    let pids: Vec<i64> = block_on(session.get_all(&call(&session, "replace.pid", ()))).unwrap();
     call(&session, "resize.stay", (3,));
     kill_process(Pid::from_raw(pids[1] as i32).unwrap(), Signal::KILL).unwrap();
     while !matches!(block_on(session.sync_worker(worker(2))), Err(Error::Lost(_))) {}
@@ -429,8 +429,8 @@ fn callers_of_other_threads_get_whole_answers() {
         let caller = scope.spawn(|| {
             while !is_over.load(Ordering::Relaxed) {
                 let numbers = async {
-                    let handle = session.call_named("replace.number", (0,)).await?;
-                    session.get_all_as::<i64>(&handle).await
+                    let handle = session.call("replace.number", (0,)).await?;
+                    session.get_all::<i64>(&handle).await
                 };
                 match block_on(numbers) {
                     Ok(numbers) => {

@@ -6,7 +6,7 @@ use std::process::Stdio;
 use std::thread;
 use std::time::Duration;
 
-use disco::{Builder, DataPlane, LaneSession, Launch, ReplacementPolicy, Session, SessionExt, WorkerId, block_on};
+use disco::{Builder, LaneSession, Launch, ReplacementPolicy, WorkerId, block_on};
 use disco_conformance::waiting;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -56,7 +56,7 @@ fn end(pid: u32) {
 
 /// The process ids of workers.
 fn pids(session: &LaneSession) -> Vec<u32> {
-    let pids = block_on(session.get_all_as::<i64>(&call(session, "replace.pid", ()))).unwrap();
+    let pids = block_on(session.get_all::<i64>(&call(session, "replace.pid", ()))).unwrap();
     pids.into_iter().map(|pid| pid as u32).collect()
 }
 

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use disco::{Builder, Invitation, Launch, Session, SessionExt, Value, WorkerId, block_on};
+use disco::{Builder, Invitation, Launch, Value, WorkerId, block_on};
 use disco_channel::processes;
 use disco_core::wire::VERSION;
 
@@ -59,8 +59,8 @@ fn refused_program(program: &str) -> String {
 
 fn a_session_of_one_worker_starts_no_process() {
     with_session(Builder::processes(1), async |session| {
-        let pid = session.call_named("tests.pid", ()).await.unwrap();
-        let pid = session.get(&pid, WorkerId::new(0)).await.unwrap();
+        let pid = session.call("tests.pid", ()).await.unwrap();
+        let pid = session.value(&pid, WorkerId::new(0)).await.unwrap();
         assert_eq!(pid, Value::Int(std::process::id().into()));
     });
 }
@@ -146,16 +146,16 @@ fn without_shared_memory_commands_travel_over_sockets() {
 
 fn a_worker_that_starts_a_session_of_processes_gets_an_error() {
     with_session(Builder::processes(2), async |session| {
-        let text = session.call_named("tests.session", ()).await.unwrap();
-        let Value::Str(text) = session.get(&text, WorkerId::new(1)).await.unwrap() else { panic!() };
+        let text = session.call("tests.session", ()).await.unwrap();
+        let Value::Str(text) = session.value(&text, WorkerId::new(1)).await.unwrap() else { panic!() };
         assert_eq!(&*text, "a worker can't start a session of processes");
     });
 }
 
 fn the_invitation_is_removed_from_the_environment_of_workers() {
     with_session(Builder::processes(2), async |session| {
-        let variable = session.call_named("tests.variable", ("DISCO_WORKER",)).await.unwrap();
-        assert_eq!(session.get(&variable, WorkerId::new(1)).await.unwrap(), Value::None);
+        let variable = session.call("tests.variable", ("DISCO_WORKER",)).await.unwrap();
+        assert_eq!(session.value(&variable, WorkerId::new(1)).await.unwrap(), Value::None);
     });
 }
 

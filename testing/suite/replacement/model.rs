@@ -4,11 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use disco_core::error::{Error, ErrorKind};
-use disco_core::session::{Deadlines, LaneSession, ReplacementPolicy, Session as _, SessionExt as _};
+use disco_core::session::{LaneSession, ReplacementPolicy, SessionConfig};
 use disco_core::worker::WorkerConfig;
-use disco_core::{
-    Channel, DRef, DType, DataPlane as _, Placement, Result, Tensor, Value, WorkerContext, WorkerId, WorkerRange, World,
-};
+use disco_core::{Channel, DRef, DType, Placement, Result, Tensor, Value, WorkerContext, WorkerId, WorkerRange, World};
 use futures_lite::future::{self, block_on};
 
 use super::lane::{Fate, Mortal};
@@ -68,18 +66,17 @@ pub(crate) fn run(seed: u64) -> usize {
     let cut = 1 + random.below(workers as u64) as u32;
     let ranges = [0..cut, cut..workers as u32].into_iter().filter(|range| !range.is_empty());
     let lane = |range| Arc::new(Mortal::new(WorkerRange::new(range), config, &fate)) as Arc<dyn Channel>;
-    let session = LaneSession::start(config.world, ranges.map(lane).collect(), Deadlines::default()).unwrap();
+    let is_at_once = random.below(2) == 0;
+    let policy = if is_at_once { ReplacementPolicy::at_once() } else { ReplacementPolicy::when_asked() };
     let more = fate.clone();
-    let session = session.with_growth(move |workers, world| {
+    let settings = SessionConfig::default().with_replacement(policy).with_growth(move |workers, world| {
         if more.chance(7) {
             Err(Error::state("no place is free"))
         } else {
             Ok(Arc::new(Mortal::new(workers, config.in_world(world), &more)))
         }
     });
-    let is_at_once = random.below(2) == 0;
-    let policy = if is_at_once { ReplacementPolicy::at_once() } else { ReplacementPolicy::when_asked() };
-    let session = session.with_replacement(policy);
+    let session = LaneSession::start(config.world, ranges.map(lane).collect(), settings).unwrap();
     let [add, seat] = ["replacement.add", "replacement.seat"].map(|name| block_on(session.function(name)).unwrap());
     let known = Vec::new();
     let mut program = Program { session, random, fate, workers, is_at_once, add, seat, known, epoch: 0, replaced: 0 };
@@ -170,7 +167,7 @@ impl Program {
         let worker = self.worker();
         let at = self.random.below(self.known.len() as u64) as usize;
         let known = &self.known[at];
-        let got = block_on(self.session.get_as::<i64>(&known.handle, worker));
+        let got = block_on(self.session.get::<i64>(&known.handle, worker));
         match known.values[worker.index()] {
             Some(value) => assert_eq!(got?, value),
             None => match got {
@@ -187,7 +184,7 @@ impl Program {
         let Some(known) = self.known.iter().find(|known| known.values.iter().all(Option::is_some)) else {
             return Ok(());
         };
-        let got = block_on(self.session.get_all_as::<i64>(&known.handle))?;
+        let got = block_on(self.session.get_all::<i64>(&known.handle))?;
         assert_eq!(got, known.values.iter().map(|value| value.unwrap()).collect::<Vec<_>>());
         Ok(())
     }
@@ -217,7 +214,7 @@ impl Program {
     /// All workers know their numbers.
     fn seats(&mut self) -> Result<()> {
         let seats = block_on(self.session.call(&self.seat, ()))?;
-        let seats = block_on(self.session.get_all_as::<i64>(&seats))?;
+        let seats = block_on(self.session.get_all::<i64>(&seats))?;
         let expected = (0..self.workers as i64).map(|worker| 1000 * self.workers as i64 + worker);
         assert_eq!(seats, expected.collect::<Vec<_>>());
         Ok(())
@@ -231,7 +228,7 @@ impl Program {
             let copy = self.session.empty(DType::I64, [3], Placement::Worker0).await?;
             self.session.copy_to_worker_0(&sent, &copy).await?;
             self.session.copy_from_worker_0(&back, &copy).await?;
-            self.session.sync_worker_0().await
+            self.session.sync_worker(WorkerId::new(0)).await
         })?;
         assert_eq!(back.to_vec::<i64>()?, sent.to_vec::<i64>()?);
         Ok(())

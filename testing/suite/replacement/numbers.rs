@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use disco_conformance::waiting::wait_until;
 use disco_core::error::Error;
-use disco_core::session::{Deadlines, LaneSession, Session as _, SessionExt as _};
+use disco_core::session::{Deadlines, LaneSession};
 use disco_core::worker::WorkerConfig;
 use disco_core::{Channel, Result, WorkerContext, WorkerId, WorkerRange, World};
 use futures_lite::future::block_on;
@@ -35,7 +35,7 @@ fn after_a_resize_refusals_and_stuck_workers_are_named_by_numbers() {
     while block_on(session.sync_all()).is_ok() {}
     block_on(session.resize(4)).unwrap();
 
-    let refused = block_on(session.subset([1, 2])).unwrap_err();
+    let refused = block_on(session.subset([1, 2], 1)).unwrap_err();
     assert_eq!(
         refused.to_string(),
         "subset: workers 1, 2: their lane supports no subsets; workers that are threads or processes do"
@@ -47,7 +47,7 @@ fn after_a_resize_refusals_and_stuck_workers_are_named_by_numbers() {
     assert_eq!(refused.to_string(), "worker 2 can't be replaced: no place is free");
     block_on(session.resize(3)).unwrap();
 
-    block_on(session.call_named("replacement.stay", (2,))).unwrap();
+    block_on(session.call("replacement.stay", (2,))).unwrap();
     let Err(Error::Stuck { workers, .. }) = block_on(session.shutdown()) else { panic!("worker 2 has left") };
     assert!(workers.starts_with("worker 2 (") && workers.contains("inside `replacement.stay`"), "{workers}");
     IS_OPEN.store(true, Ordering::Relaxed);

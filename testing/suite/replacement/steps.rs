@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use disco_conformance::waiting::wait_until;
-use disco_core::session::{Deadlines, LaneSession, ReplacementPolicy, Session, SessionExt as _};
+use disco_core::session::{Deadlines, LaneSession, ReplacementPolicy, SessionConfig};
 use disco_core::{DRef, Error, Result, Value, WorkerId, WorkerRange, World};
 use futures_lite::future::block_on;
 
@@ -66,12 +66,12 @@ impl Play {
         let stage = Arc::new(Stage::default());
         let lanes = [0..1, 1..3].map(|workers| Strings::first(WorkerRange::new(workers), &stage));
         let limits = Deadlines::default().with_reply(Duration::from_secs(5));
-        let session = LaneSession::start(World::new(3, 1).unwrap(), lanes.into(), limits).unwrap();
         let more = stage.clone();
-        let session = session.with_growth(move |workers, _| Ok(Strings::more(workers, &more)));
-        let session = Arc::new(session.with_replacement(policy));
+        let settings = SessionConfig::from(limits).with_replacement(policy);
+        let settings = settings.with_growth(move |workers, _| Ok(Strings::more(workers, &more)));
+        let session = Arc::new(LaneSession::start(World::new(3, 1).unwrap(), lanes.into(), settings).unwrap());
         let begin = async {
-            let own = session.call_named("replacement.echo", (7,)).await.unwrap();
+            let own = session.call("replacement.echo", (7,)).await.unwrap();
             for worker in session.world().workers() {
                 session.set(&own, worker, Value::Int(10 + worker.wire())).await.unwrap();
             }
@@ -147,7 +147,7 @@ impl Play {
         assert_eq!(self.session.status().failure, None);
 
         let echo = self.run(self.session.function("replacement.echo")).unwrap();
-        let call = async { self.session.get_all_as::<i64>(&self.session.call(&echo, (5,)).await?).await };
+        let call = async { self.session.get_all::<i64>(&self.session.call(&echo, (5,)).await?).await };
         let workers = self.session.world().size();
         assert_eq!(self.run(call).unwrap(), vec![5; workers]);
 
@@ -155,7 +155,7 @@ impl Play {
         // Threads of the session end the others.
         wait_until("the end of workers that are not the session's", || self.stage.running().len() == workers);
         let running = self.stage.running();
-        let values: Vec<i64> = self.run(self.session.get_all_as(&self.own)).unwrap();
+        let values: Vec<i64> = self.run(self.session.get_all(&self.own)).unwrap();
         for ((worker, place), (at, puppet)) in self.places.iter().enumerate().zip(&running) {
             assert_eq!(*place, puppet.is_original.then_some(at.index()), "worker {worker} at {at}");
             match place {
@@ -263,13 +263,13 @@ fn the_function_that_restores_a_worker_gets_an_error_from_each_method_and_waits_
                 note(session.call(&own, ()).await.err());
                 note(session.sync_all().await.err());
                 note(session.sync_worker(worker).await.err());
-                note(session.get(&own, worker).await.err());
-                note(session.get_all(&own).await.err());
+                note(session.value(&own, worker).await.err());
+                note(session.values(&own).await.err());
                 note(session.set(&own, worker, Value::None).await.err());
                 note(session.recover().await.err());
                 note(session.replace_lost().await.err());
                 note(session.resize(5).await.err());
-                note(session.subset([0]).await.err());
+                note(session.subset([0], 1).await.err());
             });
             vec![(own.clone(), Value::Int(1000))]
         });

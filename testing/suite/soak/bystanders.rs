@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use disco::{LaneSession, Session, SessionExt, WorkerId, block_on};
+use disco::{LaneSession, WorkerId, block_on};
 
 use super::content::Content;
 use super::random::Random;
@@ -30,17 +30,17 @@ impl Bystanders {
                     1 => session.sync_worker(last).await,
                     2 => {
                         let (form, size, seed) = content.args();
-                        let made = session.call_named("soak.content", (form, size, seed)).await?;
-                        session.get_all(&made).await.map(drop)
+                        let made = session.call("soak.content", (form, size, seed)).await?;
+                        session.values(&made).await.map(drop)
                     }
                     3 => {
-                        let held = session.call_named("soak.hold", (content.value()?,)).await?;
+                        let held = session.call("soak.hold", (content.value()?,)).await?;
                         session.set(&held, last, content.value()?).await?;
-                        session.get(&held, last).await.map(drop)
+                        session.value(&held, last).await.map(drop)
                     }
                     _ => {
-                        let sum = session.call_named("soak.add", (index as i64, 1i64)).await?;
-                        session.get(&sum, last).await.map(drop)
+                        let sum = session.call("soak.add", (index as i64, 1i64)).await?;
+                        session.value(&sum, last).await.map(drop)
                     }
                 };
                 while !stop.load(Ordering::Acquire) {

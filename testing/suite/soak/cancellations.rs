@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use disco::error::ErrorKind;
-use disco::{DRef, DataPlane as _, LaneSession, Session as _, SessionExt as _, WorkerId, block_on};
+use disco::{DRef, LaneSession, WorkerId, block_on};
 use disco_conformance::Fetched;
 
 use super::functions::Together;
@@ -51,8 +51,8 @@ pub(crate) fn run(session: &LaneSession, may_use_mpi: bool, random: &mut Random)
             words(block_on(session.init_ccl(backend, &[])))?;
         }
         let (how, number) = (Together::Sum, 1);
-        let call = words(block_on(session.call_named("soak.together", (how.number(), number, 3))))?;
-        let sums: Vec<i64> = words(block_on(session.get_all_as(&call)))?;
+        let call = words(block_on(session.call("soak.together", (how.number(), number, 3))))?;
+        let sums: Vec<i64> = words(block_on(session.get_all(&call)))?;
         if sums.iter().any(|sum| *sum != how.expected(number, session.world().size())) {
             return Err(format!("{backend}: a sum after cancellations gave {sums:?}"));
         }
@@ -67,11 +67,11 @@ fn submit_and_cancel(session: &LaneSession, random: &mut Random) -> Wrong<Vec<Su
     for _ in 0..2 + random.below(4) {
         if random.chance(40) {
             let late = (random.below(workers) as i64, random.below(4) as u64);
-            words(block_on(session.call_named("soak.sleep", late)))?;
+            words(block_on(session.call("soak.sleep", late)))?;
         }
         let (how, number) = (random.pick(&Together::ALL), 1 + random.below(1000) as i64);
         let elements = random.pick(&[1i64, 3, 300, 20_000, 300_000]);
-        let call = words(block_on(session.call_named("soak.together", (how.number(), number, elements))))?;
+        let call = words(block_on(session.call("soak.together", (how.number(), number, elements))))?;
         calls.push(Submitted { how, number, call, is_cancelled: false });
     }
     for _ in 0..1 + random.below(3) {
@@ -94,7 +94,7 @@ fn check(session: &LaneSession, submitted: &Submitted) -> Wrong<()> {
     let Submitted { how, number, call, is_cancelled } = submitted;
     watch::step(format_args!("results of {how:?}, cancelled: {is_cancelled}"));
     for worker in session.world().workers() {
-        match block_on(session.get_as::<i64>(call, worker)) {
+        match block_on(session.get::<i64>(call, worker)) {
             Ok(value) if value == how.expected(*number, session.world().size()) => {}
             // The call was cancelled, or the session has failed after an earlier cancellation.
             Ok(Together::LEFT) => {}

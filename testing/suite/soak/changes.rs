@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use disco::{LaneSession, Session, SessionKind, WorkerId, block_on};
+use disco::{LaneSession, SessionKind, WorkerId, block_on};
 
 use super::bystanders::Bystanders;
 use super::random::Random;

@@ -1,7 +1,7 @@
 //! Tensors that go through a checkpoint.
 
 use disco::checkpoint::{self, Folder, Layout};
-use disco::{DRef, LaneSession, Mesh, Scope, Session as _, block_on};
+use disco::{DRef, LaneSession, Mesh, Scope, block_on};
 
 use super::random::Random;
 use super::user::Wrong;

@@ -4,10 +4,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use disco::ffi::Libraries as _;
-use disco::{
-    Builder, DataPlane, Deadlines, LaneSession, ReplacementPolicy, Session, SessionExt, SessionKind, WorkerId, block_on,
-};
+use disco::ffi::Module;
+use disco::{Builder, Deadlines, LaneSession, ReplacementPolicy, SessionKind, WorkerId, block_on};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::bystanders::Bystanders;
@@ -238,14 +236,14 @@ pub(crate) fn use_together(setup: &Setup, session: &LaneSession, random: &mut Ra
 
 /// Calls a function and drops its result.
 fn call(session: &LaneSession, function: &str, args: impl disco::IntoArgs) -> disco::Result<()> {
-    block_on(async { session.call_named(function, args).await }).map(drop)
+    block_on(async { session.call(function, args).await }).map(drop)
 }
 
 /// Makes a library call back the worker function that fails on `worker`.
 fn call_back(session: &LaneSession, worker: usize) -> disco::Result<()> {
     let Some(path) = library::path() else { return Ok(()) };
     block_on(async {
-        let apply = session.load_library(path).await?.function(session, "apply").await?;
+        let apply = Module::load(session, path).await?.function(session, "apply").await?;
         let fail = session.function("soak.fail").await?;
         session.call(&apply, (&fail, worker as i64, "error")).await.map(drop)
     })
@@ -296,8 +294,8 @@ fn fail_and_recover(setup: &Setup, session: &Arc<LaneSession>, failure: Failure,
     bystanders.join(&["on purpose"])?;
     go_on(setup, session)?;
     let count = block_on(async {
-        let count = session.call_named("soak.count", ()).await?;
-        session.get_as::<i64>(&count, WorkerId::new(0)).await
+        let count = session.call("soak.count", ()).await?;
+        session.get::<i64>(&count, WorkerId::new(0)).await
     });
     match count {
         Ok(0) => Ok(()),
@@ -386,8 +384,8 @@ fn end_with_loss(setup: &Setup, session: &Arc<LaneSession>, bystanders: usize, r
 /// Sends a signal to a worker's process, during large all-reduces or cancellations if the session has communicators.
 fn strike(setup: &Setup, session: &LaneSession, worker: usize, how: End, random: &mut Random) -> Wrong<()> {
     let pid = block_on(async {
-        let pid = session.call_named("soak.pid", ()).await?;
-        session.get_as::<i64>(&pid, WorkerId::new(worker as u32)).await
+        let pid = session.call("soak.pid", ()).await?;
+        session.get::<i64>(&pid, WorkerId::new(worker as u32)).await
     });
     let pid = pid.map_err(|error| format!("soak.pid: {error}"))?;
     if setup.has_plane() {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use disco::{DataPlane as _, LaneSession, Session as _, SessionExt as _, block_on};
+use disco::{LaneSession, block_on};
 
 use super::random::Random;
 use super::user::{User, Wrong, poll, words};
@@ -18,9 +18,9 @@ pub(crate) fn start(parent: &LaneSession, has_plane: bool, random: &mut Random) 
     let groups = random.pick(&divisors);
     watch::step(format_args!("subset of workers {workers:?} in {groups} groups"));
     if random.chance(20) {
-        poll(random.below(4), parent.subset(workers.iter().copied()));
+        poll(random.below(4), parent.subset(workers.iter().copied(), 1));
     }
-    let subset = words(block_on(parent.subset_in_groups(workers, groups)))?;
+    let subset = words(block_on(parent.subset(workers, groups)))?;
     if has_plane {
         words(block_on(subset.init_ccl("local", &[])))?;
     }
@@ -34,7 +34,7 @@ pub(crate) fn run(subset: &LaneSession, has_plane: bool, mut random: Random) -> 
     if random.chance(40) {
         let worker = random.below(subset.world().size()) as i64;
         watch::step(format_args!("failure of worker {worker} of a subset"));
-        words(block_on(subset.call_named("soak.fail", (worker, "error"))))?;
+        words(block_on(subset.call("soak.fail", (worker, "error"))))?;
         match block_on(subset.sync_all()) {
             Err(error) if error.to_string().contains("on purpose") => {}
             other => return Err(format!("after a failure in a subset, sync_all gave {other:?}")),

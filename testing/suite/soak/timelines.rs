@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use disco::activity::{Record, RecordKind, Recording};
-use disco::{Builder, LaneSession, OpKind, Timeline, block_on};
+use disco::{Builder, LaneSession, OpKind, Timeline};
 use disco_core::sync;
 
 use super::user::Wrong;
@@ -36,7 +36,7 @@ impl Timelines {
 
 /// Checks the recordings of the workers of a session that has not ended.
 pub(crate) fn check_recordings(session: &LaneSession) -> Wrong<()> {
-    for (worker, recording) in block_on(session.recordings(Duration::from_secs(30))) {
+    for (worker, recording) in session.observer().recordings(usize::MAX, Duration::from_secs(30)).unwrap() {
         let recording = recording.map_err(|error| format!("records of {worker}: {error}"))?;
         check(&recording).map_err(|why| format!("records of {worker}: {why}"))?;
     }

@@ -6,10 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Waker};
 use std::thread;
 
-use disco::ffi::{Libraries as _, LibraryFile};
-use disco::{
-    DRef, DataPlane, LaneSession, Rank, Reduction, Result, Session, SessionExt, Tensor, Value, WorkerId, block_on,
-};
+use disco::ffi::{LibraryFile, Module};
+use disco::{DRef, LaneSession, Rank, Reduction, Result, Tensor, Value, WorkerId, block_on};
 
 use super::calls;
 use super::checkpoints;
@@ -72,7 +70,7 @@ impl<'s> User<'s> {
     }
 
     fn step(&mut self) -> Wrong<()> {
-        match self.random.below(31) {
+        match self.random.below(32) {
             0..3 => self.make(),
             3 => self.checkpoint(),
             4..8 if self.has_plane => self.exchange(),
@@ -89,6 +87,7 @@ impl<'s> User<'s> {
             28 => calls::select(self.session, &mut self.random),
             29 => calls::stream(self.session, &mut self.random),
             30 => calls::cancel(self.session, &mut self.random),
+            31 => calls::returned(self.session, &mut self.random),
             20..26 => self.values.step(),
             _ => self.make(),
         }
@@ -187,7 +186,7 @@ impl<'s> User<'s> {
         let hash = self.call("soak.burst", (seed.cast_signed(), exchanges as i64))?;
         let expected = Model::of_burst(seed, exchanges, world.size(), world.groups());
         for worker in world.workers() {
-            let found: i64 = words(block_on(self.session.get_as(&hash, worker)))?;
+            let found: i64 = words(block_on(self.session.get(&hash, worker)))?;
             if found != expected[worker.index()] {
                 return Err(format!("{worker} has wrong elements in a burst of {exchanges} exchanges"));
             }
@@ -226,7 +225,7 @@ impl<'s> User<'s> {
         let more = self.call("soak.add", (&sum, 1i64))?;
         for other in self.session.world().workers() {
             let expected = x + y + 1 + i64::from(other == worker);
-            let found: i64 = words(block_on(self.session.get_as(&more, other)))?;
+            let found: i64 = words(block_on(self.session.get(&more, other)))?;
             if found != expected {
                 return Err(format!("soak.add: {other} has {found} in place of {expected}"));
             }
@@ -241,13 +240,13 @@ impl<'s> User<'s> {
         let is_sent = self.random.chance(30);
         watch::step(format_args!("functions of a library, sent: {is_sent}"));
         let file = LibraryFile::new(path);
-        let module = words(block_on(session.load_library(if is_sent { file.send() } else { file })))?;
+        let module = words(block_on(Module::load(session, if is_sent { file.send() } else { file })))?;
         let [add, identity] = ["add4", "identity"].map(|name| words(block_on(module.function(session, name))));
         let (add, identity) = (add?, identity?);
         // The functions keep the library open.
         drop(module);
         let sum = words(block_on(session.call(&add, (x, y, 3i64, -4i64))))?;
-        let sums: Vec<i64> = words(block_on(session.get_all_as(&sum)))?;
+        let sums: Vec<i64> = words(block_on(session.get_all(&sum)))?;
         if sums.iter().any(|sum| *sum != x + y - 1) {
             return Err(format!("add4 of the library gave {sums:?} in place of {}", x + y - 1));
         }
@@ -261,7 +260,7 @@ impl<'s> User<'s> {
         let worker = self.worker();
         watch::step(format_args!("{size} bytes to all, back from {worker}"));
         let handle = self.call("soak.length", (Value::from(vec![7u8; size]),))?;
-        let length: i64 = words(block_on(self.session.get_as(&handle, worker)))?;
+        let length: i64 = words(block_on(self.session.get(&handle, worker)))?;
         if length == size as i64 { Ok(()) } else { Err(format!("{worker} got {length} bytes in place of {size}")) }
     }
 
@@ -271,7 +270,7 @@ impl<'s> User<'s> {
         watch::step(&key);
         let came = self.call("soak.meet", (key,))?;
         let worker = self.worker();
-        let came: i64 = words(block_on(self.session.get_as(&came, worker)))?;
+        let came: i64 = words(block_on(self.session.get(&came, worker)))?;
         let workers = self.session.world().size() as i64;
         if came == workers { Ok(()) } else { Err(format!("{came} of {workers} workers came to a meeting")) }
     }
@@ -284,8 +283,8 @@ impl<'s> User<'s> {
         let hash = words(block_on(self.session.function("soak.hash")))?;
         let polls = self.random.below(3);
         poll(polls, self.session.call(&hash, (&handle,)));
-        poll(polls, self.session.get(&handle, worker));
-        poll(polls, self.session.get_all(&handle));
+        poll(polls, self.session.value(&handle, worker));
+        poll(polls, self.session.values(&handle));
         poll(polls, self.session.sync_all());
         poll(polls, self.session.sync_worker(worker));
         Ok(())
@@ -327,7 +326,7 @@ impl<'s> User<'s> {
         watch::step("a tensor is compared");
         let (handle, model) = self.known[at].clone();
         let hash = self.call("soak.hash", (&handle,))?;
-        let found: Vec<i64> = words(block_on(self.session.get_all_as(&hash)))?;
+        let found: Vec<i64> = words(block_on(self.session.get_all(&hash)))?;
         for (worker, found) in self.session.world().workers().zip(found) {
             if found != model.hash(worker.index()) {
                 return Err(format!(
@@ -341,7 +340,7 @@ impl<'s> User<'s> {
     }
 
     fn call(&self, function: &str, args: impl disco::IntoArgs) -> Wrong<DRef> {
-        words(block_on(self.session.call_named(function, args)))
+        words(block_on(self.session.call(function, args)))
     }
 
     fn any(&mut self) -> Option<(DRef, Model)> {

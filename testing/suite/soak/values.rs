@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use disco::{DRef, Json, LaneSession, Result, Session, SessionExt, Value, WorkerId, block_on};
+use disco::{DRef, Json, LaneSession, Result, Value, WorkerId, block_on};
 
 use super::content::{Content, Form, Record};
 use super::random::Random;
@@ -67,10 +67,10 @@ impl<'s> Values<'s> {
         let content = Content::draw(&mut self.random);
         let Ok(value) = content.value() else { return };
         let worker = self.worker();
-        if let Ok(handle) = block_on(self.session.call_named("soak.hold", (value.clone(),))) {
+        if let Ok(handle) = block_on(self.session.call("soak.hold", (value.clone(),))) {
             self.poll(self.session.set(&handle, worker, value));
-            self.poll(self.session.get(&handle, worker));
-            self.poll(self.session.get_all(&handle));
+            self.poll(self.session.value(&handle, worker));
+            self.poll(self.session.values(&handle));
         }
     }
 
@@ -146,7 +146,7 @@ impl<'s> Values<'s> {
         let digests = self.call("soak.digest", args)?;
         let expected: Vec<Vec<i64>> =
             held.iter().map(|held| [first.digest(), held.content.digest(), last.digest()].to_vec()).collect();
-        let found = words(block_on(self.session.get_all_as::<Json<Vec<i64>>>(&digests)))?;
+        let found = words(block_on(self.session.get_all::<Json<Vec<i64>>>(&digests)))?;
         for (worker, (found, expected)) in self.workers().into_iter().zip(found.into_iter().zip(expected)) {
             if found.0 != expected {
                 return Err(format!("{worker} got other arguments than {first:?}, {held:?} and {last:?}"));
@@ -164,11 +164,11 @@ impl<'s> Values<'s> {
         }
         watch::step(format_args!("get, get_all, a call and set of {content:?} on {worker}, dropped"));
         let (handle, value) = (self.kept[at].0.clone(), words(content.value())?);
-        self.poll(self.session.get(&handle, worker));
-        self.poll(self.session.get_all(&handle));
-        self.poll(self.session.call_named("soak.digest", (value.clone(), &handle, value.clone())));
+        self.poll(self.session.value(&handle, worker));
+        self.poll(self.session.values(&handle));
+        self.poll(self.session.call("soak.digest", (value.clone(), &handle, value.clone())));
         self.poll(self.session.set(&handle, worker, value));
-        let found = words(block_on(self.session.get(&handle, worker)))?;
+        let found = words(block_on(self.session.value(&handle, worker)))?;
         let before = &mut self.kept[at].1[worker.index()];
         if content.is(&found) {
             // Small values may be equal; then it is unknown which of them the worker has.
@@ -206,10 +206,10 @@ impl<'s> Values<'s> {
         watch::step(format_args!("get of {held:?} from {worker}"));
         let is = match held.content.form {
             Form::Record => {
-                let found = words(block_on(self.session.get_as::<Json<Record>>(handle, worker)))?;
+                let found = words(block_on(self.session.get::<Json<Record>>(handle, worker)))?;
                 found.0 == held.content.record()
             }
-            _ => held.content.is(&words(block_on(self.session.get(handle, worker)))?),
+            _ => held.content.is(&words(block_on(self.session.value(handle, worker)))?),
         };
         if is { Ok(()) } else { Err(format!("get from {worker} gave another value than {held:?}")) }
     }
@@ -217,7 +217,7 @@ impl<'s> Values<'s> {
     fn check_workers(&self, at: usize) -> Wrong<()> {
         let (handle, held) = &self.kept[at];
         watch::step(format_args!("get_all of {held:?}"));
-        let found = words(block_on(self.session.get_all(handle)))?;
+        let found = words(block_on(self.session.values(handle)))?;
         if found.len() != held.len() {
             return Err(format!("get_all gave {} values of {} workers", found.len(), held.len()));
         }
@@ -228,7 +228,7 @@ impl<'s> Values<'s> {
     }
 
     fn call(&self, function: &str, args: impl disco::IntoArgs) -> Wrong<DRef> {
-        words(block_on(self.session.call_named(function, args)))
+        words(block_on(self.session.call(function, args)))
     }
 
     fn on_each(&self, of: impl FnMut(WorkerId) -> Held) -> Vec<Held> {

@@ -1,6 +1,6 @@
 //! The end of subsets and of their parents, in any order.
 
-use disco::{Error, Session, block_on};
+use disco::{Error, block_on};
 use disco_conformance::waiting::wait_until;
 
 use super::{Door, Kind, answer, call, numbers, start};
@@ -14,7 +14,7 @@ super::tests!(
 
 fn the_shutdown_of_the_parent_first_shuts_its_subsets_down(kind: Kind) {
     let parent = start(kind);
-    let [one, other] = [[3, 1], [1, 2]].map(|workers| block_on(parent.subset(workers)).unwrap());
+    let [one, other] = [[3, 1], [1, 2]].map(|workers| block_on(parent.subset(workers, 1)).unwrap());
     let [door, opened] = [Door::new(), Door::new()];
     call(&one, "subsets.wait", (1, door.text())).unwrap();
     call(&one, "subsets.open", (1, opened.text())).unwrap();
@@ -29,20 +29,20 @@ fn the_shutdown_of_the_parent_first_shuts_its_subsets_down(kind: Kind) {
 
 fn the_drop_of_the_parent_ends_its_subsets(kind: Kind) {
     let parent = start(kind);
-    let [one, other] = [[3, 1], [0, 2]].map(|workers| block_on(parent.subset(workers)).unwrap());
+    let [one, other] = [[3, 1], [0, 2]].map(|workers| block_on(parent.subset(workers, 1)).unwrap());
     let answers = call(&one, "subsets.worker", ()).unwrap();
     drop(parent);
     for subset in [&one, &other] {
         assert!(matches!(answer(subset).unwrap_err(), Error::Closed(_)));
     }
-    assert!(block_on(one.get_all(&answers)).is_err());
+    assert!(block_on(one.values(&answers)).is_err());
     block_on(one.shutdown()).unwrap();
     drop(other);
 }
 
 fn a_subset_is_dropped_without_shutdown(kind: Kind) {
     let parent = start(kind);
-    let [one, other] = [[3, 1], [1, 2]].map(|workers| block_on(parent.subset(workers)).unwrap());
+    let [one, other] = [[3, 1], [1, 2]].map(|workers| block_on(parent.subset(workers, 1)).unwrap());
     call(&one, "subsets.worker", ()).unwrap();
     drop(one);
     assert_eq!((answer(&other).unwrap(), answer(&parent).unwrap()), (vec![0, 1], vec![0, 1, 2, 3]));
@@ -52,7 +52,7 @@ fn a_subset_is_dropped_without_shutdown(kind: Kind) {
 /// Starts subsets one after the other, of which some are dropped, fail or are shut down.
 fn start_subsets(parent: &disco::LaneSession, count: u32) {
     for round in 0..count {
-        let subset = block_on(parent.subset([round % 4, (round + 1) % 4])).unwrap();
+        let subset = block_on(parent.subset([round % 4, (round + 1) % 4], 1)).unwrap();
         if round % 5 == 0 {
             _ = call(&subset, "subsets.fail", (1,));
         }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use disco::{DataPlane, Deadlines, Error, Session, SessionExt, block_on};
+use disco::{Deadlines, Error, block_on};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::{Door, Kind, answer, builder, call, numbers, start, worker};
@@ -26,7 +26,7 @@ super::tests!(tests_of_processes:
 
 fn a_failure_and_a_panic_in_a_subset_fail_neither_the_parent_nor_other_subsets(kind: Kind) {
     let parent = start(kind);
-    let [one, two, other] = [[0, 1], [1, 2], [1, 2]].map(|workers| block_on(parent.subset(workers)).unwrap());
+    let [one, two, other] = [[0, 1], [1, 2], [1, 2]].map(|workers| block_on(parent.subset(workers, 1)).unwrap());
     call(&one, "subsets.fail", (1,)).unwrap();
     call(&two, "subsets.panic", (0,)).unwrap();
     let [one, two] = [one, two].map(|subset| block_on(subset.sync_all()).unwrap_err().to_string());
@@ -38,34 +38,34 @@ fn a_failure_and_a_panic_in_a_subset_fail_neither_the_parent_nor_other_subsets(k
 
 fn a_failure_in_the_parent_does_not_fail_a_subset(kind: Kind) {
     let parent = start(kind);
-    let subset = block_on(parent.subset([1, 2])).unwrap();
+    let subset = block_on(parent.subset([1, 2], 1)).unwrap();
     block_on(subset.init_ccl("local", &[])).unwrap();
     call(&parent, "subsets.fail", (1,)).unwrap();
     block_on(parent.sync_all()).unwrap_err();
     call(&subset, "subsets.sum", (1, 10, 1)).unwrap();
     block_on(subset.sync_all()).unwrap();
     // The parent takes no call, so it starts no subset before it has recovered.
-    assert!(matches!(block_on(parent.subset([1])).unwrap_err(), Error::Earlier { .. }));
+    assert!(matches!(block_on(parent.subset([1], 1)).unwrap_err(), Error::Earlier { .. }));
     block_on(parent.recover()).unwrap();
-    assert_eq!(answer(&block_on(parent.subset([1])).unwrap()).unwrap(), [0]);
+    assert_eq!(answer(&block_on(parent.subset([1], 1)).unwrap()).unwrap(), [0]);
     block_on(parent.shutdown()).unwrap();
 }
 
 fn a_subset_recovers_for_itself(kind: Kind) {
     let parent = start(kind);
-    let [subset, other] = [[1, 2, 0], [0, 1, 2]].map(|workers| block_on(parent.subset(workers)).unwrap());
+    let [subset, other] = [[1, 2, 0], [0, 1, 2]].map(|workers| block_on(parent.subset(workers, 1)).unwrap());
     block_on(async {
         for session in [&*subset, &*other] {
             session.init_ccl("local", &[]).await.unwrap();
         }
         for round in 0..3 {
-            subset.call_named("subsets.fail", (round,)).await.unwrap();
+            subset.call("subsets.fail", (round,)).await.unwrap();
             // Peers inside the collective are aborted.
-            _ = subset.call_named("subsets.sum", (1, 10, 1)).await;
+            _ = subset.call("subsets.sum", (1, 10, 1)).await;
             subset.sync_all().await.unwrap_err();
             subset.init_ccl("local", &[]).await.unwrap();
             for session in [&*subset, &*other] {
-                session.call_named("subsets.sum", (1, 10, 1)).await.unwrap();
+                session.call("subsets.sum", (1, 10, 1)).await.unwrap();
                 session.sync_all().await.unwrap();
             }
         }
@@ -76,7 +76,7 @@ fn a_subset_recovers_for_itself(kind: Kind) {
 fn a_hanging_function_in_a_subset_is_left_behind_and_its_process_goes_on(kind: Kind) {
     let deadlines = Deadlines::default().with_close(Duration::from_millis(300));
     let parent = builder(kind).deadlines(deadlines).start().unwrap();
-    let (subset, other) = (block_on(parent.subset([1, 2])).unwrap(), block_on(parent.subset([1, 0])).unwrap());
+    let (subset, other) = (block_on(parent.subset([1, 2], 1)).unwrap(), block_on(parent.subset([1, 0], 1)).unwrap());
     let door = Door::new();
     call(&subset, "subsets.wait", (0, door.text())).unwrap();
     block_on(subset.sync_worker(worker(1))).unwrap();
@@ -96,7 +96,7 @@ fn kill(pid: i64) {
 
 fn a_killed_process_is_lost_to_the_sessions_with_a_worker_in_it(kind: Kind) {
     let parent = start(kind);
-    let [with, without] = [[0, 3], [1, 2]].map(|workers| block_on(parent.subset(workers)).unwrap());
+    let [with, without] = [[0, 3], [1, 2]].map(|workers| block_on(parent.subset(workers, 1)).unwrap());
     let door = Door::new();
     call(&with, "subsets.wait", (1, door.text())).unwrap();
     kill(numbers(&parent, "subsets.pid").unwrap()[3]);
@@ -112,7 +112,7 @@ fn a_killed_process_is_lost_to_the_sessions_with_a_worker_in_it(kind: Kind) {
         assert_eq!(answer(&without).unwrap(), [0, 1]);
     }
     // The loss of the parent ends no subset, but starts none either.
-    assert!(matches!(block_on(parent.subset([1])).unwrap_err(), Error::Lost { .. }));
+    assert!(matches!(block_on(parent.subset([1], 1)).unwrap_err(), Error::Lost { .. }));
     let replaced = block_on(with.replace_lost()).unwrap_err().to_string();
     assert!(replaced.starts_with("worker 1 can't be replaced: "), "{replaced}");
     block_on(async {
@@ -124,7 +124,7 @@ fn a_killed_process_is_lost_to_the_sessions_with_a_worker_in_it(kind: Kind) {
 
 fn a_replaced_worker_of_the_parent_joins_new_subsets(kind: Kind) {
     let parent = start(kind);
-    let subset = block_on(parent.subset([3, 1])).unwrap();
+    let subset = block_on(parent.subset([3, 1], 1)).unwrap();
     kill(numbers(&parent, "subsets.pid").unwrap()[3]);
     block_on(subset.sync_all()).unwrap_err();
     block_on(parent.sync_all()).unwrap_err();
@@ -133,7 +133,7 @@ fn a_replaced_worker_of_the_parent_joins_new_subsets(kind: Kind) {
         return block_on(parent.shutdown()).unwrap();
     }
     block_on(parent.replace_lost()).unwrap();
-    let new = block_on(parent.subset([3, 1])).unwrap();
+    let new = block_on(parent.subset([3, 1], 1)).unwrap();
     let pids = numbers(&parent, "subsets.pid").unwrap();
     assert_eq!(numbers(&new, "subsets.pid").unwrap(), [pids[3], pids[1]]);
     block_on(parent.shutdown()).unwrap();

@@ -10,7 +10,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::thread;
 
-use disco::{Builder, DRef, IntoArgs, LaneSession, SessionExt as _, SessionKind, WorkerId, block_on};
+use disco::{Builder, DRef, IntoArgs, LaneSession, SessionKind, WorkerId, block_on};
 use tempfile::TempDir;
 
 use crate::modules::Module;
@@ -78,12 +78,12 @@ fn start(kind: Kind) -> LaneSession {
 
 /// Calls a function by name.
 fn call(session: &LaneSession, name: &str, args: impl IntoArgs) -> disco::Result<DRef> {
-    block_on(session.call_named(name, args))
+    block_on(session.call(name, args))
 }
 
 /// The result of a function without arguments on each worker.
 fn numbers(session: &LaneSession, name: &str) -> disco::Result<Vec<i64>> {
-    block_on(async { session.get_all_as(&session.call_named(name, ()).await?).await })
+    block_on(async { session.get_all(&session.call(name, ()).await?).await })
 }
 
 /// The numbers of all workers of a session, as text that shows that they take commands.

@@ -3,7 +3,7 @@
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
-use disco::{Error, Session, block_on};
+use disco::{Error, block_on};
 use disco_conformance::waiting::poll;
 use futures_lite::future::poll_once;
 
@@ -20,11 +20,11 @@ super::tests!(
 
 fn wrong_workers_are_refused(kind: Kind) {
     let parent = start(kind);
-    let refused = |workers: &[u32]| block_on(parent.subset(workers.iter().copied())).unwrap_err();
+    let refused = |workers: &[u32]| block_on(parent.subset(workers.iter().copied(), 1)).unwrap_err();
     assert_eq!(refused(&[]).to_string(), "subset: no workers; name at least 1");
     assert_eq!(refused(&[1, 0, 1]).to_string(), "subset: worker 1 is named twice");
     assert!(matches!(refused(&[0, 4]), Error::NoSuchWorker { .. }));
-    let unequal = block_on(parent.subset_in_groups([0, 1, 2], 2)).unwrap_err().to_string();
+    let unequal = block_on(parent.subset([0, 1, 2], 2)).unwrap_err().to_string();
     assert_eq!(unequal, "3 workers in 2 groups: groups must be of equal size");
     assert_eq!(answer(&parent).unwrap(), [0, 1, 2, 3]);
     block_on(parent.shutdown()).unwrap();
@@ -33,7 +33,7 @@ fn wrong_workers_are_refused(kind: Kind) {
 fn a_subset_of_a_session_that_is_shut_down_is_refused(kind: Kind) {
     let parent = start(kind);
     block_on(parent.shutdown()).unwrap();
-    assert!(matches!(block_on(parent.subset([0])).unwrap_err(), Error::Closed(_)));
+    assert!(matches!(block_on(parent.subset([0], 1)).unwrap_err(), Error::Closed(_)));
 }
 
 fn a_subset_whose_future_is_dropped_leaves_the_parent_alone(kind: Kind) {
@@ -43,7 +43,7 @@ fn a_subset_whose_future_is_dropped_leaves_the_parent_alone(kind: Kind) {
     call(&parent, "subsets.wait", (1, door.text())).unwrap();
     // Each start goes on for longer, and is dropped at another stage.
     for milliseconds in [0, 20, 40, 60] {
-        let mut starting = pin!(parent.subset([0, 1, 2]));
+        let mut starting = pin!(parent.subset([0, 1, 2], 1));
         let start = || block_on(poll_once(starting.as_mut()));
         if let Some(started) = poll(Duration::from_millis(milliseconds), start) {
             // Threads of this process start without the parent's worker.
@@ -52,7 +52,7 @@ fn a_subset_whose_future_is_dropped_leaves_the_parent_alone(kind: Kind) {
     }
     door.open();
     assert_eq!(answer(&parent).unwrap(), [0, 1, 2, 3]);
-    let subset = block_on(parent.subset([0, 1, 2])).unwrap();
+    let subset = block_on(parent.subset([0, 1, 2], 1)).unwrap();
     assert_eq!(answer(&subset).unwrap(), [0, 1, 2]);
     block_on(parent.shutdown()).unwrap();
 }
@@ -63,7 +63,7 @@ fn a_worker_that_is_inside_a_function_joins_later(kind: Kind) {
     call(&parent, "subsets.wait", (1, door.text())).unwrap();
     let subset = std::thread::scope(|scope| {
         scope.spawn(|| door.open());
-        block_on(parent.subset([2, 1])).unwrap()
+        block_on(parent.subset([2, 1], 1)).unwrap()
     });
     assert_eq!(answer(&subset).unwrap(), [0, 1]);
     block_on(parent.shutdown()).unwrap();
@@ -74,7 +74,7 @@ fn an_invitation_is_not_recorded(kind: Kind) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trace.json");
     let parent = builder(kind).trace(&path).start().unwrap();
-    let subset = block_on(parent.subset([1, 2])).unwrap();
+    let subset = block_on(parent.subset([1, 2], 1)).unwrap();
     assert_eq!(answer(&subset).unwrap(), [0, 1]);
     block_on(parent.shutdown()).unwrap();
     let trace: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
@@ -100,7 +100,7 @@ fn a_start_during_which_the_parent_fails_and_recovers_is_an_error_at_once(kind: 
     call(&parent, "subsets.fail", (1,)).unwrap();
     let begun = Instant::now();
     std::thread::scope(|scope| {
-        let subset = scope.spawn(|| block_on(parent.subset([2, 1])));
+        let subset = scope.spawn(|| block_on(parent.subset([2, 1], 1)));
         scope.spawn(|| door.open());
         // Another thread begins an epoch, however often the start has looked.
         while !subset.is_finished() {

@@ -1,6 +1,6 @@
 //! Commands, values and collectives of subsets.
 
-use disco::{DType, DataPlane, Error, LaneSession, Placement, Scope, Session, SessionExt, Tensor, block_on};
+use disco::{DType, Error, LaneSession, Placement, Rank, Scope, Tensor, block_on};
 
 use super::{Door, Kind, answer, builder, call, numbers, start, worker};
 
@@ -19,7 +19,7 @@ super::tests!(
 
 fn workers_have_the_numbers_of_their_order_and_the_processes_of_the_parent_s_workers(kind: Kind) {
     let parent = start(kind);
-    let subset = block_on(parent.subset([3, 0, 2])).unwrap();
+    let subset = block_on(parent.subset([3, 0, 2], 1)).unwrap();
     assert_eq!(subset.world().size(), 3);
     assert_eq!(answer(&subset).unwrap(), [0, 1, 2]);
     let pids = numbers(&parent, "subsets.pid").unwrap();
@@ -46,10 +46,10 @@ fn sum_in(sessions: &[&LaneSession]) {
         for _ in 0..5 {
             let mut results = Vec::new();
             for (at, session) in sessions.iter().enumerate() {
-                results.push(session.call_named("subsets.sum", (scale(at), ELEMENTS, 20)).await.unwrap());
+                results.push(session.call("subsets.sum", (scale(at), ELEMENTS, 20)).await.unwrap());
             }
             for (at, (session, result)) in sessions.iter().zip(results).enumerate() {
-                for sum in session.get_all_as::<Tensor>(&result).await.unwrap() {
+                for sum in session.get_all::<Tensor>(&result).await.unwrap() {
                     let expected = sums(scale(at), session.world().size() as i64, ELEMENTS);
                     assert_eq!(sum.to_vec::<i64>().unwrap(), expected);
                 }
@@ -60,7 +60,7 @@ fn sum_in(sessions: &[&LaneSession]) {
 
 fn disjoint_subsets_sum_at_once(kind: Kind) {
     let parent = start(kind);
-    let (one, other) = (block_on(parent.subset([2, 0])).unwrap(), block_on(parent.subset([1, 3])).unwrap());
+    let (one, other) = (block_on(parent.subset([2, 0], 1)).unwrap(), block_on(parent.subset([1, 3], 1)).unwrap());
     sum_in(&[&one, &other]);
     block_on(async {
         one.shutdown().await.unwrap();
@@ -71,14 +71,14 @@ fn disjoint_subsets_sum_at_once(kind: Kind) {
 
 fn overlapping_subsets_and_their_parent_sum_at_once(kind: Kind) {
     let parent = start(kind);
-    let (one, other) = (block_on(parent.subset([0, 1, 2])).unwrap(), block_on(parent.subset([2, 1])).unwrap());
+    let (one, other) = (block_on(parent.subset([0, 1, 2], 1)).unwrap(), block_on(parent.subset([2, 1], 1)).unwrap());
     sum_in(&[&one, &parent, &other]);
     block_on(parent.shutdown()).unwrap();
 }
 
 fn a_function_that_waits_for_a_later_one_of_another_subset_delays_only_its_own(kind: Kind) {
     let parent = start(kind);
-    let [one, other] = [[1, 2], [2, 3]].map(|workers| block_on(parent.subset(workers)).unwrap());
+    let [one, other] = [[1, 2], [2, 3]].map(|workers| block_on(parent.subset(workers, 1)).unwrap());
     let [first, second] = [Door::new(), Door::new()];
     // Worker 2 of the parent is in both subsets: its thread of the first waits for its thread of the second, which waits
     // for the parent's.
@@ -94,20 +94,20 @@ fn a_function_that_waits_for_a_later_one_of_another_subset_delays_only_its_own(k
 
 fn registers_and_store_are_those_of_the_subset(kind: Kind) {
     let parent = start(kind);
-    let subset = block_on(parent.subset([0, 1])).unwrap();
+    let subset = block_on(parent.subset([0, 1], 1)).unwrap();
     block_on(async {
-        let kept = parent.call_named("subsets.kept", ()).await.unwrap();
+        let kept = parent.call("subsets.kept", ()).await.unwrap();
         parent.sync_all().await.unwrap();
-        let ours = subset.call_named("subsets.kept", ()).await.unwrap();
-        let ours: Vec<bool> = subset.get_all_as(&ours).await.unwrap();
+        let ours = subset.call("subsets.kept", ()).await.unwrap();
+        let ours: Vec<bool> = subset.get_all(&ours).await.unwrap();
         assert!(ours.contains(&false), "the key of the parent is not in the subset's store");
         drop(kept);
-        let x = subset.call_named("subsets.worker", ()).await.unwrap();
+        let x = subset.call("subsets.worker", ()).await.unwrap();
         for round in 0..100_i64 {
             subset.set(&x, worker(1), round.into()).await.unwrap();
-            let other = parent.call_named("subsets.worker", ()).await.unwrap();
+            let other = parent.call("subsets.worker", ()).await.unwrap();
             parent.set(&other, worker(1), (-round).into()).await.unwrap();
-            assert_eq!(subset.get_as::<i64>(&x, worker(1)).await.unwrap(), round);
+            assert_eq!(subset.get::<i64>(&x, worker(1)).await.unwrap(), round);
         }
         parent.shutdown().await.unwrap();
     });
@@ -116,7 +116,7 @@ fn registers_and_store_are_those_of_the_subset(kind: Kind) {
 fn tensors_reach_and_leave_worker_0_of_a_subset_in_any_process(kind: Kind) {
     let parent = start(kind);
     for workers in [[3, 1], [0, 2], [1, 3]] {
-        let subset = block_on(parent.subset(workers)).unwrap();
+        let subset = block_on(parent.subset(workers, 1)).unwrap();
         block_on(async {
             // Larger than a frame.
             let x = Tensor::from_slice(&(0..100_000).collect::<Vec<i64>>(), [100_000]).unwrap();
@@ -136,7 +136,7 @@ fn tensors_reach_and_leave_worker_0_of_a_subset_in_any_process(kind: Kind) {
 fn controllers_tensors_are_scattered_and_gathered_in_a_subset_of_any_kind(kind: Kind) {
     let parent = start(kind);
     for workers in [vec![3, 1], vec![1, 0, 2], vec![0, 2]] {
-        let subset = block_on(parent.subset(workers)).unwrap();
+        let subset = block_on(parent.subset(workers, 1)).unwrap();
         block_on(async {
             let size = subset.world().size() as i64;
             subset.init_ccl("local", &[]).await.unwrap();
@@ -148,12 +148,12 @@ fn controllers_tensors_are_scattered_and_gathered_in_a_subset_of_any_kind(kind: 
                 subset.empty(DType::I64, [size * elements], Placement::All).await.unwrap(),
             );
             subset.scatter(&x, &part).await.unwrap();
-            for (at, tensor) in subset.get_all_as::<Tensor>(&part).await.unwrap().iter().enumerate() {
+            for (at, tensor) in subset.get_all::<Tensor>(&part).await.unwrap().iter().enumerate() {
                 let first = at as i64 * elements;
                 assert_eq!(tensor.to_vec::<i64>().unwrap(), (first..first + elements).collect::<Vec<_>>());
             }
             subset.broadcast(&x, &whole).await.unwrap();
-            subset.gather_to_worker0(&part, &whole, Scope::World).await.unwrap();
+            subset.gather_to(&part, &whole, Rank::new(0), Scope::World).await.unwrap();
             let back = Tensor::zeros(DType::I64, [size * elements]).unwrap();
             subset.copy_from_worker_0(&back, &whole).await.unwrap();
             subset.sync_worker(worker(0)).await.unwrap();
@@ -166,17 +166,17 @@ fn controllers_tensors_are_scattered_and_gathered_in_a_subset_of_any_kind(kind: 
 
 fn groups_of_a_subset_are_consecutive_workers(kind: Kind) {
     let parent = builder(kind).groups(2).start().unwrap();
-    let subset = block_on(parent.subset_in_groups([3, 0, 1, 2], 2)).unwrap();
-    assert_eq!((subset.world().groups(), block_on(parent.subset([0, 3])).unwrap().world().groups()), (2, 1));
+    let subset = block_on(parent.subset([3, 0, 1, 2], 2)).unwrap();
+    assert_eq!((subset.world().groups(), block_on(parent.subset([0, 3], 1)).unwrap().world().groups()), (2, 1));
     block_on(async {
         subset.init_ccl("local", &[]).await.unwrap();
-        let x = subset.call_named("subsets.worker", ()).await.unwrap();
+        let x = subset.call("subsets.worker", ()).await.unwrap();
         subset
             .set_each(&x, |worker| Tensor::from_slice(&[10_i64.pow(worker.index() as u32)], [1]).unwrap())
             .await
             .unwrap();
         subset.all_reduce(&x, &x, disco::Reduction::Sum, Scope::Group).await.unwrap();
-        let sums: Vec<Tensor> = subset.get_all_as(&x).await.unwrap();
+        let sums: Vec<Tensor> = subset.get_all(&x).await.unwrap();
         assert_eq!(sums.iter().map(|sum| sum.to_vec::<i64>().unwrap()[0]).collect::<Vec<_>>(), [11, 11, 1100, 1100]);
         parent.shutdown().await.unwrap();
     });
@@ -184,8 +184,8 @@ fn groups_of_a_subset_are_consecutive_workers(kind: Kind) {
 
 fn a_subset_of_a_subset_is_a_subset(kind: Kind) {
     let parent = start(kind);
-    let outer = block_on(parent.subset([3, 2, 0])).unwrap();
-    let inner = block_on(outer.subset([2, 0])).unwrap();
+    let outer = block_on(parent.subset([3, 2, 0], 1)).unwrap();
+    let inner = block_on(outer.subset([2, 0], 1)).unwrap();
     let pids = numbers(&parent, "subsets.pid").unwrap();
     assert_eq!(numbers(&inner, "subsets.pid").unwrap(), [pids[0], pids[3]]);
     sum_in(&[&inner, &outer, &parent]);
@@ -197,8 +197,8 @@ fn a_subset_of_a_subset_is_a_subset(kind: Kind) {
 
 fn handles_of_the_parent_are_refused(kind: Kind) {
     let parent = start(kind);
-    let subset = block_on(parent.subset([1])).unwrap();
+    let subset = block_on(parent.subset([1], 1)).unwrap();
     let handle = call(&parent, "subsets.worker", ()).unwrap();
-    assert!(matches!(block_on(subset.get(&handle, worker(0))).unwrap_err(), Error::ForeignRef(_)));
+    assert!(matches!(block_on(subset.value(&handle, worker(0))).unwrap_err(), Error::ForeignRef(_)));
     block_on(parent.shutdown()).unwrap();
 }

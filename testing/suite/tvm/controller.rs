@@ -5,8 +5,7 @@ use std::time::{Duration, Instant};
 
 use disco::tvm::{self, Options, WorkerConfig};
 use disco::{
-    DRef, DType, DataPlane, Deadlines, Device, Error, IntoArgs, LaneSession, Session, SessionExt, Shape, Tensor, Value,
-    WorkerId, World, block_on,
+    DRef, DType, Deadlines, Device, Error, IntoArgs, LaneSession, Shape, Tensor, Value, WorkerId, World, block_on,
 };
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -52,7 +51,7 @@ fn start(workers: usize) -> Option<LaneSession> {
 }
 
 async fn call(session: &LaneSession, name: &str, args: impl IntoArgs) -> DRef {
-    session.call_named(name, args).await.unwrap()
+    session.call(name, args).await.unwrap()
 }
 
 fn workers_of_tvm_return_values_of_every_kind() {
@@ -61,10 +60,10 @@ fn workers_of_tvm_return_values_of_every_kind() {
         let check = async |name: &str, arg: Value, expected: Value| {
             let result = call(&session, name, (arg.clone(),)).await;
             for worker in [0, 1] {
-                let value = session.get(&result, WorkerId::new(worker)).await.unwrap();
+                let value = session.value(&result, WorkerId::new(worker)).await.unwrap();
                 assert_eq!(value, expected, "{name}({arg}) on worker {worker}");
             }
-            assert_eq!(session.get_all(&result).await.unwrap(), [expected.clone(), expected]);
+            assert_eq!(session.values(&result).await.unwrap(), [expected.clone(), expected]);
         };
         for int in [41, i64::MIN, -1] {
             check("tests.disco.add_one", Value::Int(int), Value::Int(int + 1)).await;
@@ -107,7 +106,7 @@ fn tensors_are_copied_to_and_from_workers_of_tvm() {
         }
         let sums = call(&session, "tests.disco.add_one_tensor", (&handle,)).await;
         let expected: Vec<f32> = elements.iter().map(|element| element + 1.0).collect();
-        for value in session.get_all(&sums).await.unwrap() {
+        for value in session.values(&sums).await.unwrap() {
             let Value::Tensor(value) = value else { panic!("{value}") };
             assert_eq!((value.to_vec::<f32>().unwrap(), value.shape()), (expected.clone(), &shape));
         }
@@ -116,7 +115,7 @@ fn tensors_are_copied_to_and_from_workers_of_tvm() {
         session.sync_worker(WorkerId::new(0)).await.unwrap();
         assert_eq!(host.to_vec::<f32>().unwrap(), expected);
         session.copy_to_worker_0(&host, &handle).await.unwrap();
-        let [first, second] = &session.get_all(&handle).await.unwrap()[..] else { panic!() };
+        let [first, second] = &session.values(&handle).await.unwrap()[..] else { panic!() };
         let elements_of = |value: &Value| match value {
             Value::Tensor(tensor) => tensor.to_vec::<f32>().unwrap(),
             other => panic!("{other}"),
@@ -124,7 +123,7 @@ fn tensors_are_copied_to_and_from_workers_of_tvm() {
         assert_eq!((elements_of(first), elements_of(second)), (expected, elements));
         // A value that is no tensor replaces the content of the register.
         session.set(&handle, WorkerId::new(1), Value::Int(7)).await.unwrap();
-        assert_eq!(session.get(&handle, WorkerId::new(1)).await.unwrap(), Value::Int(7));
+        assert_eq!(session.value(&handle, WorkerId::new(1)).await.unwrap(), Value::Int(7));
         session.shutdown().await.unwrap();
     });
 }
@@ -138,7 +137,7 @@ fn handles_are_arguments_and_freed_registers_are_reused_by_tvm() {
         for _ in 0..20_000 {
             last = session.call(&add, (&last,)).await.unwrap();
         }
-        assert_eq!(session.get_all(&last).await.unwrap(), [Value::Int(20_001), Value::Int(20_001)]);
+        assert_eq!(session.values(&last).await.unwrap(), [Value::Int(20_001), Value::Int(20_001)]);
         session.shutdown().await.unwrap();
     });
 }
@@ -149,7 +148,7 @@ fn a_function_that_fails_is_the_loss_of_its_worker_of_tvm() {
     let error = block_on(async {
         // A string is no number.
         let result = call(&session, "tests.disco.add_one", ("text",)).await;
-        session.get(&result, WorkerId::new(1)).await.unwrap_err()
+        session.value(&result, WorkerId::new(1)).await.unwrap_err()
     });
     let text = error.to_string();
     let lost = |worker| format!("worker {worker} lost: its process ended: exit status: 1");
@@ -199,7 +198,7 @@ fn a_killed_worker_of_tvm_is_lost_with_its_signal() {
     let Some(session) = start_with_helpers(3) else { return };
     block_on(async {
         let pid = call(&session, "tests.tvm.pid", ()).await;
-        let Value::Int(pid) = session.get(&pid, WorkerId::new(1)).await.unwrap() else { panic!() };
+        let Value::Int(pid) = session.value(&pid, WorkerId::new(1)).await.unwrap() else { panic!() };
         call(&session, "tests.tvm.sleep", ()).await;
         let waiting = session.sync_all();
         let killed = async {
@@ -252,7 +251,7 @@ fn commands_that_tvm_does_not_understand_are_refused_and_the_session_goes_on() {
             "{refused}"
         );
         let result = session.call(&add, (1,)).await.unwrap();
-        assert_eq!(session.get(&result, WorkerId::new(1)).await.unwrap(), Value::Int(2));
+        assert_eq!(session.value(&result, WorkerId::new(1)).await.unwrap(), Value::Int(2));
         session.shutdown().await.unwrap();
     });
 }

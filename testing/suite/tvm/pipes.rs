@@ -5,9 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use disco::tvm::{self, JoinOptions, NodeOptions, Options, WorkerConfig};
-use disco::{
-    DType, Deadlines, Error, LaneSession, Session, SessionExt, Shape, Tensor, Value, WorkerId, World, block_on,
-};
+use disco::{DType, Deadlines, Error, LaneSession, Shape, Tensor, Value, WorkerId, World, block_on};
 use disco_channel::tvm::Endpoint;
 use disco_core::{Link, worker};
 use rustix::process::{Pid, Signal, kill_process};
@@ -59,18 +57,18 @@ fn start(workers: usize) -> LaneSession {
 /// Checks values, tensors and handles on all workers of a session.
 async fn check_values(session: &LaneSession, are_nodes: bool) {
     let all = |value: Value| vec![value; session.world().size()];
-    let result = session.call_named("tests.disco.add_one", (41,)).await.unwrap();
-    let again = session.call_named("tests.disco.add_one", (&result,)).await.unwrap();
-    assert_eq!(session.get_all(&again).await.unwrap(), all(Value::Int(43)));
-    let text = session.call_named("tests.disco.str", ("a text above eight bytes",)).await.unwrap();
-    assert_eq!(session.get_all(&text).await.unwrap(), all(Value::from("a text above eight bytes_suffix")));
-    let shape = session.call_named("tests.disco.shape_tuple", (Shape::from([1, 2]),)).await.unwrap();
-    assert_eq!(session.get_all(&shape).await.unwrap(), all(Shape::from([1, 2, 4, 5]).into()));
-    let bytes = session.call_named("tests.tvm.bytes", (Value::from(vec![1u8, 2, 3]),)).await.unwrap();
-    assert_eq!(session.get_all(&bytes).await.unwrap(), all(Value::from(vec![3u8, 2, 1])));
-    let large = session.call_named("tests.tvm.large", ()).await.unwrap();
+    let result = session.call("tests.disco.add_one", (41,)).await.unwrap();
+    let again = session.call("tests.disco.add_one", (&result,)).await.unwrap();
+    assert_eq!(session.values(&again).await.unwrap(), all(Value::Int(43)));
+    let text = session.call("tests.disco.str", ("a text above eight bytes",)).await.unwrap();
+    assert_eq!(session.values(&text).await.unwrap(), all(Value::from("a text above eight bytes_suffix")));
+    let shape = session.call("tests.disco.shape_tuple", (Shape::from([1, 2]),)).await.unwrap();
+    assert_eq!(session.values(&shape).await.unwrap(), all(Shape::from([1, 2, 4, 5]).into()));
+    let bytes = session.call("tests.tvm.bytes", (Value::from(vec![1u8, 2, 3]),)).await.unwrap();
+    assert_eq!(session.values(&bytes).await.unwrap(), all(Value::from(vec![3u8, 2, 1])));
+    let large = session.call("tests.tvm.large", ()).await.unwrap();
     let expected: Vec<f32> = (0..1 << 18).map(|index| index as f32).collect();
-    for value in session.get_all(&large).await.unwrap() {
+    for value in session.values(&large).await.unwrap() {
         let Value::Tensor(tensor) = value else { panic!("{value}") };
         assert_eq!(tensor.to_vec::<f32>().unwrap(), expected);
     }
@@ -79,7 +77,7 @@ async fn check_values(session: &LaneSession, are_nodes: bool) {
     }
     let tensor = Tensor::from_slice(&expected, [512, 512]).unwrap();
     session.set(&result, WorkerId::new(0), Value::Tensor(tensor)).await.unwrap();
-    let sums = session.call_named("tests.disco.add_one_tensor", (&large,)).await.unwrap();
+    let sums = session.call("tests.disco.add_one_tensor", (&large,)).await.unwrap();
     let host = Tensor::zeros(DType::F32, [512, 512]).unwrap();
     session.copy_from_worker_0(&host, &sums).await.unwrap();
     session.sync_all().await.unwrap();
@@ -91,13 +89,13 @@ fn values_of_every_kind_cross_a_lane_of_tvm_to_our_workers() {
     block_on(async {
         check_values(&session, false).await;
         // A tensor that does not fit is an error of this copy.
-        let large = session.call_named("tests.tvm.large", ()).await.unwrap();
+        let large = session.call("tests.tvm.large", ()).await.unwrap();
         session.copy_from_worker_0(&Tensor::zeros(DType::F32, [2]).unwrap(), &large).await.unwrap();
         session.sync_all().await.unwrap();
-        let error = session.call_named("tests.disco.add_one", (1,)).await.unwrap_err().to_string();
+        let error = session.call("tests.disco.add_one", (1,)).await.unwrap_err().to_string();
         assert!(error.contains("worker 0: copy_from_worker_0 (command "), "{error}");
         session.recover().await.unwrap();
-        session.call_named("tests.disco.add_one", (1,)).await.unwrap();
+        session.call("tests.disco.add_one", (1,)).await.unwrap();
         session.shutdown().await.unwrap();
     });
 }
@@ -105,8 +103,8 @@ fn values_of_every_kind_cross_a_lane_of_tvm_to_our_workers() {
 fn a_failure_of_our_worker_crosses_a_lane_of_tvm() {
     let session = start(2);
     block_on(async {
-        let result = session.call_named("tests.tvm.fail", ()).await.unwrap();
-        let error = session.get(&result, WorkerId::new(1)).await.unwrap_err();
+        let result = session.call("tests.tvm.fail", ()).await.unwrap();
+        let error = session.value(&result, WorkerId::new(1)).await.unwrap_err();
         assert!(matches!(&error, Error::Worker(failure) if failure.worker == WorkerId::new(1)), "{error:?}");
         assert!(error.to_string().contains("worker 1: tests.tvm.fail (command"), "{error}");
         session.shutdown().await.unwrap();
@@ -116,8 +114,8 @@ fn a_failure_of_our_worker_crosses_a_lane_of_tvm() {
 fn a_killed_worker_of_a_lane_of_tvm_is_lost_with_its_signal() {
     let session = start(2);
     block_on(async {
-        let pid = session.call_named("tests.tvm.pid", ()).await.unwrap();
-        let Value::Int(pid) = session.get(&pid, WorkerId::new(1)).await.unwrap() else { panic!() };
+        let pid = session.call("tests.tvm.pid", ()).await.unwrap();
+        let Value::Int(pid) = session.value(&pid, WorkerId::new(1)).await.unwrap() else { panic!() };
         kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::KILL).unwrap();
         let error = session.sync_all().await.unwrap_err();
         assert_eq!(error.to_string(), "worker 1 lost: its process ended: signal: 9 (SIGKILL)");
@@ -159,11 +157,11 @@ fn our_node_serves_our_controller_in_tvm_s_dialect() {
             refused.unwrap_err().to_string().starts_with("copy_from_worker_0: TVM's nodes do not understand tensors")
         );
         // A failure is told in the reply, and the workers of the node recover.
-        let result = session.call_named("tests.tvm.fail", ()).await.unwrap();
-        let error = session.get(&result, WorkerId::new(3)).await.unwrap_err();
+        let result = session.call("tests.tvm.fail", ()).await.unwrap();
+        let error = session.value(&result, WorkerId::new(3)).await.unwrap_err();
         assert!(error.to_string().contains("tests.tvm.fail (command"), "{error}");
-        let result = session.call_named("tests.disco.add_one", (1,)).await.unwrap();
-        assert_eq!(session.get(&result, WorkerId::new(3)).await.unwrap(), Value::Int(2));
+        let result = session.call("tests.disco.add_one", (1,)).await.unwrap();
+        assert_eq!(session.value(&result, WorkerId::new(3)).await.unwrap(), Value::Int(2));
         session.shutdown().await.unwrap();
     });
     nodes.into_iter().for_each(|node| node.join().unwrap().unwrap());

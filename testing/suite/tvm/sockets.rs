@@ -4,7 +4,7 @@ use std::process::{Child, Command};
 use std::sync::{Arc, Mutex};
 
 use disco::tvm::{self, Authentication, JoinOptions, NodeOptions, WorkerConfig};
-use disco::{Deadlines, Session, SessionExt, Tensor, Value, WorkerId, World, block_on};
+use disco::{Deadlines, Tensor, Value, WorkerId, World, block_on};
 
 use super::python;
 
@@ -72,12 +72,12 @@ fn our_controller_commands_nodes_of_tvm() {
     });
     let session = tvm::nodes(options, Deadlines::default()).unwrap();
     block_on(async {
-        let result = session.call_named("tests.disco.add_one", (41,)).await.unwrap();
-        assert_eq!(session.get_all(&result).await.unwrap(), vec![Value::Int(42); 4]);
-        let again = session.call_named("tests.disco.add_one", (&result,)).await.unwrap();
-        assert_eq!(session.get(&again, WorkerId::new(3)).await.unwrap(), Value::Int(43));
-        let text = session.call_named("tests.disco.str", ("a longer text",)).await.unwrap();
-        assert_eq!(session.get(&text, WorkerId::new(2)).await.unwrap(), Value::from("a longer text_suffix"));
+        let result = session.call("tests.disco.add_one", (41,)).await.unwrap();
+        assert_eq!(session.values(&result).await.unwrap(), vec![Value::Int(42); 4]);
+        let again = session.call("tests.disco.add_one", (&result,)).await.unwrap();
+        assert_eq!(session.value(&again, WorkerId::new(3)).await.unwrap(), Value::Int(43));
+        let text = session.call("tests.disco.str", ("a longer text",)).await.unwrap();
+        assert_eq!(session.value(&text, WorkerId::new(2)).await.unwrap(), Value::from("a longer text_suffix"));
         let tensor = Tensor::from_slice(&[1.0f32, 2.0], [2]).unwrap();
         let refused = session.set(&result, WorkerId::new(2), Value::Tensor(tensor)).await.unwrap_err();
         assert_eq!(
@@ -85,7 +85,7 @@ fn our_controller_commands_nodes_of_tvm() {
             "set: TVM's nodes do not understand tensors; only TVM's workers that are processes of this machine do"
         );
         session.set(&result, WorkerId::new(2), Value::Shape([1, 2].into())).await.unwrap();
-        assert_eq!(session.get(&result, WorkerId::new(2)).await.unwrap(), Value::Shape([1, 2].into()));
+        assert_eq!(session.value(&result, WorkerId::new(2)).await.unwrap(), Value::Shape([1, 2].into()));
         session.sync_all().await.unwrap();
         session.shutdown().await.unwrap();
     });

@@ -1,6 +1,6 @@
 //! A session for one test.
 
-use disco::{Builder, LaneSession, Session as _, block_on};
+use disco::{Builder, LaneSession, block_on};
 
 /// Starts a session, runs a test with it, and shuts it down.
 pub(crate) fn with_session(builder: Builder, test: impl AsyncFnOnce(&LaneSession)) {

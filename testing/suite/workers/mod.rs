@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 use std::{env, process, thread};
 
-use disco::{Error, LaneSession, Session as _, SessionExt as _, WorkerContext, WorkerId, block_on};
+use disco::{Error, LaneSession, WorkerContext, WorkerId, block_on};
 use disco_conformance::waiting;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -77,10 +77,10 @@ pub(crate) fn kill_after(time: Duration, pid: Pid) {
 /// Checks that all workers share one store: they agree on each leader.
 pub(crate) async fn check_store(session: &LaneSession) {
     for number in 0..5 {
-        let leader = session.call_named("tests.store", (number,)).await.unwrap();
-        let first = session.get(&leader, WorkerId::new(0)).await.unwrap();
+        let leader = session.call("tests.store", (number,)).await.unwrap();
+        let first = session.value(&leader, WorkerId::new(0)).await.unwrap();
         for worker in session.world().workers() {
-            assert_eq!(session.get(&leader, worker).await.unwrap(), first);
+            assert_eq!(session.value(&leader, worker).await.unwrap(), first);
         }
     }
 }

@@ -26,17 +26,21 @@ const ORDERS: [(&str, &[&str]); 3] = [
         &[
             // Methods for programs.
             "results",
-            "ext",
+            "returned",
+            "calls",
+            "values",
             "methods",
+            "observer",
             "shutdown",
             "subset",
             // Changes of workers.
             "changed",
             "at_once",
             "changing",
-            "recordings",
             "lane_session",
+            "submission",
             "helpers",
+            "config",
             "plan",
             "new_lanes",
             "closing",

@@ -1,7 +1,7 @@
 //! Errors of operations and layers, as a controller sees them.
 
 use candle_core::Tensor;
-use disco::{Builder, DataPlane, Mesh, Scope, Session, SessionExt, WorkerContext};
+use disco::{Builder, Mesh, Scope, WorkerContext};
 use disco_candle::{Comm, find_disco_error, to_candle};
 use disco_core::Reduction;
 
@@ -93,16 +93,16 @@ fn the_controller_gets_the_error_of_candle_and_the_session_recovers() {
         let session = Builder::threads(4).groups(2).start().unwrap();
         disco::block_on(async {
             session.init_ccl("local", &[]).await.unwrap();
-            let first = session.call_named("candle.rejoin", (&scope, true)).await.unwrap();
-            assert_eq!(session.get_all_as::<f32>(&first).await.unwrap(), sums, "{scope}");
+            let first = session.call("candle.rejoin", (&scope, true)).await.unwrap();
+            assert_eq!(session.get_all::<f32>(&first).await.unwrap(), sums, "{scope}");
 
-            session.call_named("candle.fail", (&scope,)).await.unwrap();
+            session.call("candle.fail", (&scope,)).await.unwrap();
             let error = session.sync_all().await.unwrap_err().to_string();
             assert!(error.contains("worker ") && error.contains("candle.fail") && error.contains("planted"), "{error}");
 
             session.init_ccl("local", &[]).await.unwrap();
-            let again = session.call_named("candle.rejoin", (&scope, false)).await.unwrap();
-            assert_eq!(session.get_all_as::<f32>(&again).await.unwrap(), sums, "{scope}");
+            let again = session.call("candle.rejoin", (&scope, false)).await.unwrap();
+            assert_eq!(session.get_all::<f32>(&again).await.unwrap(), sums, "{scope}");
             session.shutdown().await.unwrap();
         });
     }

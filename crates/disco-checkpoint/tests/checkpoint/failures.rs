@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use disco::checkpoint::{self, Error, Layout};
-use disco::{Error as SessionError, Session as _, SessionExt as _, block_on};
+use disco::{Error as SessionError, block_on};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{Kind, assert_loads, call, end, handles, names, save_numbers, session, worker};
@@ -40,9 +40,9 @@ fn dies_while_it_writes(kind: Kind, victim: usize) {
     let (folder, session) = (tempfile::tempdir().unwrap(), session(kind));
     block_on(async {
         save_numbers(&session, folder.path(), 1).await.unwrap();
-        let processes = session.call_named("tests.process", ()).await.unwrap();
-        let processes: Vec<i64> = session.get_all_as(&processes).await.unwrap();
-        let large = session.call_named("tests.large", (LARGE,)).await.unwrap();
+        let processes = session.call("tests.process", ()).await.unwrap();
+        let processes: Vec<i64> = session.get_all(&processes).await.unwrap();
+        let large = session.call("tests.large", (LARGE,)).await.unwrap();
         let saving = checkpoint::save(&session, folder.path(), 2, [("x", &large, Layout::PerWorker)]).await.unwrap();
         let partial = names(folder.path()).into_iter().find(|name| name.ends_with(".partial")).unwrap();
         let (shard, start) = (folder.path().join(partial).join(&shard_name), Instant::now());
@@ -77,8 +77,8 @@ fn a_worker_that_replaced_a_writer_is_named_and_the_session_goes_on(kind: Kind) 
         let (same, _) = handles(&session, 1).await;
         let begin = |step| checkpoint::save(&session, folder.path(), step, [("same", &same)]);
         let (replaced, resized) = (begin(1).await.unwrap(), begin(2).await.unwrap());
-        let processes = session.call_named("tests.process", ()).await.unwrap();
-        let process: i64 = session.get_as(&processes, worker(2)).await.unwrap();
+        let processes = session.call("tests.process", ()).await.unwrap();
+        let process: i64 = session.get(&processes, worker(2)).await.unwrap();
         kill_process(Pid::from_raw(process as i32).unwrap(), Signal::KILL).unwrap();
         while session.sync_all().await.is_ok() {}
         session.replace_lost().await.unwrap();
@@ -109,7 +109,7 @@ fn a_file_that_can_not_grow_is_named_with_its_worker(kind: Kind) {
     let (folder, session) = (tempfile::tempdir().unwrap(), session(kind));
     block_on(async {
         call(&session, "tests.limit_files", (1_000_000,)).await;
-        let large = session.call_named("tests.large", (1 << 20,)).await.unwrap();
+        let large = session.call("tests.large", (1 << 20,)).await.unwrap();
         let saving = checkpoint::save(&session, folder.path(), 2, [("x", &large, Layout::PerWorker)]).await.unwrap();
         let error = saving.await.unwrap_err();
         let text = error.to_string();
@@ -151,7 +151,7 @@ fn a_full_disk_is_named_with_its_worker(_: Kind) {
 pub(crate) fn on_a_small_disk(folder: &Path) {
     let session = session(Kind::Processes);
     block_on(async {
-        let large = session.call_named("tests.large", (1 << 20,)).await.unwrap();
+        let large = session.call("tests.large", (1 << 20,)).await.unwrap();
         let reusing = checkpoint::Folder::new(folder).reuse_memory(true);
         let saving = checkpoint::save(&session, reusing, 1, [("x", &large, Layout::PerWorker)]).await.unwrap();
         let error = saving.await.unwrap_err();
@@ -182,7 +182,7 @@ fn a_shard_that_can_not_be_made_is_named_with_its_worker(kind: Kind) {
     block_on(async {
         let (_, split) = handles(&session, 1).await;
         // The workers begin late, when the folder is gone, as on a machine that does not share it.
-        session.call_named("tests.delay", (disco::Shape::from([500; 4]),)).await.unwrap();
+        session.call("tests.delay", (disco::Shape::from([500; 4]),)).await.unwrap();
         let saving = checkpoint::save(&session, folder.path(), 1, [("x", &split, Layout::split(0))]).await.unwrap();
         let partial = names(folder.path()).into_iter().find(|name| name.ends_with(".partial")).unwrap();
         fs::rename(folder.path().join(&partial), folder.path().join("elsewhere")).unwrap();
@@ -201,7 +201,7 @@ fn a_shard_that_can_not_be_made_is_named_with_its_worker(kind: Kind) {
 fn a_writer_without_progress_is_named(kind: Kind) {
     let (folder, session) = (tempfile::tempdir().unwrap(), session(kind));
     block_on(async {
-        let large = session.call_named("tests.large", (LARGE,)).await.unwrap();
+        let large = session.call("tests.large", (LARGE,)).await.unwrap();
         // Each writer has at least once not written since the last question.
         let limited = checkpoint::Folder::new(folder.path()).stall_limit(Duration::ZERO);
         let saving = checkpoint::save(&session, limited, 1, [("x", &large, Layout::PerWorker)]).await.unwrap();
@@ -219,7 +219,7 @@ fn a_failed_worker_ends_the_save(kind: Kind) {
     block_on(async {
         let (same, _) = handles(&session, 1).await;
         // The function needs an argument.
-        let poisoned = session.call_named("tests.fill", ()).await.unwrap();
+        let poisoned = session.call("tests.fill", ()).await.unwrap();
         let saved = async { checkpoint::save(&session, folder.path(), 1, [("x", &same)]).await?.await };
         let error = saved.await.unwrap_err();
         let text = error.to_string();

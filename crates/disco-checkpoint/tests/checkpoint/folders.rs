@@ -2,8 +2,8 @@
 
 use std::fs;
 
+use disco::block_on;
 use disco::checkpoint::{self, Folder, Layout};
-use disco::{SessionExt as _, block_on};
 
 use crate::{Kind, assert_loads, end, handles, names, save_numbers, session};
 
@@ -104,7 +104,7 @@ fn of_two_saves_of_one_step_the_first_wins(kind: Kind) {
 fn a_dropped_save_leaves_nothing(kind: Kind) {
     let (folder, session) = (tempfile::tempdir().unwrap(), session(kind));
     block_on(async {
-        let large = session.call_named("tests.large", (8 << 20,)).await.unwrap();
+        let large = session.call("tests.large", (8 << 20,)).await.unwrap();
         let saving = checkpoint::save(&session, folder.path(), 1, [("x", &large, Layout::PerWorker)]).await.unwrap();
         drop(saving);
     });

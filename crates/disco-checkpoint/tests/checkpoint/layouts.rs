@@ -1,7 +1,7 @@
 //! Every layout, saved and loaded by any number of workers, against plain slices.
 
 use disco::checkpoint::{self, Layout, Request};
-use disco::{Builder, LaneSession, Mesh, Scope, SessionExt as _, Tensor, block_on};
+use disco::{Builder, LaneSession, Mesh, Scope, Tensor, block_on};
 use proptest::test_runner::{Config, TestRunner};
 
 use crate::{Kind, end, names, scattered};
@@ -123,7 +123,7 @@ fn any_number_of_workers_loads_what_any_number_has_saved(_: Kind) {
                 let found = checkpoint::load_only(&second, folder.path(), requests).await.unwrap().unwrap();
                 for (index, (case, other, factor)) in entries.iter().enumerate() {
                     let handle = found.tensor(&format!("t{index}")).unwrap();
-                    let tensors: Vec<Tensor> = second.get_all_as(handle).await.unwrap();
+                    let tensors: Vec<Tensor> = second.get_all(handle).await.unwrap();
                     for (worker, tensor) in tensors.iter().enumerate() {
                         let wanted = part(other.unwrap_or(*case), matrix(*factor), worker, loaded);
                         assert_eq!(tensor.shape(), wanted.shape());
@@ -162,7 +162,7 @@ fn every_dtype_keeps_its_bytes(_: Kind) {
             for shape in shapes {
                 let handle = loaded.tensor(&format!("{dtype}{shape:?}")).unwrap();
                 let wanted = tensor(dtype, shape);
-                for found in session.get_all_as::<Tensor>(handle).await.unwrap() {
+                for found in session.get_all::<Tensor>(handle).await.unwrap() {
                     assert_eq!((found.dtype(), found.dims()), (dtype, shape.to_vec()));
                     assert_eq!(found.bytes().unwrap()[..], wanted.bytes().unwrap()[..]);
                 }
@@ -184,7 +184,7 @@ fn parts_of_unequal_size_load_in_as_many_workers(_: Kind) {
             .await
             .unwrap();
         let loaded = checkpoint::load(&session, folder.path()).await.unwrap().unwrap();
-        let tensors: Vec<Tensor> = session.get_all_as(loaded.tensor("rows").unwrap()).await.unwrap();
+        let tensors: Vec<Tensor> = session.get_all(loaded.tensor("rows").unwrap()).await.unwrap();
         assert_eq!(tensors.iter().map(Tensor::dims).collect::<Vec<_>>(), [[1, 2], [2, 2], [3, 2]]);
     });
     end(&session);
@@ -204,7 +204,7 @@ fn parts_of_unequal_size_load_in_as_many_workers(_: Kind) {
     let session = start((1, 2));
     block_on(async {
         let loaded = checkpoint::load(&session, folder.path()).await.unwrap().unwrap();
-        let tensors: Vec<Tensor> = session.get_all_as(loaded.tensor("rows").unwrap()).await.unwrap();
+        let tensors: Vec<Tensor> = session.get_all(loaded.tensor("rows").unwrap()).await.unwrap();
         let found: Vec<Vec<i32>> = tensors.iter().map(|tensor| tensor.to_vec().unwrap()).collect();
         assert_eq!(found, [[0, 0, 1, 1, 1, 1], [2; 6]]);
     });

@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use disco::checkpoint::{Error, Folder, Layout};
-use disco::{Builder, DRef, LaneSession, Session, SessionExt, SessionKind, Tensor, WorkerId, block_on};
+use disco::{Builder, DRef, LaneSession, SessionKind, Tensor, WorkerId, block_on};
 use libtest_mimic::Trial;
 pub(crate) use trials::tests_of_kinds as tests;
 
@@ -79,7 +79,7 @@ fn session(kind: Kind) -> LaneSession {
 
 /// A handle with a tensor of its own for each worker, or none.
 async fn scattered(session: &LaneSession, make: impl Fn(usize) -> Option<Tensor> + Sync) -> DRef {
-    let handle = session.call_named("tests.none", ()).await.unwrap();
+    let handle = session.call("tests.none", ()).await.unwrap();
     session.set_each(&handle, |worker| make(worker.index())).await.unwrap();
     handle
 }
@@ -112,7 +112,7 @@ async fn handles(session: &LaneSession, step: u64) -> (DRef, DRef) {
 
 /// The elements of a tensor on all workers.
 async fn values(session: &LaneSession, handle: &DRef) -> Vec<Vec<i32>> {
-    let tensors: Vec<Tensor> = session.get_all_as(handle).await.unwrap();
+    let tensors: Vec<Tensor> = session.get_all(handle).await.unwrap();
     tensors.iter().map(|tensor| tensor.to_vec().unwrap()).collect()
 }
 
@@ -141,7 +141,7 @@ fn names(folder: &Path) -> Vec<String> {
 
 /// Calls a function on all workers and waits for it.
 async fn call(session: &LaneSession, name: &str, args: impl disco::IntoArgs) {
-    session.call_named(name, args).await.unwrap();
+    session.call(name, args).await.unwrap();
     session.sync_all().await.unwrap();
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use disco::checkpoint::{self, Error, Folder, Layout, Saving};
-use disco::{Builder, DRef, LaneSession, Session as _, SessionExt as _, block_on};
+use disco::{Builder, DRef, LaneSession, block_on};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use rustix::process::{Pid, Signal, kill_process};
@@ -84,7 +84,7 @@ struct Program<'s> {
 
 impl<'s> Program<'s> {
     async fn new(session: &'s LaneSession, folder: &'s Path) -> Self {
-        let (count, none) = (COUNTS[1], async || session.call_named("tests.none", ()).await.unwrap());
+        let (count, none) = (COUNTS[1], async || session.call("tests.none", ()).await.unwrap());
         let tensors = (none().await, none().await);
         let mut program = Self { session, folder, step: 0, seed: 0, count, tensors, running: Vec::new() };
         program.make().await;
@@ -93,8 +93,7 @@ impl<'s> Program<'s> {
 
     async fn make(&mut self) {
         self.seed += 1;
-        let make =
-            async |own: bool| self.session.call_named("tests.pattern", (self.count, self.seed, own)).await.unwrap();
+        let make = async |own: bool| self.session.call("tests.pattern", (self.count, self.seed, own)).await.unwrap();
         self.tensors = (make(true).await, make(false).await);
         self.session.sync_all().await.unwrap();
     }
@@ -107,8 +106,8 @@ impl<'s> Program<'s> {
             }
             Step::Train => {
                 self.seed += 1;
-                self.session.call_named("tests.refill", (&self.tensors.0, self.seed, true)).await.unwrap();
-                self.session.call_named("tests.refill", (&self.tensors.1, self.seed, false)).await.unwrap();
+                self.session.call("tests.refill", (&self.tensors.0, self.seed, true)).await.unwrap();
+                self.session.call("tests.refill", (&self.tensors.1, self.seed, false)).await.unwrap();
             }
             Step::Save { reuse } => {
                 let running = self.save(reuse).await;
@@ -124,8 +123,8 @@ impl<'s> Program<'s> {
             Step::Finish(_) | Step::Abandon(_) => {}
             Step::Fail { reuse } => self.fail(reuse).await,
             Step::Kill { replace } => {
-                let processes = self.session.call_named("tests.process", ()).await.unwrap();
-                let process: i64 = self.session.get_as(&processes, worker(1)).await.unwrap();
+                let processes = self.session.call("tests.process", ()).await.unwrap();
+                let process: i64 = self.session.get(&processes, worker(1)).await.unwrap();
                 kill_process(Pid::from_raw(process as i32).unwrap(), Signal::KILL).unwrap();
                 while self.session.sync_all().await.is_ok() {}
                 if replace {
@@ -172,8 +171,8 @@ impl<'s> Program<'s> {
         assert_eq!((loaded.step, &loaded.path, loaded.refused.len()), (running.step, &path, 0));
         for (name, own) in [("split", true), ("same", false)] {
             let args = (loaded.tensor(name).unwrap(), running.count, running.seed, own);
-            let found = self.session.call_named("tests.is_pattern", args).await.unwrap();
-            let found: Vec<bool> = self.session.get_all_as(&found).await.unwrap();
+            let found = self.session.call("tests.is_pattern", args).await.unwrap();
+            let found: Vec<bool> = self.session.get_all(&found).await.unwrap();
             assert!(found.iter().all(|is_right| *is_right), "step {}, `{name}`: {found:?}", running.step);
         }
     }
@@ -242,7 +241,7 @@ fn resident() -> i64 {
 pub(crate) fn measure(folder: &Path) {
     let session = session(Kind::Threads);
     let large = block_on(async {
-        let large = session.call_named("tests.large", (8 << 20,)).await.unwrap();
+        let large = session.call("tests.large", (8 << 20,)).await.unwrap();
         session.sync_all().await.unwrap();
         large
     });

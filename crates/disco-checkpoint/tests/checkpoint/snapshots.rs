@@ -1,7 +1,7 @@
 //! Saves that overlap with later calls, notes, layouts without a whole tensor, and errors of entries.
 
 use disco::checkpoint::{self, Layout};
-use disco::{SessionExt as _, Tensor, block_on};
+use disco::{Tensor, block_on};
 
 use crate::{Kind, call, end, numbers, replicated, save_numbers, scattered, session, values};
 
@@ -62,7 +62,7 @@ fn tensors_of_their_own_load_in_the_same_world_only(kind: Kind) {
         let own = scattered(&four, own).await;
         checkpoint::save(&four, folder.path(), 3, [("own", &own, Layout::PerWorker)]).await.unwrap().await.unwrap();
         let loaded = checkpoint::load(&four, folder.path()).await.unwrap().unwrap();
-        let tensors: Vec<Option<Tensor>> = four.get_all_as(loaded.tensor("own").unwrap()).await.unwrap();
+        let tensors: Vec<Option<Tensor>> = four.get_all(loaded.tensor("own").unwrap()).await.unwrap();
         let found: Vec<Option<Vec<i32>>> = tensors.iter().map(|t| t.as_ref().map(|t| t.to_vec().unwrap())).collect();
         assert_eq!(found, [Some(vec![0]), Some(vec![1, 2]), None, Some(vec![3, 4, 5, 6])]);
         let error = checkpoint::load_only(&four, folder.path(), [("own", Layout::Replicated)]).await.unwrap_err();
@@ -94,7 +94,7 @@ fn the_order_of_the_writes_does_not_matter(kind: Kind) {
         let folder = tempfile::tempdir().unwrap();
         block_on(async {
             let (same, split) = crate::handles(&session, 1).await;
-            session.call_named("tests.delay", (disco::Shape::from(delays),)).await.unwrap();
+            session.call("tests.delay", (disco::Shape::from(delays),)).await.unwrap();
             let entries = [("same", &same, Layout::Replicated), ("split", &split, Layout::split(0))];
             checkpoint::save(&session, folder.path(), 1, entries).await.unwrap().await.unwrap();
         });
@@ -142,7 +142,7 @@ fn entries_that_are_not_what_their_layout_says_are_refused(kind: Kind) {
         refused(&some, Layout::Replicated),
         "worker 3: tensor `x`: the worker has no tensor, and the layout is replicated"
     );
-    let number = block_on(session.call_named("tests.process", ())).unwrap();
+    let number = block_on(session.call("tests.process", ())).unwrap();
     assert_eq!(refused(&number, Layout::PerWorker), "worker 0: tensor `x`: the handle is of an int, not of a tensor");
     let twice = block_on(async { checkpoint::save(&session, folder.path(), 1, [("x", &split), ("x", &split)]).await });
     assert_eq!(text(twice.unwrap_err()), "tensor `x`: two entries have this name");

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use disco_core::sync;
-use disco_core::{DataPlane, Error, Reduction, Result, Session, SessionExt, WorkerId, World};
+use disco_core::{Error, Reduction, Result, Session, WorkerId, World};
 
 use super::fixture::Scope;
 use super::scenario::{self, Need, Scenario};
@@ -223,7 +223,7 @@ async fn lacking(session: &dyn Session, needs: Vec<Need>) -> Result<Option<Strin
     for (kind, dtype, reduction) in needs {
         let reduction = reduction.map_or("", Reduction::name);
         let handle = session.call(&supports, (kind.name(), dtype, reduction)).await?;
-        if !session.get_as::<bool>(&handle, WorkerId::new(0)).await? {
+        if !session.get::<bool>(&handle, WorkerId::new(0)).await? {
             let space = if reduction.is_empty() { "" } else { " " };
             return Ok(Some(format!("there is no {kind}{space}{reduction} of {dtype}")));
         }

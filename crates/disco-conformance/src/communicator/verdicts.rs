@@ -1,6 +1,6 @@
 //! The verdicts of all workers.
 
-use disco_core::{Result, Session, SessionExt};
+use disco_core::{Result, Session};
 
 use super::verdict::Verdict;
 
@@ -18,7 +18,7 @@ pub(super) async fn verdicts(session: &dyn Session, args: (&str, i64, i64, bool,
     session.sync_all().await?;
     let mut verdicts = Vec::new();
     for worker in session.world().workers() {
-        verdicts.push(Verdict::from_value(&session.get(&handle, worker).await?));
+        verdicts.push(Verdict::from_value(&session.value(&handle, worker).await?));
     }
     Ok(verdicts)
 }

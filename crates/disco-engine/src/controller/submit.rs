@@ -80,7 +80,7 @@ impl Controller {
                         | Command::Shutdown
                         | Command::Recover { .. }
                         | Command::Resize { .. }
-                );
+                ) || command.answers().is_some();
                 // A large frame would fill the batch.
                 if is_awaited || packed.is_some() {
                     let load = self.add_and_take(frame, packed, now)?;

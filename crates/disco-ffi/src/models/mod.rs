@@ -3,4 +3,4 @@
 mod session;
 mod worker;
 
-pub use session::{Models, Weights};
+pub use session::Weights;

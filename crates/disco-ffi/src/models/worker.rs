@@ -1,4 +1,4 @@
-//! The worker functions behind [`Models`](super::Models).
+//! The worker functions behind [`Module::load_vm`](crate::Module::load_vm) and [`Weights`](super::Weights).
 
 use std::path::Path;
 use std::rc::Rc;

@@ -11,11 +11,11 @@ use std::time::Duration;
 use disco::error::ErrorKind;
 use disco::function::{Args, BoxError, Function, IntoObject as _};
 use disco::{
-    DRef, DataPlane as _, Device, LaneSession, Object, Result, Session as _, SessionExt as _, Shape, Tensor, Value,
-    WorkerContext, WorkerId, block_on, register_function,
+    DRef, Device, LaneSession, Object, Result, Shape, Tensor, Value, WorkerContext, WorkerId, block_on,
+    register_function,
 };
 use disco_conformance::{Fetched, Required};
-use disco_ffi::{Models as _, Module, Weights};
+use disco_ffi::{Module, Weights};
 use serde_json::Value as Json;
 
 use super::{Plane, made};
@@ -167,7 +167,7 @@ struct Running {
 
 impl Running {
     fn new(session: LaneSession, library: &str) -> Self {
-        let model = block_on(session.load_vm_module(made(library), None)).unwrap();
+        let model = block_on(Module::load_vm(&session, made(library), None)).unwrap();
         Self { session, model }
     }
 
@@ -180,9 +180,9 @@ impl Running {
         let items = |args: &Json| args.as_array().unwrap().clone();
         let array = |args: Json| Value::from(items(&args).iter().map(|arg| tensor(arg).into()).collect::<Vec<Value>>());
         let args: Vec<Value> = items(args).into_iter().map(array).collect();
-        let args = block_on(self.session.call_named("test.args_of_worker", (args,))).unwrap();
+        let args = block_on(self.session.call("test.args_of_worker", (args,))).unwrap();
         let (first, second) = (self.function(functions[0]), self.function(functions[functions.len() - 1]));
-        block_on(self.session.call_named("test.call_with", (Shape::from(workers), first, second, args))).unwrap()
+        block_on(self.session.call("test.call_with", (Shape::from(workers), first, second, args))).unwrap()
     }
 }
 
@@ -235,7 +235,7 @@ fn assert_equal_to_numpy(plane: Plane, workers: usize, groups: usize, count: usi
         let functions: Vec<&str> =
             call["functions"].as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect();
         let called = running.call(&all, &functions, &call["args"]);
-        let results: Vec<Tensor> = block_on(running.session.get_all_as(&called)).unwrap();
+        let results: Vec<Tensor> = block_on(running.session.get_all(&called)).unwrap();
         let expected = call["results"].as_array().unwrap();
         assert_eq!(results.len(), expected.len());
         for (worker, (found, expected)) in results.iter().zip(expected).enumerate() {
@@ -257,7 +257,7 @@ fn a_worker_that_does_not_come_ends_a_model_with_its_name_and_the_operation(plan
     let builder = plane.builder(2).collective_deadline(Duration::from_secs(2));
     let running = Running::new(plane.connect(builder), "mlp-2.so");
     let called = running.call(&[1], &["main"], &calls(Some("mlp-2.so"))[0]["args"]);
-    let error = block_on(running.session.get(&called, WorkerId::new(1))).unwrap_err();
+    let error = block_on(running.session.value(&called, WorkerId::new(1))).unwrap_err();
     let text = without_numbers(&error.to_string());
     let expected = "worker 1: test.call_with: runtime.disco.allreduce: all_reduce sum f32 x 64";
     assert!(text.starts_with(expected) && text.contains("no end after 2s") && text.contains("rank 0"), "{text}");
@@ -270,7 +270,7 @@ fn a_worker_that_does_not_come_ends_a_model_with_its_name_and_the_operation(plan
     block_on(running.session.init_ccl(plane.backend(), &[])).unwrap();
     let call = &calls(Some("mlp-2.so"))[0];
     let results: Vec<Tensor> =
-        block_on(running.session.get_all_as(&running.call(&[0, 1], &["main"], &call["args"]))).unwrap();
+        block_on(running.session.get_all(&running.call(&[0, 1], &["main"], &call["args"]))).unwrap();
     assert_near(&results[0], &tensor(&call["results"][0]), "after the failure");
 }
 
@@ -293,14 +293,14 @@ fn an_argument_of_another_shape_is_the_machine_s_error(plane: Plane) {
     let args = &calls(Some("mlp-1.so"))[0]["args"][0];
     let [x, w1, w2] = [0, 1, 2].map(|index| tensor(&args[index]));
     let called = block_on(running.session.call(&running.function("main"), (&w1, &x, &w2))).unwrap();
-    let error = block_on(running.session.get(&called, WorkerId::new(0))).unwrap_err();
+    let error = block_on(running.session.value(&called, WorkerId::new(0))).unwrap_err();
     let text = without_numbers(&error.to_string());
     assert!(text.starts_with("worker 0: mlp-1.so:main: RuntimeError: ") && text.contains("fn=main"), "{text}");
     let raised: &disco_ffi::Raised = error.downcast_ref().unwrap();
     assert_eq!(raised.kind, "RuntimeError");
     block_on(running.session.recover()).unwrap();
     let missing = block_on(running.model.function(&running.session, "other")).unwrap();
-    let error = block_on(running.session.get(&missing, WorkerId::new(0))).unwrap_err().to_string();
+    let error = block_on(running.session.value(&missing, WorkerId::new(0))).unwrap_err().to_string();
     assert!(without_numbers(&error).ends_with("the module of `mlp-1.so` has no function `other`"), "{error}");
 }
 
@@ -315,30 +315,30 @@ fn compiled_code_loads_and_binds_under_tvm_s_names(plane: Plane) {
     let arg = |index: usize| {
         let args: Vec<Value> =
             model["args"].as_array().unwrap().iter().map(|args| tensor(&args[index]).into()).collect();
-        block_on(session.call_named("test.args_of_worker", (args,))).unwrap()
+        block_on(session.call("test.args_of_worker", (args,))).unwrap()
     };
     let called = block_on(session.call(&main, (&arg(0), &arg(1), &arg(2)))).unwrap();
-    let results: Vec<Tensor> = block_on(session.get_all_as(&called)).unwrap();
+    let results: Vec<Tensor> = block_on(session.get_all(&called)).unwrap();
     assert_near(&results[1], &tensor(&model["results"][1]), "by TVM's name");
     // libtvm_runtime is there now.
-    let cpus = block_on(session.call_named("test.cpus", ())).unwrap();
-    let first: Vec<i64> = block_on(session.get_all_as::<Shape>(&cpus)).unwrap().iter().map(|cpus| cpus[0]).collect();
+    let cpus = block_on(session.call("test.cpus", ())).unwrap();
+    let first: Vec<i64> = block_on(session.get_all::<Shape>(&cpus)).unwrap().iter().map(|cpus| cpus[0]).collect();
     let bound = ("runtime.disco.bind_worker_to_cpu_core", Shape::from(&first[..]));
     block_on(session.call(&call, bound)).unwrap();
-    let cpus = block_on(session.call_named("test.cpus", ())).unwrap();
+    let cpus = block_on(session.call("test.cpus", ())).unwrap();
     let expected: Vec<Shape> = first.iter().map(|cpu| Shape::from([*cpu])).collect();
-    assert_eq!(block_on(session.get_all_as::<Shape>(&cpus)).unwrap(), expected);
+    assert_eq!(block_on(session.get_all::<Shape>(&cpus)).unwrap(), expected);
 }
 
 fn weights_are_those_of_tvm_s_own_loader(plane: Plane) {
     let expected = json("weights.json");
     let session = plane.session(2, 1);
-    let module = block_on(session.load_vm_module(made("shards.so"), Some(Device::CPU))).unwrap();
+    let module = block_on(Module::load_vm(&session, made("shards.so"), Some(Device::CPU))).unwrap();
     let load = |folder: &str, info: Option<&str>| {
-        block_on(session.shard_loader(made(folder).join("tensor-cache.json"), info, Some(&module))).unwrap()
+        block_on(Weights::open(&session, made(folder).join("tensor-cache.json"), info, Some(&module))).unwrap()
     };
     let check = |loaded: Result<DRef>| {
-        let arrays: Vec<Vec<Value>> = block_on(session.get_all_as(&loaded.unwrap())).unwrap();
+        let arrays: Vec<Vec<Value>> = block_on(session.get_all(&loaded.unwrap())).unwrap();
         for (worker, array) in arrays.into_iter().enumerate() {
             let of_worker = expected["parts"][worker].as_array().unwrap();
             assert_eq!(array.len(), of_worker.len());
@@ -361,8 +361,8 @@ fn weights_are_those_of_tvm_s_own_loader(plane: Plane) {
 
 fn without_libtvm_runtime_the_error_lists_what_was_tried(plane: Plane) {
     let session = plane.session(1, 1);
-    let model = block_on(session.load_vm_module(made("mlp-1.so"), None)).unwrap();
-    let error = block_on(session.get(model.handle(), WorkerId::new(0))).unwrap_err();
+    let model = block_on(Module::load_vm(&session, made("mlp-1.so"), None)).unwrap();
+    let error = block_on(session.value(model.handle(), WorkerId::new(0))).unwrap_err();
     let text = without_numbers(&error.to_string());
     let parts = [
         "worker 0: ffi.load_vm_module: ",
@@ -375,16 +375,16 @@ fn without_libtvm_runtime_the_error_lists_what_was_tried(plane: Plane) {
 
 fn a_library_without_relax_functions_is_opened_as_it_is(plane: Plane) {
     let session = plane.session(2, 1);
-    let module = block_on(session.load_vm_module(made("libglobals.so"), None)).unwrap();
+    let module = block_on(Module::load_vm(&session, made("libglobals.so"), None)).unwrap();
     let call = block_on(module.function(&session, "call_global")).unwrap();
     let rank = block_on(session.call(&call, ("runtime.disco.worker_rank",))).unwrap();
-    assert_eq!(block_on(session.get_all_as::<i64>(&rank)).unwrap(), [0, 1]);
+    assert_eq!(block_on(session.get_all::<i64>(&rank)).unwrap(), [0, 1]);
 }
 
 fn a_model_that_is_not_there_is_an_error_with_its_path(plane: Plane) {
     let session = plane.session(1, 1);
-    let module = block_on(session.load_vm_module("/nonexistent/model.so", None)).unwrap();
-    let error = block_on(session.get(module.handle(), WorkerId::new(0))).unwrap_err();
+    let module = block_on(Module::load_vm(&session, "/nonexistent/model.so", None)).unwrap();
+    let error = block_on(session.value(module.handle(), WorkerId::new(0))).unwrap_err();
     let text = without_numbers(&error.to_string());
     let expected = "worker 0: ffi.load_vm_module: can't open the library `/nonexistent/model.so`: ";
     assert!(text.starts_with(expected), "{text}");

@@ -13,7 +13,7 @@ use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use disco::{Builder, DataPlane as _, LaneSession, SessionKind, block_on};
+use disco::{Builder, LaneSession, SessionKind, block_on};
 use disco_conformance::Fetched;
 use libtest_mimic::{Failed, Trial};
 

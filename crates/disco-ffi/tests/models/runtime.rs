@@ -5,10 +5,10 @@ use std::time::Duration;
 use disco::error::ErrorKind;
 use disco::function::{Args, BoxError, Function};
 use disco::{
-    Arguments, DRef, DType, Device, Error, LaneSession, Object, Result, Session as _, SessionExt as _, Shape, Tensor,
-    Value, WorkerContext, WorkerId, block_on, register_function,
+    Arguments, DRef, DType, Device, Error, LaneSession, Object, Result, Shape, Tensor, Value, WorkerContext, WorkerId,
+    block_on, register_function,
 };
-use disco_ffi::Libraries as _;
+use disco_ffi::Module;
 
 use super::{Plane, made};
 use crate::{library, without_numbers};
@@ -98,7 +98,7 @@ impl Workers {
 
     fn of(session: LaneSession) -> Self {
         let call = block_on(async {
-            session.load_library(made("libglobals.so")).await?.function(&session, "call_global").await
+            Module::load(&session, made("libglobals.so")).await?.function(&session, "call_global").await
         });
         Self { session, call: call.unwrap() }
     }
@@ -117,22 +117,22 @@ impl Workers {
     }
 
     fn tensor(&self, function: &str, elements: i64) -> DRef {
-        block_on(self.session.call_named(function, (elements,))).unwrap()
+        block_on(self.session.call(function, (elements,))).unwrap()
     }
 
     /// The elements of each worker's tensor.
     fn elements(&self, tensor: &DRef) -> Vec<Vec<f32>> {
-        let tensors: Vec<Tensor> = block_on(self.session.get_all_as(tensor)).unwrap();
+        let tensors: Vec<Tensor> = block_on(self.session.get_all(tensor)).unwrap();
         tensors.iter().map(|tensor| tensor.to_vec().unwrap()).collect()
     }
 
     fn values(&self, handle: Result<DRef>) -> Vec<Value> {
-        block_on(self.session.get_all(&handle.unwrap())).unwrap()
+        block_on(self.session.values(&handle.unwrap())).unwrap()
     }
 
     /// The text of the first worker's error. The session works again afterwards.
     fn failure(&self, handle: Result<DRef>) -> String {
-        let error = block_on(self.session.get(&handle.unwrap(), WorkerId::new(0))).unwrap_err();
+        let error = block_on(self.session.value(&handle.unwrap(), WorkerId::new(0))).unwrap_err();
         block_on(self.session.recover()).unwrap();
         without_numbers(&error.to_string())
     }
@@ -212,7 +212,7 @@ fn broadcast_scatter_and_gather_have_worker_0_as_their_root(plane: Plane) {
     workers.runtime("scatter_from_worker0", args![&src, 1, &two]).unwrap();
     assert_eq!(workers.elements(&two), [[1.0, 2.0], [3.0, 4.0], [3.0, 4.0], [5.0, 6.0]]);
     // As compiled code passes it: only worker 0 has tensors for the root.
-    let only = |root: &DRef| block_on(workers.session.get(root, WorkerId::new(0))).unwrap();
+    let only = |root: &DRef| block_on(workers.session.value(root, WorkerId::new(0))).unwrap();
     let empty = args![Shape::from([4]), DType::F32, Value::None, 1, 0];
     let root = workers.runtime("empty", empty).unwrap();
     workers.runtime("scatter_from_worker0", args![&root, 0, &one]).unwrap();
@@ -233,7 +233,7 @@ fn transfers_reach_the_named_worker_and_the_neighbouring_group(plane: Plane) {
     let on = |list: &[i64], name: &str, tensor: &DRef, peer: Option<i64>| {
         let name = format!("runtime.disco.{name}");
         let args = (Shape::from(list), &workers.call, name, tensor, peer);
-        block_on(workers.session.call_named("test.call_on", args)).unwrap();
+        block_on(workers.session.call("test.call_on", args)).unwrap();
     };
     let (src, dst) = (workers.tensor("test.count", 1), workers.tensor("test.zeros", 1));
     on(&[1], "send_to_worker", &src, Some(3));
@@ -300,8 +300,8 @@ fn a_worker_that_does_not_come_is_named_after_the_deadline(plane: Plane) {
     let x = workers.tensor("test.count", 1);
     let name = "runtime.disco.recv_from_worker0";
     let args = (Shape::from([1]), &workers.call, name, &x, None::<i64>);
-    let called = block_on(workers.session.call_named("test.call_on", args)).unwrap();
-    let error = block_on(workers.session.get(&called, WorkerId::new(1))).unwrap_err();
+    let called = block_on(workers.session.call("test.call_on", args)).unwrap();
+    let error = block_on(workers.session.value(&called, WorkerId::new(1))).unwrap_err();
     let text = without_numbers(&error.to_string());
     let expected = "worker 1: test.call_on: runtime.disco.recv_from_worker0: recv f32 x 1";
     assert!(text.starts_with(expected) && text.contains("no end after 2s") && text.contains("rank 0"), "{text}");
@@ -312,8 +312,8 @@ fn tensors_of_different_shapes_are_a_mismatch_that_names_the_operation(plane: Pl
     let builder = plane.builder(2).collective_deadline(Duration::from_secs(5)).check(true);
     let workers = Workers::of(plane.connect(builder));
     let sizes = [Value::Int(1), Value::Int(2)].to_vec();
-    let sizes = block_on(workers.session.call_named("test.by_worker", (sizes,))).unwrap();
-    let x = block_on(workers.session.call_named("test.count", (&sizes,))).unwrap();
+    let sizes = block_on(workers.session.call("test.by_worker", (sizes,))).unwrap();
+    let x = block_on(workers.session.call("test.count", (&sizes,))).unwrap();
     let called = workers.runtime("allreduce", args![&x, kind(0), 0, &x]).unwrap();
     let error = block_on(workers.session.sync_all()).unwrap_err();
     let text = without_numbers(&error.to_string());
@@ -326,8 +326,8 @@ fn tensors_of_different_shapes_are_a_mismatch_that_names_the_operation(plane: Pl
 fn a_failure_of_another_worker_aborts_a_collective(plane: Plane) {
     let workers = Workers::of(plane.session(2, 1));
     let x = workers.tensor("test.count", 1);
-    let ended = block_on(workers.session.call_named("test.end_of_all_reduce", (&workers.call, &x))).unwrap();
-    let ended: String = block_on(workers.session.get_as(&ended, WorkerId::new(0))).unwrap();
+    let ended = block_on(workers.session.call("test.end_of_all_reduce", (&workers.call, &x))).unwrap();
+    let ended: String = block_on(workers.session.get(&ended, WorkerId::new(0))).unwrap();
     // The abort may come before worker 0 waits, or while it does.
     let starts = [
         "Broken: runtime.disco.allreduce: all_reduce sum f32 x 1: the communicator is broken since: worker 1: ",
@@ -341,7 +341,7 @@ fn without_communicators_the_error_says_so(plane: Plane) {
     let workers = Workers::of(plane.builder(2).start().unwrap());
     let x = workers.tensor("test.count", 1);
     let called = workers.runtime("allreduce", args![&x, kind(0), 0, &x]).unwrap();
-    let error = block_on(workers.session.get(&called, WorkerId::new(0))).unwrap_err();
+    let error = block_on(workers.session.value(&called, WorkerId::new(0))).unwrap_err();
     let expected = "worker 0: libglobals.so:call_global: runtime.disco.allreduce: no communicator on this worker: call `init_ccl` first";
     assert!(without_numbers(&error.to_string()).starts_with(expected), "{error}");
     assert_eq!(error.kind(), ErrorKind::NoCommunicator);

@@ -6,11 +6,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use disco::error::ErrorKind;
-use disco::{
-    DRef, LaneSession, Result, Session as _, SessionExt as _, Shape, Tensor, Value, WorkerContext, WorkerId, block_on,
-    register_function,
-};
-use disco_ffi::{Libraries as _, Models as _, Module, ShardLoader, Shards, Weights};
+use disco::{DRef, LaneSession, Result, Shape, Tensor, Value, WorkerContext, WorkerId, block_on, register_function};
+use disco_ffi::{Module, ShardLoader, Shards, Weights};
 use tempfile::TempDir;
 
 use super::{Plane, made};
@@ -71,20 +68,20 @@ fn metadata(folder: &TempDir) -> PathBuf {
 }
 
 fn open(session: &LaneSession) -> Module {
-    block_on(session.load_library(made("libglobals.so"))).unwrap()
+    block_on(Module::load(session, made("libglobals.so"))).unwrap()
 }
 
 fn loader(session: &LaneSession, path: &Path, info: Option<&str>, module: Option<&Module>) -> Weights {
-    block_on(session.shard_loader(path, info, module)).unwrap()
+    block_on(Weights::open(session, path, info, module)).unwrap()
 }
 
 fn tensors(session: &LaneSession, handle: &DRef) -> Vec<Tensor> {
-    block_on(session.get_all_as(handle)).unwrap()
+    block_on(session.get_all(handle)).unwrap()
 }
 
 /// The error of worker 0, without the numbers of its command. The session works again afterwards.
 fn failure(session: &LaneSession, handle: Result<DRef>) -> String {
-    let error = block_on(session.get(&handle.unwrap(), WorkerId::new(0))).unwrap_err();
+    let error = block_on(session.value(&handle.unwrap(), WorkerId::new(0))).unwrap_err();
     block_on(session.recover()).unwrap();
     without_numbers(&error.to_string())
 }
@@ -113,7 +110,7 @@ fn each_worker_gets_its_part_of_a_sharded_parameter_and_all_of_another(plane: Pl
 
 /// The arrays of both workers.
 fn arrays(session: &LaneSession, handle: &DRef) -> Vec<Vec<Tensor>> {
-    let arrays: Vec<Vec<Value>> = block_on(session.get_all_as(handle)).unwrap();
+    let arrays: Vec<Vec<Value>> = block_on(session.get_all(handle)).unwrap();
     let tensor = |value: Value| if let Value::Tensor(tensor) = value { tensor } else { panic!("{value}") };
     arrays.into_iter().map(|array| array.into_iter().map(tensor).collect()).collect()
 }
@@ -162,11 +159,11 @@ fn presharded_weights_are_read_by_each_worker(plane: Plane) {
 fn worker_functions_use_the_loader(plane: Plane) {
     let (session, folder) = (plane.session(2, 1), weights());
     let path = metadata(&folder).to_str().unwrap().to_owned();
-    let loaded = block_on(session.call_named("test.load_twice", (path,))).unwrap();
+    let loaded = block_on(session.call("test.load_twice", (path,))).unwrap();
     assert!(tensors(&session, &loaded).iter().all(is_floats));
     let weights = loader(&session, &metadata(&folder), None, None);
-    let names = block_on(session.call_named("test.count_names", (weights.handle(),))).unwrap();
-    assert_eq!(block_on(session.get_all_as::<String>(&names)).unwrap(), ["param_1 param_0"; 2]);
+    let names = block_on(session.call("test.count_names", (weights.handle(),))).unwrap();
+    assert_eq!(block_on(session.get_all::<String>(&names)).unwrap(), ["param_1 param_0"; 2]);
 }
 
 fn compiled_code_uses_the_loader_under_tvm_s_names(plane: Plane) {
@@ -223,7 +220,6 @@ fn damaged_files_are_errors_with_the_file_and_the_parameter(plane: Plane) {
     drop(loaded);
     // Worker 1 has waited for worker 0.
     let reconnected = |session: &LaneSession| {
-        use disco::DataPlane as _;
         block_on(session.init_ccl(plane.backend(), &[])).unwrap();
     };
     if plane == Plane::Mpi {
@@ -300,6 +296,6 @@ fn damaged_metadata_is_an_error_with_the_file_and_the_parameter(plane: Plane) {
     );
     assert_eq!(text, expected);
     fs::remove_file(&path).unwrap();
-    let error = block_on(session.shard_loader(&path, None, None)).unwrap_err();
+    let error = block_on(Weights::open(&session, &path, None, None)).unwrap_err();
     assert!(error.to_string().starts_with(&format!("can't read `{}`: ", path.display())), "{error}");
 }

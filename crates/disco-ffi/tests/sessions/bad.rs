@@ -4,8 +4,8 @@ use std::fs;
 use std::path::Path;
 
 use disco::function::{Args, BoxError, Function};
-use disco::{Object, Session as _, SessionExt as _, SessionKind, WorkerContext, WorkerId, block_on};
-use disco_ffi::{Libraries as _, LibraryFile};
+use disco::{Object, SessionKind, WorkerContext, WorkerId, block_on};
+use disco_ffi::{LibraryFile, Module};
 
 use super::{failure, load, loaded, session};
 use crate::library::{folder, library, linked};
@@ -34,7 +34,7 @@ crate::sessions::tests![
 fn refusal(kind: SessionKind, file: impl Into<LibraryFile>) -> String {
     let session = session(kind);
     let module = load(&session, file);
-    let text = block_on(session.get(module.handle(), WorkerId::new(1))).unwrap_err().to_string();
+    let text = block_on(session.value(module.handle(), WorkerId::new(1))).unwrap_err().to_string();
     without_numbers(&text)
 }
 
@@ -223,8 +223,8 @@ pub(crate) fn lost(
     let args = args(&session);
     args.iter().for_each(|arg| all.push(arg));
     let caller = if args.is_empty() { "ffi_tests.only_on" } else { "ffi_tests.only_on_with" };
-    let only = block_on(session.call_named(caller, all)).unwrap();
-    let text = block_on(session.get(&only, WorkerId::new(1))).unwrap_err().to_string();
+    let only = block_on(session.call(caller, all)).unwrap();
+    let text = block_on(session.value(&only, WorkerId::new(1))).unwrap_err().to_string();
     without_core_dump(&text)
 }
 
@@ -276,7 +276,7 @@ fn libtvm_ffi_of_another_version_is_refused(_: SessionKind) {
 fn a_list_that_contains_itself_is_an_error(kind: SessionKind) {
     let session = session(kind);
     let text = block_on(async {
-        let global = async |name: &str| session.global_function(name).await;
+        let global = async |name: &str| Module::global_function(&session, name).await;
         // Disco has no value for a list with a function, so the list stays an object of the library.
         let object = session.call(&global("ffi.List").await?, (&global("ffi.List").await?,)).await?;
         session.call(&global("ffi.ListAppend").await?, (&object, &object)).await?;

@@ -1,9 +1,9 @@
 //! Calls of functions, and calls back.
 
-use disco::{Session as _, SessionExt as _, SessionKind, Value, WorkerContext, WorkerId, block_on};
+use disco::{SessionKind, Value, WorkerContext, WorkerId, block_on};
 use disco_core::function::{Args, BoxError, Function};
 use disco_core::{Error, Object, Tensor};
-use disco_ffi::{Libraries as _, Raised};
+use disco_ffi::{Module, Raised};
 
 use super::{call, failure, load, loaded, session, submit};
 use crate::library::library;
@@ -73,29 +73,29 @@ fn a_function_of_a_library_is_called_on_all_workers(kind: SessionKind) {
     let library = library!("plain.c");
     let session = session(kind);
     let sum = submit(&session, &load(&session, library), "add4", (1, 2, 3, 4)).unwrap();
-    assert_eq!(block_on(session.get_all_as::<i64>(&sum)).unwrap(), [10, 10]);
+    assert_eq!(block_on(session.get_all::<i64>(&sum)).unwrap(), [10, 10]);
 }
 
 fn results_of_calls_are_arguments_of_later_calls(kind: SessionKind) {
     let (session, module) = loaded(kind, library!("plain.c"));
     let sum = submit(&session, &module, "add4", (1, 2)).unwrap();
-    let worker = block_on(session.call_named("ffi_tests.whoami", ())).unwrap();
+    let worker = block_on(session.call("ffi_tests.whoami", ())).unwrap();
     assert_eq!(call(&session, &module, "add4", (&sum, &worker, 100)).unwrap(), Value::Int(104));
 }
 
 fn a_library_calls_a_worker_function_with_the_context_of_its_worker(kind: SessionKind) {
     let (session, module) = loaded(kind, library!("plain.c"));
-    let function = block_on(session.call_named("ffi_tests.functions", ("worker",))).unwrap();
+    let function = block_on(session.call("ffi_tests.functions", ("worker",))).unwrap();
     assert_eq!(call(&session, &module, "apply", (&function, 7)).unwrap(), Value::Int(17));
     // A function of the library as an argument of itself.
     let apply = block_on(module.function(&session, "apply")).unwrap();
     let nested = block_on(session.call(&apply, (&apply, &function, 5))).unwrap();
-    assert_eq!(block_on(session.get_all_as::<i64>(&nested)).unwrap(), [5, 15]);
+    assert_eq!(block_on(session.get_all::<i64>(&nested)).unwrap(), [5, 15]);
 }
 
 fn an_error_of_a_worker_function_passes_through_a_library(kind: SessionKind) {
     let (session, module) = loaded(kind, library!("plain.c"));
-    let function = block_on(session.call_named("ffi_tests.functions", ("fails",))).unwrap();
+    let function = block_on(session.call("ffi_tests.functions", ("fails",))).unwrap();
     let error = call(&session, &module, "apply", (&function,)).unwrap_err();
     let text = "worker 1: libplain.so:apply: no communicator on this worker: call `init_ccl` first";
     assert_eq!(without_numbers(&error.to_string()), text);
@@ -104,7 +104,7 @@ fn an_error_of_a_worker_function_passes_through_a_library(kind: SessionKind) {
 
 fn a_panic_of_a_worker_function_passes_through_a_library_as_an_error(kind: SessionKind) {
     let (session, module) = loaded(kind, library!("plain.c"));
-    let function = block_on(session.call_named("ffi_tests.functions", ("panics",))).unwrap();
+    let function = block_on(session.call("ffi_tests.functions", ("panics",))).unwrap();
     let text = failure(&session, &module, "apply", (&function,));
     assert_eq!(without_numbers(&text), "worker 1: libplain.so:apply: panicked: on purpose");
 }
@@ -125,32 +125,33 @@ fn an_error_poisons_the_results_that_depend_on_it(kind: SessionKind) {
     let raised = submit(&session, &module, "raises", ()).unwrap();
     // The call may be refused already, since the failure of the earlier one is known.
     let text = match block_on(session.call(&add1, (&raised,))) {
-        Ok(sum) => block_on(session.get(&sum, WorkerId::new(0))).unwrap_err().to_string(),
+        Ok(sum) => block_on(session.value(&sum, WorkerId::new(0))).unwrap_err().to_string(),
         Err(error) => error.to_string(),
     };
     assert!(text.contains("libraises.so:raises") && text.contains("the number is too small"), "{text}");
     block_on(session.recover()).unwrap();
     let sum = block_on(session.call(&add1, (1,))).unwrap();
-    assert_eq!(block_on(session.get_all_as::<i64>(&sum)).unwrap(), [2, 2]);
+    assert_eq!(block_on(session.get_all::<i64>(&sum)).unwrap(), [2, 2]);
 }
 
 fn a_global_function_is_called_by_its_name(kind: SessionKind) {
     assert!(disco_conformance::libtvm_ffi().is_some());
     let session = session(kind);
-    let array = block_on(async { session.call(&session.global_function("ffi.Array").await?, (1, "two")).await });
-    let array = block_on(session.get(&array.unwrap(), WorkerId::new(1))).unwrap();
+    let array =
+        block_on(async { session.call(&Module::global_function(&session, "ffi.Array").await?, (1, "two")).await });
+    let array = block_on(session.value(&array.unwrap(), WorkerId::new(1))).unwrap();
     assert_eq!(array, Value::from(vec![Value::Int(1), Value::from("two")]));
     let absent = block_on(async {
         session.sync_all().await?;
-        session.global_function("no.such").await
+        Module::global_function(&session, "no.such").await
     });
-    let text = block_on(async { session.get(&absent?, WorkerId::new(1)).await }).unwrap_err().to_string();
+    let text = block_on(async { session.value(&absent?, WorkerId::new(1)).await }).unwrap_err().to_string();
     assert!(text.ends_with("libtvm_ffi has no global function `no.such`"), "{text}");
 }
 
 /// The function of this name on all workers.
 fn function(session: &disco::LaneSession, name: &str) -> disco::DRef {
-    block_on(session.call_named("ffi_tests.functions", (name,))).unwrap()
+    block_on(session.call("ffi_tests.functions", (name,))).unwrap()
 }
 
 fn a_library_passes_pointers_as_arguments(kind: SessionKind) {
@@ -202,9 +203,9 @@ disco_core::register_function!("ffi_tests.register", register);
 
 fn a_registered_function_is_called_with_the_context_of_the_calling_worker(kind: SessionKind) {
     let (session, module) = loaded(kind, library!("plain.c"));
-    block_on(session.call_named("ffi_tests.register", ())).unwrap();
+    block_on(session.call("ffi_tests.register", ())).unwrap();
     block_on(session.sync_all()).unwrap();
-    let twice = block_on(session.global_function("ffi_tests.twice")).unwrap();
+    let twice = block_on(Module::global_function(&session, "ffi_tests.twice")).unwrap();
     assert_eq!(call(&session, &module, "apply", (&twice, 21)).unwrap(), Value::Int(142));
     let text = failure(&session, &module, "apply", (&twice, "x"));
     assert_eq!(without_numbers(&text), "worker 1: libplain.so:apply: argument 0: expected an int, got a string");

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use disco::{Session as _, SessionExt as _, SessionKind, Value, block_on};
+use disco::{SessionKind, Value, block_on};
 use disco_ffi::LibraryFile;
 
 use super::{call, load, loaded, session, submit};
@@ -78,7 +78,7 @@ fn a_library_is_opened_and_closed_many_times(kind: SessionKind) {
         submit(&session, &module, "own_object", ()).unwrap();
         let sum = submit(&session, &module, "add4", (round, 1)).unwrap();
         if round % 20 == 0 {
-            assert_eq!(block_on(session.get_all_as::<i32>(&sum)).unwrap(), [round + 1; 2]);
+            assert_eq!(block_on(session.get_all::<i32>(&sum)).unwrap(), [round + 1; 2]);
         }
     }
     block_on(session.sync_all()).unwrap();

@@ -12,10 +12,8 @@ use std::env;
 use std::process::Command;
 
 use disco::block_on;
-use disco::{
-    Builder, DRef, IntoArgs, LaneSession, Result, Session as _, SessionExt as _, SessionKind, Value, WorkerId,
-};
-use disco_ffi::{Libraries as _, Module};
+use disco::{Builder, DRef, IntoArgs, LaneSession, Result, SessionKind, Value, WorkerId};
+use disco_ffi::Module;
 use libtest_mimic::{Failed, Trial};
 
 /// Set in the process of one test, to the [`Mode`].
@@ -112,7 +110,7 @@ fn session(kind: SessionKind) -> LaneSession {
 }
 
 fn load(session: &LaneSession, file: impl Into<disco_ffi::LibraryFile>) -> Module {
-    block_on(session.load_library(file)).unwrap()
+    block_on(Module::load(session, file.into())).unwrap()
 }
 
 /// A session with a library.
@@ -125,7 +123,7 @@ fn loaded(kind: SessionKind, file: impl Into<disco_ffi::LibraryFile>) -> (LaneSe
 /// Calls a function of a library and returns the result of worker 1.
 fn call(session: &LaneSession, module: &Module, name: &str, args: impl IntoArgs) -> Result<Value> {
     let handle = submit(session, module, name, args)?;
-    block_on(session.get(&handle, WorkerId::new(1)))
+    block_on(session.value(&handle, WorkerId::new(1)))
 }
 
 fn submit(session: &LaneSession, module: &Module, name: &str, args: impl IntoArgs) -> Result<DRef> {

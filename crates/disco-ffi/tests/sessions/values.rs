@@ -1,8 +1,7 @@
 //! Values as arguments and results.
 
 use disco::{
-    DType, DataPlane as _, Device, DeviceKind, Placement, Session as _, SessionExt as _, SessionKind, Shape, Tensor,
-    Value, WorkerContext, WorkerId, block_on,
+    DType, Device, DeviceKind, Placement, SessionKind, Shape, Tensor, Value, WorkerContext, WorkerId, block_on,
 };
 
 use super::{call, failure, loaded, submit};
@@ -86,14 +85,14 @@ fn a_tensor_is_not_copied(kind: SessionKind) {
         Tensor::from_slice(&[1f32, 2., 3., 4., 5., worker.wire() as f32], [2, 3]).unwrap()
     }))
     .unwrap();
-    let own = block_on(session.call_named("ffi_tests.address", (&tensor,))).unwrap();
+    let own = block_on(session.call("ffi_tests.address", (&tensor,))).unwrap();
     let seen = submit(&session, &module, "scale", (&tensor, 2.0)).unwrap();
     let back = submit(&session, &module, "identity", (&tensor,)).unwrap();
-    let back_address = block_on(session.call_named("ffi_tests.address", (&back,))).unwrap();
-    let all = |handle| block_on(session.get_all_as::<i64>(handle)).unwrap();
+    let back_address = block_on(session.call("ffi_tests.address", (&back,))).unwrap();
+    let all = |handle| block_on(session.get_all::<i64>(handle)).unwrap();
     assert_eq!(all(&own), all(&seen));
     assert_eq!(all(&own), all(&back_address));
-    let elements: Tensor = block_on(session.get_as(&back, WorkerId::new(1))).unwrap();
+    let elements: Tensor = block_on(session.get(&back, WorkerId::new(1))).unwrap();
     assert_eq!((elements.dims(), elements.to_vec::<f32>().unwrap()), (vec![2, 3], vec![2., 4., 6., 8., 10., 2.]));
     let array = Value::from(vec![Value::from(&elements)]);
     let Value::Array(items) = call(&session, &module, "identity", (array,)).unwrap() else { panic!() };
@@ -106,7 +105,7 @@ fn objects_of_a_library_stay_on_their_worker_and_are_arguments(kind: SessionKind
     let object = submit(&session, &module, "own_object", ()).unwrap();
     assert_eq!(call(&session, &module, "type_of", (&object,)).unwrap(), Value::Int(200));
     let same = submit(&session, &module, "identity", (&object,)).unwrap();
-    let text = block_on(session.get(&same, WorkerId::new(1))).unwrap_err().to_string();
+    let text = block_on(session.value(&same, WorkerId::new(1))).unwrap_err().to_string();
     assert!(text.ends_with("disco_ffi::foreign::ForeignObject can't leave its worker"), "{text}");
     block_on(session.recover()).unwrap();
     let deleted = || call(&session, &module, "deleted", ()).unwrap();
@@ -121,7 +120,7 @@ fn objects_of_a_library_stay_on_their_worker_and_are_arguments(kind: SessionKind
 
 fn a_rust_value_is_no_argument(kind: SessionKind) {
     let (session, module) = loaded(kind, library!("plain.c"));
-    let state = block_on(session.call_named("ffi_tests.state", ())).unwrap();
+    let state = block_on(session.call("ffi_tests.state", ())).unwrap();
     let text = failure(&session, &module, "identity", (&state,));
     assert_eq!(
         without_numbers(&text),

@@ -12,9 +12,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, anyhow, ensure};
 use candle_core::DType;
 use clap::Parser;
-use disco::{
-    Builder, DataPlane as _, Json, Session as _, SessionExt as _, SessionKind, WorkerContext, WorkerId, block_on,
-};
+use disco::{Builder, Json, SessionKind, WorkerContext, WorkerId, block_on};
 use disco_candle::Comm;
 use disco_candle::weights::{Shards, Weights};
 use disco_models::bert::{self, Bert, Config};
@@ -100,8 +98,8 @@ fn run(args: &Args) -> Result<()> {
     let session = Builder::new(kind, args.workers).start()?;
     let Json(embeddings) = block_on(async {
         session.init_ccl(&args.backend, &args.devices).await?;
-        let embeddings = session.call_named("embed.embed", (Json(folder), Json(tokens))).await?;
-        let embeddings: Json<Vec<Vec<f32>>> = session.get_as(&embeddings, WorkerId::new(0)).await?;
+        let embeddings = session.call("embed.embed", (Json(folder), Json(tokens))).await?;
+        let embeddings: Json<Vec<Vec<f32>>> = session.get(&embeddings, WorkerId::new(0)).await?;
         session.shutdown().await?;
         Ok::<_, disco::Error>(embeddings)
     })?;

@@ -5,9 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use disco::error::ErrorKind;
-use disco::{
-    DRef, DataPlane as _, Error, Json, LaneSession, Result, Session as _, SessionExt as _, Value, WorkerId, block_on,
-};
+use disco::{DRef, Error, Json, LaneSession, Result, Value, WorkerId, block_on};
 use disco_models::worker::{Batch, Figures, Load};
 
 /// Calls that the controller sends ahead, so that workers do not wait for it between two tokens.
@@ -131,7 +129,7 @@ async fn generate(
     batch.prompts.iter_mut().zip(&*sequences).for_each(|(prompt, sequence)| prompt.extend(&sequence.tokens));
     let mut outcome = Outcome { prompt_tokens: batch.prompts.iter().map(Vec::len).sum(), ..Outcome::default() };
     let start = Instant::now();
-    let loaded = session.call_named("generate.load", (Json(job.load.clone()), worker.as_ref())).await?;
+    let loaded = session.call("generate.load", (Json(job.load.clone()), worker.as_ref())).await?;
     session.sync_all().await?;
     // A new worker has no state.
     let states = loaded.clone();
@@ -142,7 +140,7 @@ async fn generate(
 
     let start = Instant::now();
     let next = session.function("disco.models.next").await?;
-    let mut calls = VecDeque::from([session.call_named("disco.models.prompt", (worker, Json(batch))).await?]);
+    let mut calls = VecDeque::from([session.call("disco.models.prompt", (worker, Json(batch))).await?]);
     let mut first = None;
     let left = |sequences: &[Sequence]| {
         let open = sequences.iter().zip(&job.most).filter(|(sequence, _)| !sequence.has_ended);
@@ -154,7 +152,7 @@ async fn generate(
             calls.push_back(session.call(&next, (worker,)).await?);
         }
         let Some(call) = calls.pop_front() else { break };
-        let Json(tokens): Json<Vec<Option<u32>>> = session.get_as(&call, WorkerId::new(0)).await?;
+        let Json(tokens): Json<Vec<Option<u32>>> = session.get(&call, WorkerId::new(0)).await?;
         first.get_or_insert_with(Instant::now);
         for (number, (token, sequence)) in tokens.into_iter().zip(&mut *sequences).enumerate() {
             if sequence.has_ended {
@@ -178,7 +176,7 @@ async fn generate(
 }
 
 async fn figures(session: &LaneSession, worker: &DRef) -> Result<Vec<Figures>> {
-    let figures = session.call_named("disco.models.figures", (worker,)).await?;
-    let figures: Vec<Json<Figures>> = session.get_all_as(&figures).await?;
+    let figures = session.call("disco.models.figures", (worker,)).await?;
+    let figures: Vec<Json<Figures>> = session.get_all(&figures).await?;
     Ok(figures.into_iter().map(|Json(figures)| figures).collect())
 }

@@ -1,9 +1,7 @@
 //! Copies of a model along an axis of a mesh, each with its own batch.
 
 use candle_core::quantized::GgmlDType;
-use disco::{
-    Builder, DRef, DataPlane as _, Json, LaneSession, Mesh, Session as _, SessionExt as _, Value, WorkerId, block_on,
-};
+use disco::{Builder, DRef, Json, LaneSession, Mesh, Value, WorkerId, block_on};
 use disco_models::Precision;
 use disco_models::worker::Load;
 
@@ -17,8 +15,8 @@ const COUNT: usize = 12;
 fn load(session: &LaneSession, load: &Load, kept: Option<&DRef>) -> disco::Result<DRef> {
     block_on(async {
         let kept = match kept {
-            Some(kept) => session.call_named("disco.models.load", (Json(load.clone()), kept)).await?,
-            None => session.call_named("disco.models.load", (Json(load.clone()), Value::None)).await?,
+            Some(kept) => session.call("disco.models.load", (Json(load.clone()), kept)).await?,
+            None => session.call("disco.models.load", (Json(load.clone()), Value::None)).await?,
         };
         session.sync_all().await?;
         Ok(kept)
@@ -29,17 +27,17 @@ fn load(session: &LaneSession, load: &Load, kept: Option<&DRef>) -> disco::Resul
 fn generate(session: &LaneSession, state: &DRef, mesh: &Mesh, prompts: &[Vec<u32>]) -> Vec<Vec<u32>> {
     let mut texts = vec![Vec::new(); session.world().size()];
     block_on(async {
-        let batches = session.call_named("tests.process", ()).await.unwrap();
+        let batches = session.call("tests.process", ()).await.unwrap();
         let own = |worker: WorkerId| {
             let copy = mesh.coordinate("dp", worker).unwrap();
             Json(batch(&prompts[copy..=copy]))
         };
         session.set_each(&batches, own).await.unwrap();
-        let mut tokens = session.call_named("disco.models.prompt", (state, &batches)).await.unwrap();
+        let mut tokens = session.call("disco.models.prompt", (state, &batches)).await.unwrap();
         for _ in 0..COUNT {
-            let found: Vec<Json<Vec<Option<u32>>>> = session.get_all_as(&tokens).await.unwrap();
+            let found: Vec<Json<Vec<Option<u32>>>> = session.get_all(&tokens).await.unwrap();
             texts.iter_mut().zip(found).for_each(|(text, found)| text.push(found.0[0].unwrap()));
-            tokens = session.call_named("disco.models.next", (state,)).await.unwrap();
+            tokens = session.call("disco.models.next", (state,)).await.unwrap();
         }
         session.sync_all().await.unwrap();
     });
@@ -66,8 +64,8 @@ fn each_copy_along_an_axis_gives_the_tokens_of_one_process_also_after_a_loss() {
         assert_eq!(generate(&session, &state, &mesh, &prompts), of_copies, "{mesh}");
 
         let pids = block_on(async {
-            let pids = session.call_named("tests.process", ()).await?;
-            session.get_all_as::<u32>(&pids).await
+            let pids = session.call("tests.process", ()).await?;
+            session.get_all::<u32>(&pids).await
         });
         let killed = std::process::Command::new("kill").args(["-9", &pids.unwrap()[3].to_string()]).status();
         assert!(killed.unwrap().success());

@@ -5,9 +5,7 @@ use std::sync::Arc;
 
 use candle_core::Device;
 use candle_core::quantized::GgmlDType;
-use disco::{
-    Builder, DataPlane as _, Json, Session as _, SessionExt as _, Tensor, Value, WorkerContext, WorkerId, block_on,
-};
+use disco::{Builder, Json, Tensor, Value, WorkerContext, WorkerId, block_on};
 use disco_candle::Comm;
 use disco_candle::weights::{Shards, Weights};
 use disco_models::worker::{Figures, Load};
@@ -52,8 +50,8 @@ pub(crate) fn logits_of(workers: usize, model: &Path, dtype: Precision, prompt: 
         session.init_ccl("local", &[]).await.unwrap();
         let further = tokens[..tokens.len() - 1].to_vec();
         let args = (Json(model.to_owned()), Json(dtype), Json(prompt.to_vec()), Json(further));
-        let logits = session.call_named("tests.logits", args).await.unwrap();
-        let logits: Tensor = session.get_as(&logits, WorkerId::new(workers as u32 - 1)).await.unwrap();
+        let logits = session.call("tests.logits", args).await.unwrap();
+        let logits: Tensor = session.get(&logits, WorkerId::new(workers as u32 - 1)).await.unwrap();
         session.shutdown().await.unwrap();
         logits.to_vec::<f32>().unwrap()
     })
@@ -178,9 +176,9 @@ fn bytes_of(workers: usize, model: &Model) -> usize {
     block_on(async {
         session.init_ccl("local", &[]).await.unwrap();
         let load = Json(Load::new(model.path(), Precision::File));
-        let worker = session.call_named("disco.models.load", (load, Value::None)).await.unwrap();
-        let figures = session.call_named("disco.models.figures", (&worker,)).await.unwrap();
-        let figures: Vec<Json<Figures>> = session.get_all_as(&figures).await.unwrap();
+        let worker = session.call("disco.models.load", (load, Value::None)).await.unwrap();
+        let figures = session.call("disco.models.figures", (&worker,)).await.unwrap();
+        let figures: Vec<Json<Figures>> = session.get_all(&figures).await.unwrap();
         session.shutdown().await.unwrap();
         figures.iter().map(|Json(figures)| figures.weights).sum()
     })

@@ -5,7 +5,7 @@ use std::process::Command;
 use std::sync::atomic::AtomicBool;
 
 use candle_core::quantized::GgmlDType;
-use disco::{Builder, LaneSession, Result, SessionExt as _, WorkerContext, block_on};
+use disco::{Builder, LaneSession, Result, WorkerContext, block_on};
 use disco_models::worker::{Batch, Load};
 use disco_models::{Precision, Sampler};
 
@@ -30,8 +30,7 @@ fn generate_with_a_loss(model: &Model, restarts: usize) -> (usize, Vec<u32>, Vec
     let (victim, sessions) = (RefCell::new(None), Cell::new(0));
     let start = || -> Result<LaneSession> {
         let session = Builder::processes(2).start()?;
-        let processes: Vec<u32> =
-            block_on(async { session.get_all_as(&session.call_named("tests.process", ()).await?).await })?;
+        let processes: Vec<u32> = block_on(async { session.get_all(&session.call("tests.process", ()).await?).await })?;
         *victim.borrow_mut() = Some(processes[1]);
         sessions.set(sessions.get() + 1);
         Ok(session)

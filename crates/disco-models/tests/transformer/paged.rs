@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
-use disco::{Builder, DataPlane as _, Json, Session as _, SessionExt as _, WorkerContext, WorkerId, block_on};
+use disco::{Builder, Json, WorkerContext, WorkerId, block_on};
 use disco_candle::Comm;
 use disco_candle::weights::{Shards, Weights};
 use disco_models::{BLOCK, Config, Precision, Ragged, Transformer, plan};
@@ -147,9 +147,9 @@ fn random_batches_have_the_logits_of_sequences_alone() {
             let largest = block_on(async {
                 session.init_ccl("local", &[]).await.unwrap();
                 let args = (Json(case.folder.clone()), Json(texts.clone()));
-                let largest = session.call_named("tests.ragged", args).await.unwrap();
+                let largest = session.call("tests.ragged", args).await.unwrap();
                 session.sync_all().await.unwrap();
-                session.get_as::<f64>(&largest, WorkerId::new(workers as u32 - 1)).await.unwrap()
+                session.get::<f64>(&largest, WorkerId::new(workers as u32 - 1)).await.unwrap()
             });
             assert!(largest < 2e-5, "{}, {workers} workers: {largest}", case.folder.display());
         }

@@ -4,10 +4,7 @@ use std::collections::VecDeque;
 use std::path::Path;
 
 use candle_core::quantized::GgmlDType;
-use disco::{
-    Builder, DRef, DataPlane as _, Json, LaneSession, Session as _, SessionExt as _, SessionKind, Value, WorkerId,
-    block_on,
-};
+use disco::{Builder, DRef, Json, LaneSession, SessionKind, Value, WorkerId, block_on};
 use disco_models::serving::{Params, Plan, Reply, Row, Sampled, Serve, Start, Tokens};
 use disco_models::worker::{Batch, Load};
 use disco_models::{BLOCK, Precision, Sampler};
@@ -30,7 +27,7 @@ impl Served {
         let state = block_on(async {
             session.init_ccl("local", &[]).await.unwrap();
             let serve = Serve::new(Load::new(model.to_owned(), Precision::F32), blocks, 8);
-            let state = session.call_named("disco.models.serve", (Json(serve), None::<&DRef>)).await.unwrap();
+            let state = session.call("disco.models.serve", (Json(serve), None::<&DRef>)).await.unwrap();
             session.sync_all().await.unwrap();
             state
         });
@@ -43,11 +40,11 @@ impl Served {
         self.step += 1;
         plan.rows = rows;
         let bytes = plan.to_bytes().unwrap();
-        block_on(self.session.call_named("disco.models.step", (&self.state, bytes))).unwrap()
+        block_on(self.session.call("disco.models.step", (&self.state, bytes))).unwrap()
     }
 
     fn reply(&self, call: &DRef) -> Result<Reply, disco::Error> {
-        let value = block_on(self.session.get(call, WorkerId::new(0)))?;
+        let value = block_on(self.session.value(call, WorkerId::new(0)))?;
         let Value::Bytes(bytes) = value else { panic!("{value:?}") };
         Ok(Reply::from_bytes(&bytes).unwrap())
     }
@@ -235,7 +232,7 @@ fn plans_that_contradict_the_state_are_errors_with_their_places() {
         assert!(error.contains(why), "{error}");
     }
     let served = Served::new(1, &model.path(), 4);
-    let call = block_on(served.session.call_named("disco.models.step", (&served.state, vec![0xff_u8; 40]))).unwrap();
+    let call = block_on(served.session.call("disco.models.step", (&served.state, vec![0xff_u8; 40]))).unwrap();
     let error = served.reply(&call).unwrap_err().to_string();
     assert!(error.contains("the plan of a step: "), "{error}");
 }

@@ -9,10 +9,7 @@ use candle_core::quantized::GgmlDType;
 use candle_core::{DType, Device, Tensor};
 use disco::device_api::{self, Event};
 use disco::tensor::Storage;
-use disco::{
-    Builder, DataPlane as _, DeviceKind, Json, Queue, Session as _, SessionExt as _, Value, WorkerContext, WorkerId,
-    block_on,
-};
+use disco::{Builder, DeviceKind, Json, Queue, Value, WorkerContext, WorkerId, block_on};
 use disco_candle::Comm;
 use disco_candle::weights::{Shards, Weights};
 use disco_models::worker::{Batch, Load};
@@ -139,9 +136,8 @@ fn texts_of(workers: usize, model: &Model, sampling: (f64, f64), is_fixed: Optio
     let session = Builder::threads(workers).start().unwrap();
     block_on(async {
         session.init_ccl("local", &[]).await.unwrap();
-        let texts =
-            session.call_named("tests.texts", (Json(model.path()), Json(sampling), Json(is_fixed))).await.unwrap();
-        let texts = (0..workers as u32).map(|worker| session.get_as(&texts, WorkerId::new(worker)));
+        let texts = session.call("tests.texts", (Json(model.path()), Json(sampling), Json(is_fixed))).await.unwrap();
+        let texts = (0..workers as u32).map(|worker| session.get(&texts, WorkerId::new(worker)));
         let mut all = Vec::new();
         for texts in texts {
             let Json(texts): Json<Vec<Vec<u32>>> = texts.await.unwrap();
@@ -256,20 +252,20 @@ fn a_batch_that_fails_ends_the_one_before() {
     block_on(async {
         session.init_ccl("local", &[]).await.unwrap();
         let load = Json(Load::new(model.path(), Precision::F32));
-        let worker = session.call_named("disco.models.load", (load, Value::None)).await.unwrap();
+        let worker = session.call("disco.models.load", (load, Value::None)).await.unwrap();
         let prompt = |tokens: Vec<u32>| {
             let batch = Json(Batch::new(vec![tokens], Sampler::GREEDY));
-            session.call_named("disco.models.prompt", (&worker, batch))
+            session.call("disco.models.prompt", (&worker, batch))
         };
         let first: Json<Vec<Option<u32>>> =
-            session.get_as(&prompt(vec![1, 2]).await.unwrap(), WorkerId::new(0)).await.unwrap();
+            session.get(&prompt(vec![1, 2]).await.unwrap(), WorkerId::new(0)).await.unwrap();
         assert!(first.0[0].is_some());
         let failed = prompt(vec![1; 65]).await.unwrap();
-        let error = session.get_as::<Json<Vec<Option<u32>>>>(&failed, WorkerId::new(0)).await.unwrap_err();
+        let error = session.get::<Json<Vec<Option<u32>>>>(&failed, WorkerId::new(0)).await.unwrap_err();
         assert!(error.to_string().contains("the context of the model has 64"), "{error}");
         session.recover().await.unwrap();
-        let next = session.call_named("disco.models.next", (&worker,)).await.unwrap();
-        let next: Json<Vec<Option<u32>>> = session.get_as(&next, WorkerId::new(0)).await.unwrap();
+        let next = session.call("disco.models.next", (&worker,)).await.unwrap();
+        let next: Json<Vec<Option<u32>>> = session.get(&next, WorkerId::new(0)).await.unwrap();
         assert_eq!(next.0, []);
         _ = session.shutdown().await;
     });

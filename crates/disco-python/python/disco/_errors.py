@@ -224,7 +224,7 @@ _KINDS = {
 def make(name: str, kind: str, text: str, fields: dict[str, Any]) -> DiscoError:
     """The exception for an error of the native part."""
     # The native part names methods of Rust.
-    for before in ("Session::", "DataPlane::", "Builder::"):
+    for before in ("Session::", "Builder::"):
         text = text.replace(f"`{before}", "`")
     error = _KINDS.get(name, DiscoError)(text)
     thrown = fields.pop("thrown", None)

@@ -36,13 +36,13 @@
 //! - A lane to TVM's own workers (`translate.rs`) sends TVM's commands instead: one `KillReg`
 //!   for each freed register, one command for each worker, and register ids plus 1, because TVM does not store
 //!   functions in register 0.
-//! - In addition to the worker-0 forms, the session's rooted operations take any root. The counts of the V-forms are
+//! - Operations with a root take any root, where TVM's have worker 0. The counts of the V-forms are
 //!   a list or a matrix that all workers get; each uses its own row and column.
 //! - The other messages of a connection (hello, replies, notices, progress, store, descriptors) are packets of the
 //!   same form, numbered from 69 up; a reply has its command's number, so replies may come in any order.
 //! - Tensors of any size can be arguments and can be set and got: by reference in one process, by copy elsewhere.
-//! - Session-level `send_to_next_group` and `recv_from_prev_group` run on every worker, as all calls do; workers
-//!   without a next or previous group do nothing. The same methods of `WorkerContext` return errors there.
+//! - The worker functions `send_to_next_group` and `recv_from_prev_group` run on every worker, as all calls do; workers
+//!   without a next or previous group do nothing. The methods of `WorkerContext` return errors there.
 //! - `broadcast` and `scatter` of a controller's array reach the whole world; of a handle, the world or each group.
 
 mod address;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use disco_core::session::{Deadlines, LaneSession};
+use disco_core::session::{LaneSession, SessionConfig};
 use disco_core::{Result, WorkerRange};
 
 use super::{Lane, NodeOptions, Options};
@@ -13,10 +13,10 @@ use crate::threads::session::start;
 ///
 /// # Errors
 /// A process can't be started, or ends before it answers; the error has the last line of its standard error.
-pub fn processes(options: Options, deadlines: Deadlines) -> Result<LaneSession> {
+pub fn processes(options: Options, session: impl Into<SessionConfig>) -> Result<LaneSession> {
     let config = options.config;
     let lane = Lane::processes(WorkerRange::new(0..config.world.size() as u32), options);
-    start(config, vec![Arc::new(lane)], deadlines)
+    start(config, vec![Arc::new(lane)], session.into())
 }
 
 /// Starts a session whose workers are on nodes of TVM's Disco (`python3 -m tvm.exec.disco_remote_socket_session`), which
@@ -24,8 +24,8 @@ pub fn processes(options: Options, deadlines: Deadlines) -> Result<LaneSession> 
 ///
 /// # Errors
 /// The address is not permitted or in use; a node does not connect in time; the workers can't be divided into the nodes.
-pub fn nodes(options: NodeOptions, deadlines: Deadlines) -> Result<LaneSession> {
+pub fn nodes(options: NodeOptions, session: impl Into<SessionConfig>) -> Result<LaneSession> {
     let config = options.config;
     let lane = Lane::nodes(WorkerRange::new(0..config.world.size() as u32), options);
-    start(config, vec![Arc::new(lane)], deadlines)
+    start(config, vec![Arc::new(lane)], session.into())
 }

@@ -8,7 +8,6 @@ use std::os::unix::fs::MetadataExt as _;
 use std::process::{ExitCode, Output, Stdio};
 use std::time::Duration;
 
-use disco::{Session as _, SessionExt as _};
 use disco_conformance::waiting;
 use rustix::process::{Pid, Signal, getppid, kill_process};
 
@@ -58,7 +57,7 @@ pub(crate) fn replace() -> ExitCode {
     disco::init();
     let session = disco::from_env().unwrap();
     disco::block_on(async {
-        session.call_named("hosts.kill_node_1", ()).await.unwrap();
+        session.call("hosts.kill_node_1", ()).await.unwrap();
         println!("{}", session.sync_all().await.unwrap_err());
         println!("replaced {:?}", session.replace_lost().await.unwrap().workers);
         session.sync_all().await.unwrap();

@@ -1,19 +1,19 @@
 //! The library on workers of a session.
 
-use disco::{Builder, LaneSession, Session as _, SessionExt as _, Tensor, Value, WorkerId, block_on};
-use disco_ffi::{Libraries as _, Module, Raised};
+use disco::{Builder, LaneSession, Tensor, Value, WorkerId, block_on};
+use disco_ffi::{Module, Raised};
 
 use super::library;
 
 fn loaded() -> (LaneSession, Module) {
     let session = Builder::threads(2).start().unwrap();
-    let module = block_on(session.load_library(library())).unwrap();
+    let module = block_on(Module::load(&session, library())).unwrap();
     (session, module)
 }
 
 fn call(session: &LaneSession, module: &Module, name: &str, args: impl disco::IntoArgs) -> disco::Result<Value> {
     let result = block_on(async { session.call(&module.function(session, name).await?, args).await })?;
-    block_on(session.get(&result, WorkerId::new(1)))
+    block_on(session.value(&result, WorkerId::new(1)))
 }
 
 #[test]
@@ -32,10 +32,10 @@ fn functions_take_and_return_values_and_tensors() {
 #[test]
 fn a_tensor_is_changed_in_place() {
     let session = Builder::threads(1).start().unwrap();
-    let module = block_on(session.load_library(library())).unwrap();
+    let module = block_on(Module::load(&session, library())).unwrap();
     let tensor = Tensor::from_slice(&[1f64, 2.0], 2).unwrap();
     let scaled = block_on(async { session.call(&module.function(&session, "scale").await?, (&tensor, 3.0)).await });
-    let scaled: Tensor = block_on(session.get_as(&scaled.unwrap(), WorkerId::new(0))).unwrap();
+    let scaled: Tensor = block_on(session.get(&scaled.unwrap(), WorkerId::new(0))).unwrap();
     assert_eq!(scaled.to_vec::<f64>().unwrap(), [3.0, 6.0]);
     assert_eq!(scaled.data(), tensor.data(), "the library shares the elements");
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use disco_core::{DType, Error, Op, OpKind, Reduction, Result, Session, SessionExt, WorkerContext, WorkerId};
+use disco_core::{DType, Error, Op, OpKind, Reduction, Result, Session, WorkerContext, WorkerId};
 
 use super::{end_limit, recover};
 use crate::communicator::fixture::rank;
@@ -79,7 +79,7 @@ impl Abort {
         let peers = session.world().workers().filter(|peer| *peer != worker && !self.may_end(peer.index(), culprit));
         for peer in peers {
             // The value would be available if the operation had ended before the abort.
-            if session.get(&handle, peer).await.is_ok() {
+            if session.value(&handle, peer).await.is_ok() {
                 return Err(format!("{} ended on {peer}, although {worker} has not called it", self.kind));
             }
         }
@@ -108,7 +108,7 @@ impl fmt::Display for Abort {
 async fn deaf_worker(session: &dyn Session) -> Result<Option<WorkerId>> {
     let listeners = session.call(&session.function(LISTENERS).await?, ()).await?;
     for worker in session.world().workers() {
-        if session.get_as::<i64>(&listeners, worker).await? == 0 {
+        if session.get::<i64>(&listeners, worker).await? == 0 {
             return Ok(Some(worker));
         }
     }

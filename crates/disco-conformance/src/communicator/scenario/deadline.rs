@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use disco_core::{CommunicatorExt, Error, Result, Session, SessionExt, WorkerContext};
+use disco_core::{CommunicatorExt, Error, Result, Session, WorkerContext};
 
 use crate::communicator::verdicts::CheckResult;
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use disco_core::{Error, Op, Result, Session, SessionExt, WorkerContext, WorkerId};
+use disco_core::{Error, Op, Result, Session, WorkerContext, WorkerId};
 
 use super::end_limit;
 use crate::communicator::verdicts::CheckResult;
@@ -40,7 +40,7 @@ async fn waits(session: &dyn Session, culprit: usize, run: i64) -> CheckResult<V
     session.sync_all().await.map_err(to_text)?;
     let mut waits = Vec::new();
     for worker in session.world().workers() {
-        let wait: String = session.get_as(&handle, worker).await.map_err(to_text)?;
+        let wait: String = session.get(&handle, worker).await.map_err(to_text)?;
         waits.push((worker.index() != culprit).then_some(wait));
     }
     Ok(waits)

@@ -1,7 +1,7 @@
 //! Scenario: collectives that the controller calls with handles: any scope and root, V-forms and barriers.
 
-use disco_core::{DRef, DType, DataPlane, OpKind, Placement, Rank, Reduction, Result, Scope};
-use disco_core::{Session, SessionExt, Shape, Tensor, WorkerContext, WorkerId};
+use disco_core::{DRef, DType, OpKind, Placement, Rank, Reduction, Result, Scope};
+use disco_core::{Session, Shape, Tensor, WorkerContext, WorkerId};
 
 use super::meshes;
 use crate::communicator::fixture::{self, HostMemory};
@@ -121,7 +121,7 @@ impl Plane<'_> {
 
     async fn numbers(&self, lens: &[usize]) -> CheckResult<DRef> {
         let lens: Vec<i64> = lens.iter().map(|len| *len as i64).collect();
-        to_text(self.session.call_named(NUMBERS, (Shape::from(lens), &self.scope)).await)
+        to_text(self.session.call(NUMBERS, (Shape::from(lens), &self.scope)).await)
     }
 
     async fn zeros(&self, len: usize) -> CheckResult<DRef> {
@@ -135,7 +135,7 @@ impl Plane<'_> {
         dst: &DRef,
         expected: impl Fn(usize, &[WorkerId]) -> Vec<i32>,
     ) -> CheckResult<()> {
-        let found = to_text(self.session.get_all_as::<Tensor>(dst).await)?;
+        let found = to_text(self.session.get_all::<Tensor>(dst).await)?;
         let (world, scope) = (self.session.world(), &self.scope);
         for (worker, found) in world.workers().zip(&found) {
             let (rank, members) = (scope.rank(&world, worker).index(), scope.members(&world, worker));

@@ -1,7 +1,7 @@
 //! Scenario: the function of a reduction panics.
 
 use disco_core::error::ErrorKind;
-use disco_core::{CommunicatorExt as _, DType, Error, Reduction, Result, Session, SessionExt as _, WorkerContext};
+use disco_core::{CommunicatorExt as _, DType, Error, Reduction, Result, Session, WorkerContext};
 
 use super::{end_limit, recover};
 use crate::communicator::verdicts::CheckResult;

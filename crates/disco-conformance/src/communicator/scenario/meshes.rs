@@ -1,6 +1,6 @@
 //! Scenario: communicators along axes of meshes, against splits made by hand and plain loops.
 
-use disco_core::{Communicator, CommunicatorExt, DType, Mesh, Reduction, Result, Scope, Session, SessionExt};
+use disco_core::{Communicator, CommunicatorExt, DType, Mesh, Reduction, Result, Scope, Session};
 use disco_core::{Tensor, WorkerContext};
 
 use crate::communicator::fixture::{self, HostMemory};
@@ -41,8 +41,8 @@ pub(super) async fn run(session: &dyn Session) -> CheckResult<usize> {
     for (sizes, axes) in meshes.iter().chain(&meshes) {
         let found = async {
             let scope = scope(sizes, axes)?;
-            let found = session.call_named(COMPARE, (scope, sizes.clone(), axes.clone())).await?;
-            session.get_all_as::<String>(&found).await
+            let found = session.call(COMPARE, (scope, sizes.clone(), axes.clone())).await?;
+            session.get_all::<String>(&found).await
         };
         let found = found.await.map_err(|error| format!("axes {axes:?} of {sizes:?}: {error}"))?;
         if let Some(difference) = found.into_iter().find(|difference| !difference.is_empty()) {

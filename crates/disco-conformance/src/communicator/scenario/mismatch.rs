@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use disco_core::{DType, Error, Op, OpKind, Reduction, Result, Session, SessionExt, Tensor, WorkerContext};
+use disco_core::{DType, Error, Op, OpKind, Reduction, Result, Session, Tensor, WorkerContext};
 
 use super::Need;
 use crate::communicator::fixture::rank;

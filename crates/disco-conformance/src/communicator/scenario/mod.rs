@@ -12,7 +12,7 @@ mod order;
 use std::fmt;
 use std::time::Duration;
 
-use disco_core::{DType, DataPlane, OpKind, Reduction, Session, World};
+use disco_core::{DType, OpKind, Reduction, Session, World};
 
 use self::abort::Abort;
 use self::mismatch::Mismatch;

@@ -5,9 +5,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::thread;
 
-use disco_core::{
-    CommunicatorExt, DType, Error, Opaque, Reduction, Result, Session, SessionExt, Shape, Tensor, WorkerContext,
-};
+use disco_core::{CommunicatorExt, DType, Error, Opaque, Reduction, Result, Session, Shape, Tensor, WorkerContext};
 use pollster::block_on;
 
 use crate::communicator::fixture::{self, HostMemory};
@@ -89,7 +87,7 @@ async fn submit(session: &dyn Session) -> Result<Vec<Shape>> {
     let read = session.call(&session.function(READ).await?, (&log,)).await?;
     let mut logs = Vec::new();
     for worker in session.world().workers() {
-        logs.push(session.get_as(&read, worker).await?);
+        logs.push(session.get(&read, worker).await?);
     }
     Ok(logs)
 }

@@ -5,7 +5,7 @@
 use std::ffi::{c_uchar, c_uint, c_void};
 
 use crate::cuda::abi::{Code, DevicePointer, Stream};
-use crate::cuda::memory::{self};
+use crate::cuda::memory;
 use crate::cuda::{capture, copy, device, pinned, stream};
 use crate::settings;
 
