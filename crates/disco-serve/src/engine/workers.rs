@@ -7,11 +7,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use disco::error::{ErrorKind, LossCause, ProcessEnd};
-use disco::{
-    Builder, DRef, DataPlane as _, Deadlines, Error, Json, LaneSession, ReplacementPolicy, Session as _,
-    SessionExt as _, Value, WorkerId,
-};
+use disco::{Builder, DRef, Deadlines, Error, Json, LaneSession, ReplacementPolicy, Value};
 use disco_models::serving::{Plan, Reply, Serve};
+use futures_lite::future;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::sync::oneshot;
@@ -78,7 +76,7 @@ impl Workers {
         let session = &self.session;
         session.init_ccl(&self.placement.backend, &self.placement.devices).await?;
         let arguments = (Json(self.placement.serve.clone()), self.state.as_ref());
-        let state = session.call_named("disco.models.serve", arguments).await?;
+        let state = session.call("disco.models.serve", arguments).await?;
         session.sync_all().await?;
         // A new worker has no state.
         let states = state.clone();
@@ -93,16 +91,22 @@ impl Workers {
             return Err(Error::State("the model is not loaded".to_owned()));
         };
         let bytes = plan.to_bytes().map_err(Error::State)?;
-        let call = self.session.call(step, (state, bytes)).await?;
-        let session = self.session.clone();
+        let (session, state, step) = (self.session.clone(), state.clone(), step.clone());
+        let (sent, is_sent) = oneshot::channel();
         let mut reply: Computing = Box::pin(async move {
-            match session.get(&call, WorkerId::new(0)).await? {
+            let returned = session.call_returning(0, &step, (&state, bytes)).await?;
+            _ = sent.send(());
+            match returned.await? {
                 Value::Bytes(bytes) => Reply::from_bytes(&bytes).map_err(Error::State),
                 other => Err(Error::State(format!("the reply of a step is {}", other.kind()))),
             }
         });
-        // This asks for the reply now, before the next step is sent: a question waits for the calls before it.
-        match futures_lite::future::poll_once(&mut reply).await {
+        // The next step is sent behind this one.
+        let is_sent = async {
+            _ = is_sent.await;
+            None
+        };
+        match future::or(async { Some((&mut reply).await) }, is_sent).await {
             Some(reply) => Ok(Box::pin(std::future::ready(reply))),
             None => Ok(reply),
         }
