@@ -10,11 +10,11 @@ mod nodes;
 mod own_backend;
 #[cfg(feature = "local")]
 mod status;
-#[path = "../../testing/suite/trials/mod.rs"]
-mod trials;
 
 use std::env;
 use std::process::ExitCode;
+
+use disco_testing::trials;
 
 /// Environment variable that makes this executable run another `main`: its name, or the kinds of sessions of
 /// [`status::program`].

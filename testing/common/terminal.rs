@@ -1,5 +1,7 @@
 //! Runs programs with a terminal as standard output.
 
+#![allow(clippy::unwrap_used, reason = "a test fails")]
+
 use std::fs::File;
 use std::io::Read;
 use std::process::{Command, Stdio};
@@ -8,7 +10,10 @@ use rustix::fs::{Mode, OFlags};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
 /// Runs a program with a terminal as standard output and returns its output.
-pub(crate) fn output(mut program: Command) -> String {
+///
+/// # Panics
+/// The program fails, or the system has no terminal.
+pub fn output(mut program: Command) -> String {
     let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
     grantpt(&master).unwrap();
     unlockpt(&master).unwrap();

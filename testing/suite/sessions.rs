@@ -16,13 +16,13 @@ mod processes;
 mod soak;
 mod spans;
 mod subsets;
-mod terminal;
-mod trials;
 mod tvm;
 mod with_session;
 mod workers;
 
 use std::process::ExitCode;
+
+use disco_testing::{terminal, trials};
 
 fn main() -> ExitCode {
     let programs =

@@ -1,14 +1,11 @@
 //! The template of a program, as `cargo generate` makes one from it, a program without the feature `nodes`, and one that
 //! registers two worker functions under one name.
 
-#[path = "../../xtask/src/features.rs"]
-#[allow(dead_code, reason = "the features of the gate's builds")]
-mod features;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use disco_testing::features;
 use tempfile::TempDir;
 
 /// A program made from the template.

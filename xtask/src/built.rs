@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use crate::features;
+use disco_testing::features;
 
 /// A program that cargo has built.
 #[derive(Clone, Debug)]

@@ -6,7 +6,6 @@ mod crates;
 mod cuda;
 mod examples;
 mod fast;
-mod features;
 mod fuzzing;
 mod gpu;
 mod groups;

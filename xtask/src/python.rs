@@ -11,8 +11,8 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 
 use crate::built::{cargo, root};
-use crate::features::ALL_FEATURES;
 use crate::libraries::{self, run};
+use disco_testing::features::ALL_FEATURES;
 
 /// The version whose wheels the requirements name.
 const VERSION: &str = "3.11";

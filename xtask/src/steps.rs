@@ -3,9 +3,9 @@
 use std::env::consts::ARCH;
 use std::fmt;
 
-use crate::features::ALL_FEATURES;
 use crate::groups::Group;
 use crate::test_programs::{Selection, WITHOUT_PYTHON};
+use disco_testing::features::ALL_FEATURES;
 
 /// One run of cargo.
 #[derive(Clone, Debug)]
@@ -19,7 +19,7 @@ pub(crate) struct Step {
 }
 
 /// Packages of the workspace and their folders. Each must build alone. A test compares this with the manifests.
-pub(crate) const CRATES: [(&str, &str); 27] = [
+pub(crate) const CRATES: [(&str, &str); 28] = [
     ("disco-runtime", "."),
     ("disco-core", "disco-core"),
     ("disco-engine", "crates/disco-engine"),
@@ -45,12 +45,13 @@ pub(crate) const CRATES: [(&str, &str); 27] = [
     ("disco-ffi-library", "examples/ffi_library"),
     ("disco-metrics", "examples/metrics"),
     ("disco-tokio", "examples/tokio"),
+    ("disco-testing", "testing/common"),
     ("disco-tests", "testing/suite"),
     ("xtask", "xtask"),
 ];
 
 /// Packages that are not published.
-const UNPUBLISHED: [&str; 9] = [
+const UNPUBLISHED: [&str; 10] = [
     "disco-gpu-double",
     "disco-benches",
     "disco-mailbox",
@@ -58,6 +59,7 @@ const UNPUBLISHED: [&str; 9] = [
     "disco-metrics",
     "disco-tokio",
     "disco-python",
+    "disco-testing",
     "disco-tests",
     "xtask",
 ];
@@ -279,7 +281,7 @@ mod tests {
 
     use super::{CRATES, FEATURES};
     use crate::built::root;
-    use crate::features::ALL_FEATURES;
+    use disco_testing::features::ALL_FEATURES;
 
     /// Features whose build needs the CUDA toolkit.
     const WITH_TOOLKIT: [&str; 4] =

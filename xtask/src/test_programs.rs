@@ -14,10 +14,10 @@ use clap::{Args, ValueEnum as _};
 
 use crate::built::{self, Built, root};
 use crate::examples::EXAMPLES;
-use crate::features::ALL_FEATURES;
 use crate::groups::Group;
 use crate::table::{self, Row};
 use crate::time_limit::{self, Exit};
+use disco_testing::features::ALL_FEATURES;
 
 /// Modules of test programs that run as if they were programs of their own. The program's other modules run together.
 const MODULES: [(&str, &[&str]); 4] = [

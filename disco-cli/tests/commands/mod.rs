@@ -5,11 +5,11 @@ mod bench;
 mod options;
 mod output;
 mod restart;
-#[path = "../../../testing/suite/terminal/mod.rs"]
-mod terminal;
 mod trace;
 
 use std::process::{Command, Output};
+
+use disco_testing::terminal;
 
 crate::trials::tests!("commands":
     backends_lists_local_as_available,

@@ -5,8 +5,6 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod apart;
-#[path = "../../../xtask/src/features.rs"]
-mod features;
 mod hosts;
 mod library;
 mod programs;

@@ -7,8 +7,8 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::features::{self, ALL_FEATURES};
 use crate::library::{Library, MPICH, OPEN_MPI, run, text};
+use disco_testing::features::{self, ALL_FEATURES};
 
 pub(crate) const WORKSPACE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 

@@ -21,7 +21,6 @@ mod exchange;
 mod functions;
 mod library;
 mod model;
-mod random;
 mod session;
 mod subsets;
 mod timelines;
@@ -34,7 +33,7 @@ use std::time::{Duration, Instant, SystemTime};
 use std::{env, panic};
 
 use disco::SessionKind;
-use random::Random;
+use disco_testing::random::{self, Random};
 use session::Setup;
 
 use crate::leftovers::Resources;

@@ -13,8 +13,6 @@ mod functions;
 mod layouts;
 mod memory;
 mod snapshots;
-#[path = "../../../../testing/suite/trials/mod.rs"]
-mod trials;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,8 +20,9 @@ use std::process::ExitCode;
 
 use disco::checkpoint::{Error, Folder, Layout};
 use disco::{Builder, DRef, LaneSession, SessionKind, Tensor, WorkerId, block_on};
+use disco_testing::trials;
+pub(crate) use disco_testing::trials::tests_of_kinds as tests;
 use libtest_mimic::Trial;
-pub(crate) use trials::tests_of_kinds as tests;
 
 fn main() -> ExitCode {
     disco::init();

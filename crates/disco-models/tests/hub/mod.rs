@@ -1,7 +1,5 @@
 //! Models by their names on a hub, which is a server on this machine.
 
-#[path = "../../../../xtask/src/features.rs"]
-mod features;
 mod server;
 
 use std::collections::BTreeMap;
@@ -14,6 +12,7 @@ use disco_candle::weights::Weights;
 use disco_models::Config;
 use disco_models::hub::{Hub, HubError, HubName};
 use disco_models::text::Text;
+use disco_testing::features;
 use tempfile::TempDir;
 
 use server::{Fault, Server};

@@ -7,8 +7,6 @@ mod kills;
 mod load;
 mod mix;
 mod poison;
-#[path = "../../../../testing/suite/soak/random.rs"]
-mod random;
 mod server;
 mod slow;
 mod soak;
@@ -21,6 +19,7 @@ use std::thread;
 use client::{completion, post, read};
 use disco_candle::weights::Weights;
 use disco_models::text::Text;
+use disco_testing::random;
 use nix::sys::signal::{Signal, kill};
 use serde_json::{Value as Json, json};
 use server::{Server, model, program};

@@ -1,0 +1,7 @@
+//! What test programs of several packages share, and `xtask` with them.
+
+pub mod features;
+pub mod random;
+#[cfg(target_os = "linux")]
+pub mod terminal;
+pub mod trials;
