@@ -164,10 +164,10 @@ fn group(ctx: &mut WorkerContext) -> Result<[Op; 1]> {
     Ok([Op::AllReduce { src: Some(tensor()?), dst: tensor()?, reduction: Reduction::Sum }])
 }
 
-fn block(ctx: &mut WorkerContext, group: &[Op]) -> Result<f64> {
+fn block(ctx: &mut WorkerContext, ops: &[Op]) -> Result<f64> {
     let comm = ctx.comm()?;
     let start = Instant::now();
-    (0..CALLS).try_for_each(|_| comm.enqueue(group))?;
+    (0..CALLS).try_for_each(|_| comm.enqueue(ops))?;
     let seconds = start.elapsed().as_secs_f64();
     comm.synchronize()?;
     Ok(seconds)

@@ -56,9 +56,9 @@ impl Communicator for Counted {
     fn capabilities(&self) -> Capabilities {
         self.0.capabilities()
     }
-    fn enqueue(&mut self, group: &[Op]) -> Result<()> {
-        OPERATIONS.fetch_add(group.len(), Ordering::Relaxed);
-        self.0.enqueue(group)
+    fn enqueue(&mut self, ops: &[Op]) -> Result<()> {
+        OPERATIONS.fetch_add(ops.len(), Ordering::Relaxed);
+        self.0.enqueue(ops)
     }
     fn split(&mut self, color: Option<u32>, key: i32) -> Result<Option<Box<dyn Communicator>>> {
         Ok(self.0.split(color, key)?.map(|part| Box::new(Counted(part)) as _))
@@ -72,9 +72,9 @@ impl Communicator for Counted {
     fn extension(&mut self) -> Option<&mut dyn Any> {
         self.0.extension()
     }
-    fn enqueue_with(&mut self, group: &[Op], launch: &mut dyn FnMut(&mut dyn Any) -> Result<()>) -> Result<()> {
-        OPERATIONS.fetch_add(group.len(), Ordering::Relaxed);
-        self.0.enqueue_with(group, launch)
+    fn enqueue_with(&mut self, ops: &[Op], launch: &mut dyn FnMut(&mut dyn Any) -> Result<()>) -> Result<()> {
+        OPERATIONS.fetch_add(ops.len(), Ordering::Relaxed);
+        self.0.enqueue_with(ops, launch)
     }
 }
 

@@ -235,7 +235,7 @@ pub struct SubsetPart {
     /// The workers, as numbered in the subset.
     pub workers: WorkerRange,
     /// For each of them, the worker of the parent session.
-    pub beside: Vec<WorkerId>,
+    pub parents: Vec<WorkerId>,
     /// All workers of the subset.
     pub world: World,
     /// The state that the workers of the subset share.
@@ -249,7 +249,7 @@ impl Debug for SubsetPart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SubsetPart")
             .field("workers", &self.workers)
-            .field("beside", &self.beside)
+            .field("parents", &self.parents)
             .finish_non_exhaustive()
     }
 }

@@ -45,7 +45,7 @@ pub trait Communicator: Debug {
     /// # Errors
     /// Errors of [`Op::check`] and [`Error::Unsupported`]; no operation was started. [`Error::Mismatch`],
     /// [`Error::Deadline`] and [`Error::Aborted`]; the communicator is then broken and outputs are unspecified.
-    fn enqueue(&mut self, group: &[Op]) -> Result<()>;
+    fn enqueue(&mut self, ops: &[Op]) -> Result<()>;
 
     /// Starts a group as [`Communicator::enqueue`] does, and returns without waiting for other ranks. The operations run
     /// while the caller computes, in the order of the calls, and before later ones of [`Communicator::enqueue`] and
@@ -70,8 +70,8 @@ pub trait Communicator: Debug {
     /// # Errors
     /// Errors of [`Op::check`], [`Error::Unsupported`] and [`Error::Busy`]; no operation was started. [`Work::wait`]
     /// returns the errors of the operations.
-    fn start(&mut self, group: &[Op]) -> Result<Work> {
-        self.enqueue(group).map(|()| Work::done())
+    fn start(&mut self, ops: &[Op]) -> Result<Work> {
+        self.enqueue(ops).map(|()| Work::done())
     }
 
     /// A child communicator of the ranks that pass the same color, ordered by `key`, then by rank; none for a rank
@@ -97,13 +97,13 @@ pub trait Communicator: Debug {
         None
     }
 
-    /// Runs `launch`, which starts `group` through the [extension](Communicator::extension). Wrappers that count,
-    /// compare or refuse operations treat the call as an [`enqueue`](Communicator::enqueue) of `group`.
+    /// Runs `launch`, which starts `ops` through the [extension](Communicator::extension). Wrappers that count,
+    /// compare or refuse operations treat the call as an [`enqueue`](Communicator::enqueue) of `ops`.
     ///
     /// # Errors
     /// [`Error::Unsupported`] without an extension; errors of `launch` and of [`Communicator::enqueue`].
-    fn enqueue_with(&mut self, group: &[Op], launch: &mut dyn FnMut(&mut dyn Any) -> Result<()>) -> Result<()> {
-        let dtype = group.first().and_then(Op::dtype);
+    fn enqueue_with(&mut self, ops: &[Op], launch: &mut dyn FnMut(&mut dyn Any) -> Result<()>) -> Result<()> {
+        let dtype = ops.first().and_then(Op::dtype);
         let missing = || Error::Unsupported { backend: "this backend", operation: "enqueue_with".into(), dtype };
         launch(self.extension().ok_or_else(missing)?)
     }
@@ -373,13 +373,13 @@ mod tests {
             Capabilities::NONE
         }
 
-        fn enqueue(&mut self, group: &[Op]) -> Result<()> {
-            self.enqueued.extend(group.iter().map(Op::kind));
+        fn enqueue(&mut self, ops: &[Op]) -> Result<()> {
+            self.enqueued.extend(ops.iter().map(Op::kind));
             Ok(())
         }
 
-        fn start(&mut self, group: &[Op]) -> Result<Work> {
-            self.started.extend(group.iter().map(Op::kind));
+        fn start(&mut self, ops: &[Op]) -> Result<Work> {
+            self.started.extend(ops.iter().map(Op::kind));
             Ok(Work::done())
         }
 

@@ -81,13 +81,13 @@ impl<A: Abi> Communicator<A> {
     }
 
     /// Runs a group of sends and receives.
-    pub(crate) fn transfer(&mut self, group: &[Op]) -> Result<()> {
-        let Some(first) = group.first() else { return Ok(()) };
-        let sends = group.iter().filter_map(|op| match op {
+    pub(crate) fn transfer(&mut self, ops: &[Op]) -> Result<()> {
+        let Some(first) = ops.first() else { return Ok(()) };
+        let sends = ops.iter().filter_map(|op| match op {
             Op::Send { src, to } => Some((to.index(), Span::of(src))),
             _ => None,
         });
-        let recvs = group.iter().filter_map(|op| match op {
+        let recvs = ops.iter().filter_map(|op| match op {
             Op::Recv { dst, from } => Some((from.index(), Span::of(dst))),
             _ => None,
         });

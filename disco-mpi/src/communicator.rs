@@ -250,48 +250,48 @@ impl<A: Abi> Communicator<A> {
     }
 
     /// Runs a group of operations, which are checked.
-    pub(crate) fn enqueue(&mut self, group: &[Op]) -> Result<()> {
-        if !op::has_custom(group) {
-            return self.run_claimed(group);
+    pub(crate) fn enqueue(&mut self, ops: &[Op]) -> Result<()> {
+        if !op::has_custom(ops) {
+            return self.run_claimed(ops);
         }
-        group.first().map_or(Ok(()), |first| self.check_unbroken(first))?;
-        Claims::check(group)?;
+        ops.first().map_or(Ok(()), |first| self.check_unbroken(first))?;
+        Claims::check(ops)?;
         let (rank, size) = (self.rank, self.size);
-        op::run_in_steps(self, rank, size, group).inspect_err(|error| self.break_off(error))
+        op::run_in_steps(self, rank, size, ops).inspect_err(|error| self.break_off(error))
     }
 
-    fn run_claimed(&mut self, group: &[Op]) -> Result<()> {
-        group.first().map_or(Ok(()), |first| self.check_unbroken(first))?;
+    fn run_claimed(&mut self, ops: &[Op]) -> Result<()> {
+        ops.first().map_or(Ok(()), |first| self.check_unbroken(first))?;
         let mut claims = Claims::default();
-        claims.claim(group)?;
-        self.run_group(group, || claims.keep())
+        claims.claim(ops)?;
+        self.run_ops(ops, || claims.keep())
     }
 
     /// Runs a group of operations, which are checked and whose tensors are claimed. After a failure, the claims that
     /// `keep` returns last for ever, because MPI can't cancel operations.
-    pub(crate) fn run_group(&mut self, group: &[Op], keep: impl FnOnce() -> Vec<Access>) -> Result<()> {
-        let Some(first) = group.first() else { return Ok(()) };
+    pub(crate) fn run_ops(&mut self, ops: &[Op], keep: impl FnOnce() -> Vec<Access>) -> Result<()> {
+        let Some(first) = ops.first() else { return Ok(()) };
         self.inside(|this| {
             this.check_unbroken(first)?;
-            this.run_calls(group, first).inspect_err(|_| std::mem::forget(keep()))
+            this.run_calls(ops, first).inspect_err(|_| std::mem::forget(keep()))
         })
     }
 
-    /// [`Communicator::run_group`] while the worker computes, on another thread.
-    pub(crate) fn run_beside(&mut self, group: &[Op], keep: impl FnOnce() -> Vec<Access>) -> Result<()> {
+    /// [`Communicator::run_ops`] while the worker computes, on another thread.
+    pub(crate) fn run_in_background(&mut self, ops: &[Op], keep: impl FnOnce() -> Vec<Access>) -> Result<()> {
         self.is_beside = true;
-        let result = self.run_group(group, keep);
+        let result = self.run_ops(ops, keep);
         self.is_beside = false;
         result
     }
 
-    fn run_calls(&mut self, group: &[Op], first: &Op) -> Result<()> {
+    fn run_calls(&mut self, ops: &[Op], first: &Op) -> Result<()> {
         take_path(DataPath::Mpi);
         self.begin_call();
         let result = if first.kind().is_point_to_point() {
-            self.transfer(group)
+            self.transfer(ops)
         } else {
-            group.iter().try_for_each(|op| self.collective(op))
+            ops.iter().try_for_each(|op| self.collective(op))
         };
         match &result {
             Ok(()) => self.scratch.clear(),

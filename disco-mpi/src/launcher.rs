@@ -62,7 +62,7 @@ pub fn launcher(ranks: usize) -> Result<Vec<OsString>> {
     if about.speaks_pmi() {
         return Ok(Vec::new());
     }
-    let program = beside(about, "mpirun").unwrap_or_else(|| "mpirun".into());
+    let program = next_to(about, "mpirun").unwrap_or_else(|| "mpirun".into());
     let mut command: Vec<OsString> = vec![program, "-n".into(), ranks.to_string().into()];
     // Rank 0 runs the controller and a worker, for which one processor is too few, so ranks are not bound.
     command.extend(["--bind-to".into(), "none".into()]);
@@ -82,12 +82,12 @@ pub fn launcher(ranks: usize) -> Result<Vec<OsString>> {
 /// No MPI library was found.
 pub fn launcher_of_sessions(ranks: usize) -> Result<Vec<OsString>> {
     let about = Mpi::get()?.about();
-    let without = || beside(about, "mpiexec").map(|program| vec![program, "-n".into(), ranks.to_string().into()]);
+    let without = || next_to(about, "mpiexec").map(|program| vec![program, "-n".into(), ranks.to_string().into()]);
     if about.speaks_pmi() { Ok(without().unwrap_or_default()) } else { launcher(ranks) }
 }
 
 /// A program in the library's installation.
-fn beside(about: &About, program: &str) -> Option<OsString> {
+fn next_to(about: &About, program: &str) -> Option<OsString> {
     let installation = Path::new(about.library()).parent().and_then(Path::parent)?;
     Some(installation.join("bin").join(program)).filter(|path| path.is_file()).map(Into::into)
 }

@@ -43,9 +43,9 @@ impl<A: Abi> Member<A> {
         Ok(Self { rank, size, flag, has_threads, comm: Background::new(Movable(comm)) })
     }
 
-    fn check(&self, group: &[Op]) -> Result<()> {
-        op::check_group(group, self.rank, self.size)?;
-        op::check_host(group, NAME)
+    fn check(&self, ops: &[Op]) -> Result<()> {
+        op::check_ops(ops, self.rank, self.size)?;
+        op::check_host(ops, NAME)
     }
 }
 
@@ -62,22 +62,22 @@ impl<A: Abi> disco_core::Communicator for Member<A> {
         Capabilities::all()
     }
 
-    fn enqueue(&mut self, group: &[Op]) -> Result<()> {
-        self.check(group)?;
-        self.comm.state()?.0.enqueue(group)
+    fn enqueue(&mut self, ops: &[Op]) -> Result<()> {
+        self.check(ops)?;
+        self.comm.state()?.0.enqueue(ops)
     }
 
     /// Runs the operations on a thread of their own, which polls MPI: few libraries make progress by themselves. Without
     /// `MPI_THREAD_MULTIPLE`, and with a reduction of the program, the operations are complete when this returns.
-    fn start(&mut self, group: &[Op]) -> Result<Work> {
-        if !self.has_threads || group.is_empty() || op::has_custom(group) {
-            return self.enqueue(group).map(|()| Work::done());
+    fn start(&mut self, ops: &[Op]) -> Result<Work> {
+        if !self.has_threads || ops.is_empty() || op::has_custom(ops) {
+            return self.enqueue(ops).map(|()| Work::done());
         }
-        self.check(group)?;
+        self.check(ops)?;
         let mut claims = Claims::default();
-        claims.claim(group)?;
-        let (group, claimed) = (group.to_vec(), Cell::new(claims.keep()));
-        self.comm.start(move |Movable(comm)| comm.run_beside(&group, || claimed.take()))
+        claims.claim(ops)?;
+        let (ops, claimed) = (ops.to_vec(), Cell::new(claims.keep()));
+        self.comm.start(move |Movable(comm)| comm.run_in_background(&ops, || claimed.take()))
     }
 
     fn split(&mut self, color: Option<u32>, key: i32) -> Result<Option<Box<dyn disco_core::Communicator>>> {

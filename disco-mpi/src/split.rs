@@ -74,7 +74,7 @@ impl<A: Abi> Communicator<A> {
             let owed = Owed { mpi, comm: self.comm, barrier, all_have_left: Arc::default(), flag: Arc::default() };
             flag::register(&owed.flag);
             sync::lock(&OWED).push(Arc::downgrade(&owed.all_have_left));
-            owed.pay_beside();
+            owed.pay_in_background();
         })
     }
 }
@@ -87,7 +87,7 @@ pub(crate) fn all_have_left() {
 
 impl<A: Abi> Owed<A> {
     /// [`Self::pay`] on a thread, if MPI takes calls of several.
-    fn pay_beside(mut self) {
+    fn pay_in_background(mut self) {
         let constants = &self.mpi.constants;
         let threads = self.mpi.about.threads(constants.thread_serialized, constants.thread_multiple);
         if !matches!(threads, Ok(Threads::Multiple)) {

@@ -64,8 +64,8 @@ impl Communicator for NoAllReduceCommunicator {
     fn capabilities(&self) -> Capabilities {
         self.0.capabilities()
     }
-    fn enqueue(&mut self, group: &[Op]) -> Result<()> {
-        let rest: Vec<Op> = group.iter().filter(|op| op.kind() != OpKind::AllReduce).cloned().collect();
+    fn enqueue(&mut self, ops: &[Op]) -> Result<()> {
+        let rest: Vec<Op> = ops.iter().filter(|op| op.kind() != OpKind::AllReduce).cloned().collect();
         self.0.enqueue(&rest)
     }
     fn split(&mut self, color: Option<u32>, key: i32) -> Result<Option<Box<dyn Communicator>>> {

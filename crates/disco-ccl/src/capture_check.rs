@@ -23,7 +23,7 @@ impl CaptureCheck<'_> {
     ///
     /// # Errors
     /// [`Error::State`] with the reason.
-    pub(crate) fn check(&self, group: &[Op], is_scaled: bool) -> Result<()> {
+    pub(crate) fn check(&self, ops: &[Op], is_scaled: bool) -> Result<()> {
         // If this query fails, the launch fails too, and reports the cause.
         if !self.runtime.is_capturing().unwrap_or(false) {
             return Ok(());
@@ -32,7 +32,7 @@ impl CaptureCheck<'_> {
             let kind = op.kind();
             Err(Error::state(format!("{kind}: the stream is being captured; {why}")))
         };
-        for op in group {
+        for op in ops {
             let (needed, there) = (collective::scratch(op), self.scratch.byte_len());
             if matches!(op, Op::Barrier) {
                 return refuse(op, "a barrier makes the host wait, and a graph runs only after the capture".into());
@@ -47,14 +47,14 @@ impl CaptureCheck<'_> {
                 );
             }
         }
-        if let ([op], false, Some(fast_path)) = (group, is_scaled, self.fast_path)
+        if let ([op], false, Some(fast_path)) = (ops, is_scaled, self.fast_path)
             && fast_path.needs_allocation(op)
         {
             let why = "the kernel needs tensors that start at a multiple of 16 bytes, and a capture can't allocate an \
                        aligned copy";
             return refuse(op, why.into());
         }
-        let tensors = group.iter().flat_map(|op| [op.src(), op.dst()]).flatten();
+        let tensors = ops.iter().flat_map(|op| [op.src(), op.dst()]).flatten();
         let kept = tensors.map(|tensor| tensor.storage().clone() as Kept).chain([self.scratch.clone() as Kept]);
         self.runtime.record(kept.chain(self.fast_path.and_then(P2pFastPath::keeper)), self.graphs);
         Ok(())

@@ -111,7 +111,7 @@ impl Part {
     }
 
     /// The extents of the dimensions before and behind `dim`; none where there is no such dimension.
-    fn extents_beside(&self, dim: usize) -> (Option<&[usize]>, Option<&[usize]>) {
+    fn other_extents(&self, dim: usize) -> (Option<&[usize]>, Option<&[usize]>) {
         (self.shape.get(..dim), self.shape.get(dim + 1..))
     }
 
@@ -176,7 +176,7 @@ impl Tensor {
         }
         let mut end = 0usize;
         for part in &self.parts {
-            if part.extents_beside(dim) != first.extents_beside(dim) {
+            if part.other_extents(dim) != first.other_extents(dim) {
                 return Some(format!("has parts of shapes {:?} and {:?}", first.shape, part.shape));
             }
             if part.start != end {

@@ -54,12 +54,12 @@ impl Credit {
 
     /// Frames that may be sent besides those of `batch` (frames and bytes); 0 while too many bytes are unacknowledged.
     pub(crate) fn left(&self, batch: (u64, usize)) -> u64 {
-        self.left_beside(batch, 0)
+        self.left_after(batch, 0)
     }
 
     /// Frames of at most 64 KiB that may be sent: bytes of unacknowledged large frames do not count.
     pub(crate) fn left_for_small(&self, batch: (u64, usize)) -> u64 {
-        self.left_beside(batch, self.large_bytes())
+        self.left_after(batch, self.large_bytes())
     }
 
     /// Time that the peer may take to decode the unacknowledged large frames.
@@ -71,7 +71,7 @@ impl Credit {
         self.large.iter().map(|(_, bytes)| bytes).sum()
     }
 
-    fn left_beside(&self, (frames, bytes): (u64, usize), large: u64) -> u64 {
+    fn left_after(&self, (frames, bytes): (u64, usize), large: u64) -> u64 {
         match self.posted.1.saturating_sub(self.taken.1).saturating_sub(large) + bytes as u64 {
             bytes if bytes >= MAX_UNREAD_BYTES => 0,
             _ => MAX_UNREAD_FRAMES.saturating_sub(self.posted.0.saturating_sub(self.taken.0) + frames),

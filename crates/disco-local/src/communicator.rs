@@ -83,29 +83,29 @@ impl Communicator {
         Self { group, rank, deadline, seat, timeline }
     }
 
-    fn check(&self, group: &[Op]) -> Result<()> {
-        op::check_group(group, self.rank, self.group.size())?;
-        op::check_host(group, NAME)
+    fn check(&self, ops: &[Op]) -> Result<()> {
+        op::check_ops(ops, self.rank, self.group.size())?;
+        op::check_host(ops, NAME)
     }
 
     /// Whether a row of a program's reduction has no room in a piece of a staging area. The same on all ranks.
-    fn has_large_rows(&self, group: &[Op]) -> bool {
+    fn has_large_rows(&self, ops: &[Op]) -> bool {
         let is_large = |op: &Op| match op.reduction() {
             Some(Reduction::Custom(_)) => parts::unit(op) > self.group.board.block_bytes(),
             _ => false,
         };
-        matches!(self.group.address_space, AddressSpace::Processes(_)) && group.iter().any(is_large)
+        matches!(self.group.address_space, AddressSpace::Processes(_)) && ops.iter().any(is_large)
     }
 
     /// Runs operations whose arguments are checked.
     #[inline(always)]
-    fn run(&mut self, group: &[Op]) -> Result<()> {
+    fn run(&mut self, ops: &[Op]) -> Result<()> {
         let seat = self.seat.state()?;
-        let Some(first) = group.first() else { return Ok(()) };
+        let Some(first) = ops.first() else { return Ok(()) };
         self.group.check_unbroken(|| first.signature(self.group.size()))?;
         let mut claims = Claims::default();
-        claims.claim(group)?;
-        seat.run(group, &|| claims.keep(), self.timeline.as_deref())
+        claims.claim(ops)?;
+        seat.run(ops, &|| claims.keep(), self.timeline.as_deref())
     }
 }
 
@@ -128,30 +128,30 @@ impl disco_core::Communicator for Communicator {
         Capabilities::all()
     }
 
-    fn enqueue(&mut self, group: &[Op]) -> Result<()> {
-        self.check(group)?;
-        if !self.has_large_rows(group) {
-            return self.run(group);
+    fn enqueue(&mut self, ops: &[Op]) -> Result<()> {
+        self.check(ops)?;
+        if !self.has_large_rows(ops) {
+            return self.run(ops);
         }
-        Claims::check(group)?;
+        Claims::check(ops)?;
         let (rank, size) = (self.rank, self.group.size());
-        let result = op::run_in_steps(self, rank, size, group);
+        let result = op::run_in_steps(self, rank, size, ops);
         result.inspect_err(|error| _ = self.group.fail(&Failure::of(rank.index(), error)))
     }
 
-    fn start(&mut self, group: &[Op]) -> Result<Work> {
-        if group.is_empty() || self.has_large_rows(group) {
-            return self.enqueue(group).map(|()| Work::done());
+    fn start(&mut self, ops: &[Op]) -> Result<Work> {
+        if ops.is_empty() || self.has_large_rows(ops) {
+            return self.enqueue(ops).map(|()| Work::done());
         }
-        self.check(group)?;
+        self.check(ops)?;
         let mut claims = Claims::default();
-        claims.claim(group)?;
-        let (group, claimed, shared) = (group.to_vec(), Cell::new(claims.keep()), self.group.clone());
+        claims.claim(ops)?;
+        let (ops, claimed, shared) = (ops.to_vec(), Cell::new(claims.keep()), self.group.clone());
         self.seat.start(move |seat| {
-            if let Some(first) = group.first() {
+            if let Some(first) = ops.first() {
                 shared.check_unbroken(|| first.signature(shared.size()))?;
             }
-            seat.run_beside(&group, &|| claimed.take())
+            seat.run_in_background(&ops, &|| claimed.take())
         })
     }
 

@@ -78,7 +78,7 @@ pub(crate) fn count_wait(board: &Board, rank: usize) {
 }
 
 /// Notes that this thread runs an operation of `rank` beside its worker.
-pub(crate) fn begin_beside(board: &Board, rank: usize) {
+pub(crate) fn begin_in_background(board: &Board, rank: usize) {
     PLACEMENT.set(Placement { is_beside: true, ..PLACEMENT.get() });
     board.set_processor(rank, sched_getcpu());
 }

@@ -35,27 +35,27 @@ impl Seat {
     #[inline(always)]
     pub(crate) fn run(
         &mut self,
-        group: &[Op],
+        ops: &[Op],
         keep: &dyn Fn() -> Vec<Access>,
         timeline: Option<&Activity>,
     ) -> Result<()> {
-        let Some(first) = group.first() else { return Ok(()) };
+        let Some(first) = ops.first() else { return Ok(()) };
         let member = (&self.group, self.rank.index(), &mut self.counters);
         let mut call = ActiveCall::enter(member, self.deadline, Call::Op(first), Some(keep));
         call.record_in(timeline);
         let result = if first.kind().is_point_to_point() {
-            point_to_point::run(&mut call, group)
+            point_to_point::run(&mut call, ops)
         } else {
-            group.iter().try_for_each(|op| collective::run(&mut call, &mut self.buffer, op))
+            ops.iter().try_for_each(|op| collective::run(&mut call, &mut self.buffer, op))
         };
-        call.leave(group.len(), result)
+        call.leave(ops.len(), result)
     }
 
     /// [`Seat::run`] beside the worker, on another thread.
-    pub(crate) fn run_beside(&mut self, group: &[Op], keep: &dyn Fn() -> Vec<Access>) -> Result<()> {
-        placement::begin_beside(&self.group.board, self.rank.index());
+    pub(crate) fn run_in_background(&mut self, ops: &[Op], keep: &dyn Fn() -> Vec<Access>) -> Result<()> {
+        placement::begin_in_background(&self.group.board, self.rank.index());
         // The timeline has the waits of one operation at a time: that of the worker's thread.
-        self.run(group, keep, None)
+        self.run(ops, keep, None)
     }
 
     pub(crate) fn split(&mut self, color: Option<u32>, key: i32) -> Result<Option<Child>> {

@@ -78,7 +78,7 @@ pub fn nodes(
     let arena = Arena::new(config.world.per_node())?;
     let shared = Arc::new(match config.world.nodes() {
         1 => Shared::with_arena(arena),
-        _ => Shared::default().beside_nodes(arena),
+        _ => Shared::default().among_nodes(arena),
     });
     let mut lanes = if options.processes {
         lanes_to_processes(local, here, &shared)

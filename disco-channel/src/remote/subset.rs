@@ -31,9 +31,9 @@ enum SubsetInvitation {
     Node(NodeInvitation),
 }
 
-/// Starts a thread that joins a subset of this session, beside worker `beside`. The other workers do nothing.
-fn join_subset(ctx: &mut WorkerContext, beside: u32, invitation: Vec<u8>) -> Result<()> {
-    if ctx.worker() != beside.into() {
+/// Starts a thread that joins a subset of this session, in the process of worker `parent`. The other workers do nothing.
+fn join_subset(ctx: &mut WorkerContext, parent: u32, invitation: Vec<u8>) -> Result<()> {
+    if ctx.worker() != parent.into() {
         return Ok(());
     }
     let invitation = SubsetInvitation::parse(&invitation)
@@ -60,12 +60,12 @@ impl SubsetInvitation {
     }
 
     /// Serves until the subset ends.
-    fn join(&self, beside: &Arc<Link>) -> Result<()> {
+    fn join(&self, parent: &Arc<Link>) -> Result<()> {
         match self {
-            Self::Process(invitation) => processes::serve_beside(Some(beside), invitation, worker::run),
+            Self::Process(invitation) => processes::serve_in_subset(Some(parent), invitation, worker::run),
             Self::Node(invitation) => nodes::serve(&invitation.options(), |assignment, shared, _| {
                 let lane = ThreadLane::to_workers(assignment.workers, shared, assignment.config);
-                Ok(Arc::new(lane.beside(vec![beside.clone(); assignment.workers.len()])))
+                Ok(Arc::new(lane.with_parents(vec![parent.clone(); assignment.workers.len()])))
             }),
         }
     }

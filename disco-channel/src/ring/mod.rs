@@ -134,11 +134,11 @@ pub fn ring<T>(
     readers: usize,
     on_room: impl Fn() + Send + Sync + 'static,
 ) -> (Writer<T>, Vec<Reader<T>>) {
-    ring_beside(0, capacity, readers, on_room)
+    ring_with_neighbours(0, capacity, readers, on_room)
 }
 
 /// [`ring`] whose readers share the processors with `neighbours` other threads that wait as they do.
-pub(crate) fn ring_beside<T>(
+pub(crate) fn ring_with_neighbours<T>(
     neighbours: usize,
     capacity: usize,
     readers: usize,

@@ -31,7 +31,7 @@ pub struct ThreadLane {
     /// The configuration of the workers, if the lane supports subsets.
     config: Option<WorkerConfig>,
     /// The links of the workers beside which those of a subset run.
-    beside: Vec<Arc<Link>>,
+    parents: Vec<Arc<Link>>,
     /// The workers of the session since its last resize.
     members: Mutex<Option<Arc<Members>>>,
     worker_set: OnceLock<WorkerSet>,
@@ -49,8 +49,8 @@ impl ThreadLane {
         F: Fn(WorkerId, ThreadEndpoint) -> Result<()> + Send + Sync + 'static,
     {
         let (run, recorder) = (Mutex::new(Some(Arc::new(run) as Arc<Run>)), RecorderConfig::DEFAULT);
-        let (neighbours, config, beside, members, worker_set) = Default::default();
-        Self { workers, shared, recorder, neighbours, config, beside, members, run, worker_set }
+        let (neighbours, config, parents, members, worker_set) = Default::default();
+        Self { workers, shared, recorder, neighbours, config, parents, members, run, worker_set }
     }
 
     /// Makes a lane to `workers`, each of which [runs](worker::run) with `config`. The lane supports subsets.
@@ -61,8 +61,8 @@ impl ThreadLane {
 
     /// Makes the workers those of a subset. Each runs beside the worker with one of these links.
     #[must_use]
-    pub(crate) fn beside(self, links: Vec<Arc<Link>>) -> Self {
-        Self { beside: links, ..self }
+    pub(crate) fn with_parents(self, links: Vec<Arc<Link>>) -> Self {
+        Self { parents: links, ..self }
     }
 
     /// Sets the configuration of the workers' recorders.
@@ -92,8 +92,8 @@ impl ThreadLane {
         let inbox = inbox.clone();
         let activity = Activity::new(self.recorder);
         let link = Link::of_thread(self.shared.clone(), activity, move |notice| inbox.notice(worker, notice));
-        match self.workers.position(worker).and_then(|index| self.beside.get(index)) {
-            Some(beside) => link.beside(beside),
+        match self.workers.position(worker).and_then(|index| self.parents.get(index)) {
+            Some(parent) => link.in_subset_of(parent),
             None => link,
         }
     }
@@ -226,10 +226,10 @@ impl StartsWorkers for ThreadLane {
         let config = self.config.ok_or_else(refused)?;
         let links = self.worker_set()?.links.iter().zip(self.workers);
         let link = |worker: &WorkerId| links.clone().find(|(_, other)| other == worker).map(|(link, _)| link.clone());
-        let beside: Option<Vec<_>> = part.beside.iter().map(link).collect();
-        let beside = beside.ok_or_else(|| Error::invalid("their lane does not reach them"))?;
+        let parents: Option<Vec<_>> = part.parents.iter().map(link).collect();
+        let parents = parents.ok_or_else(|| Error::invalid("their lane does not reach them"))?;
         let lane = Self::to_workers(part.workers, part.shared.clone(), config.in_subset(part.world));
-        Ok(Arc::new(lane.with_neighbours(self.workers.len() + self.neighbours).beside(beside)))
+        Ok(Arc::new(lane.with_neighbours(self.workers.len() + self.neighbours).with_parents(parents)))
     }
 }
 

@@ -46,7 +46,7 @@ impl WorkerSet {
             let inbox = inbox.clone();
             move || inbox.room(workers)
         };
-        let (writer, readers) = ring::ring_beside(neighbours, ring::CAPACITY, count, on_room);
+        let (writer, readers) = ring::ring_with_neighbours(neighbours, ring::CAPACITY, count, on_room);
         let worker_set = Self {
             ring: writer.control(),
             frames: Mutex::new(writer),

@@ -172,36 +172,36 @@ impl Watched {
         self.inner.synchronize().is_ok()
     }
 
-    /// Runs `run`, which runs the operations of `group`, and records them.
+    /// Runs `run`, which runs `ops`, and records them.
     #[inline]
-    fn watch(&mut self, group: &[Op], run: impl FnOnce(&mut dyn Communicator) -> Result<()>) -> Result<()> {
-        self.record(group, run, |(), running, measured| {
+    fn watch(&mut self, ops: &[Op], run: impl FnOnce(&mut dyn Communicator) -> Result<()>) -> Result<()> {
+        self.record(ops, run, |(), running, measured| {
             running.end(true);
             measured.end(true);
         })
     }
 
-    /// Records the operations of `group`, which `run` starts, until the end that `go_on` notes.
+    /// Records `ops`, which `run` starts, until the end that `go_on` notes.
     #[inline]
     fn record<T: Default>(
         &mut self,
-        group: &[Op],
+        ops: &[Op],
         run: impl FnOnce(&mut dyn Communicator) -> Result<T>,
         go_on: impl FnOnce(&T, Running<'_>, metrics::Running),
     ) -> Result<T> {
-        let Some((first, more)) = group.split_first() else { return Ok(T::default()) };
+        let Some((first, more)) = ops.split_first() else { return Ok(T::default()) };
         let is_point_to_point = first.kind().is_point_to_point();
         let is_counted = self.kind == CommKind::World && !is_point_to_point;
-        let ops = if is_counted { CallOps::Collectives(group.len() as u64) } else { CallOps::Other };
-        let mut operation = self.link.begin_operation(ops, self.deadline)?;
+        let begun = if is_counted { CallOps::Collectives(ops.len() as u64) } else { CallOps::Other };
+        let mut operation = self.link.begin_operation(begun, self.deadline)?;
         let size = self.inner.size();
         let number = if is_point_to_point { &mut self.transfers } else { &mut self.at.number };
         let before = *number;
-        *number += group.len() as u64;
+        *number += ops.len() as u64;
         let at = OpPlace { number: before + 1, ..self.at };
         let running = self.link.activity().start_ops(first, more, size, at);
-        let measured = metrics::Running::start(group);
-        let checked = self.check.as_ref().map_or(Ok(()), |aborted| self.compare_all(aborted, group));
+        let measured = metrics::Running::start(ops);
+        let checked = self.check.as_ref().map_or(Ok(()), |aborted| self.compare_all(aborted, ops));
         let started = checked.and_then(|()| run(&mut *self.inner));
         let started = started.map_err(|error| self.link.error_of_operation(error));
         match &started {
@@ -221,10 +221,10 @@ impl Watched {
     }
 
     /// Compares the signatures of the collectives of a group with those of all ranks, if this rank can begin the group.
-    fn compare_all(&self, aborted: &Aborted, group: &[Op]) -> Result<()> {
-        op::check_group(group, self.rank(), self.size())?;
-        Claims::check(group)?;
-        group.iter().filter(|op| !op.kind().is_point_to_point()).try_for_each(|op| self.compare(aborted, op))
+    fn compare_all(&self, aborted: &Aborted, ops: &[Op]) -> Result<()> {
+        op::check_ops(ops, self.rank(), self.size())?;
+        Claims::check(ops)?;
+        ops.iter().filter(|op| !op.kind().is_point_to_point()).try_for_each(|op| self.compare(aborted, op))
     }
 
     /// Compares the signature of a collective with those of all ranks.
@@ -280,18 +280,18 @@ impl Communicator for Watched {
         self.inner.capabilities()
     }
 
-    fn enqueue(&mut self, group: &[Op]) -> Result<()> {
-        self.watch(group, |inner| inner.enqueue(group))
+    fn enqueue(&mut self, ops: &[Op]) -> Result<()> {
+        self.watch(ops, |inner| inner.enqueue(ops))
     }
 
-    fn start(&mut self, group: &[Op]) -> Result<Work> {
+    fn start(&mut self, ops: &[Op]) -> Result<Work> {
         let link = self.link.clone();
         let work = self.record(
-            group,
-            |inner| inner.start(group),
+            ops,
+            |inner| inner.start(ops),
             |work, running, measured| {
-                let beside = link.go_beside();
-                let error = move |error| beside.error(error);
+                let background = link.go_to_background();
+                let error = move |error| background.error(error);
                 work.note(Notes::new(running.go_on(link.activity()), measured, error));
             },
         )?;
@@ -325,8 +325,8 @@ impl Communicator for Watched {
         self.inner.extension()
     }
 
-    fn enqueue_with(&mut self, group: &[Op], launch: &mut dyn FnMut(&mut dyn Any) -> Result<()>) -> Result<()> {
-        self.watch(group, |inner| inner.enqueue_with(group, launch))
+    fn enqueue_with(&mut self, ops: &[Op], launch: &mut dyn FnMut(&mut dyn Any) -> Result<()>) -> Result<()> {
+        self.watch(ops, |inner| inner.enqueue_with(ops, launch))
     }
 }
 

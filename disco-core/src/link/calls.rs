@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::Link;
-use super::cancel::{Beside, Inside};
+use super::cancel::{InBackground, Inside};
 use crate::abort_cause::AbortCause;
 use crate::error::{Error, Result};
 use crate::signal::{CallOps, Notice};
@@ -29,7 +29,7 @@ impl Link {
             state.leave(command, why);
             self.cancelled.is_any.store(true, Ordering::SeqCst);
             let is_inside = self.cancelled.inside.load(Ordering::SeqCst) > 0 && self.activity.received() == command;
-            is_aborted = is_inside || state.beside.contains(&command);
+            is_aborted = is_inside || state.background.contains(&command);
             if is_aborted {
                 self.aborts.end_operations(&AbortCause::Cancelled { command, why: why.clone() });
             }
@@ -123,11 +123,11 @@ impl Link {
         self.cancelled.begun.add(command, CallOps::Other);
     }
 
-    /// Begins an operation beside the worker. The caller has [begun](Link::begin_operation) it.
-    pub(crate) fn go_beside(&self) -> Beside {
+    /// Begins an operation in the background. The caller has [begun](Link::begin_operation) it.
+    pub(crate) fn go_to_background(&self) -> InBackground {
         let command = self.activity.received();
-        self.cancelled.state().beside.push(command);
-        Beside { cancelled: self.cancelled.clone(), activity: self.activity.clone(), command }
+        self.cancelled.state().background.push(command);
+        InBackground { cancelled: self.cancelled.clone(), activity: self.activity.clone(), command }
     }
 
     /// The error of an operation in the call that the worker runs, or the cancellation that was its cause.

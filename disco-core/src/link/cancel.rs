@@ -46,8 +46,8 @@ pub(super) struct State {
     pub(super) calls: Vec<(u64, Arc<str>)>,
     /// Cancelled calls that this worker has left, until their cancellation is settled.
     pub(super) unsettled: Vec<u64>,
-    /// For each operation that runs beside the worker, the command that has started it.
-    pub(super) beside: Vec<u64>,
+    /// For each operation that runs in the background, the command that has started it.
+    pub(super) background: Vec<u64>,
     /// The command that has made the communicators.
     pub(super) data_plane: u64,
 }
@@ -67,9 +67,9 @@ pub(crate) struct Inside<'a> {
     pub(super) begins: Option<(u64, CallOps)>,
 }
 
-/// An operation that runs beside the worker. A cancellation of the call that has started it aborts it.
+/// An operation that runs in the background. A cancellation of the call that has started it aborts it.
 #[derive(Debug)]
-pub(crate) struct Beside {
+pub(crate) struct InBackground {
     pub(super) cancelled: Arc<Cancelled>,
     pub(super) activity: Arc<Activity>,
     pub(super) command: u64,
@@ -181,18 +181,18 @@ impl Inside<'_> {
     }
 }
 
-impl Beside {
+impl InBackground {
     /// The error of the operation, or the cancellation that was its cause.
     pub(crate) fn error(&self, error: Error) -> Error {
         self.cancelled.error_of(self.command, self.command > self.activity.finished(), error)
     }
 }
 
-impl Drop for Beside {
+impl Drop for InBackground {
     fn drop(&mut self) {
         let mut state = self.cancelled.state();
-        if let Some(at) = state.beside.iter().position(|command| *command == self.command) {
-            state.beside.swap_remove(at);
+        if let Some(at) = state.background.iter().position(|command| *command == self.command) {
+            state.background.swap_remove(at);
         }
     }
 }

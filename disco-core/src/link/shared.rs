@@ -45,7 +45,7 @@ impl Shared {
 
     /// Lets the workers, which allocate their host tensors in `arena`, share memory with other nodes of this machine.
     #[must_use]
-    pub fn beside_nodes(self, arena: Arc<Arena>) -> Self {
+    pub fn among_nodes(self, arena: Arc<Arena>) -> Self {
         Self { arena: Some(arena), beyond: Some(Arc::new(ProcDescriptors::default())), ..self }
     }
 

@@ -61,10 +61,10 @@ impl Link {
         Self { arena: Some(arena), ..self }
     }
 
-    /// Makes this the link of a worker of a subset, which runs beside the worker with the link `other`.
+    /// Makes this the link of a worker of a subset, which runs in the process of the worker with the link `parent`.
     #[must_use]
-    pub fn beside(self, other: &Self) -> Self {
-        Self { ordinal: other.ordinal.clone(), is_in_subset: true, ..self }
+    pub fn in_subset_of(self, parent: &Self) -> Self {
+        Self { ordinal: parent.ordinal.clone(), is_in_subset: true, ..self }
     }
 
     /// Whether the worker belongs to a subset, and so shares its process with a worker of the parent session.
@@ -198,14 +198,14 @@ mod tests {
     #[test]
     fn a_worker_of_a_subset_takes_the_device_of_the_worker_beside_it() {
         let (worker, other) = pair();
-        let in_subset = other.beside(&worker);
+        let in_subset = other.in_subset_of(&worker);
         assert!(in_subset.is_in_subset() && !worker.is_in_subset());
         worker.note_ordinal(3);
         // It has another position in its own session, and does not change the device of the parent's worker.
         in_subset.note_ordinal(0);
         assert_eq!((in_subset.default_ordinal(0), worker.default_ordinal(1)), (3, 1));
         worker.note_ordinal(5);
-        assert_eq!(in_subset.clone().beside(&in_subset).default_ordinal(0), 5);
+        assert_eq!(in_subset.clone().in_subset_of(&in_subset).default_ordinal(0), 5);
     }
 
     #[test]

@@ -126,9 +126,9 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    pub(crate) fn start(group: &[Op]) -> Self {
-        let bytes = group.iter().map(bytes).sum();
-        Self { kind: group.first().map(Op::kind), bytes, start: Instant::now() }
+    pub(crate) fn start(ops: &[Op]) -> Self {
+        let bytes = ops.iter().map(bytes).sum();
+        Self { kind: ops.first().map(Op::kind), bytes, start: Instant::now() }
     }
 
     pub(crate) fn end(self, is_ok: bool) {

@@ -15,31 +15,31 @@ use crate::tensor::Tensor;
 /// or a receive no matching send.
 ///
 /// ```
-/// use disco_core::{DType, Op, Rank, Tensor, op::check_group};
+/// use disco_core::{DType, Op, Rank, Tensor, op::check_ops};
 ///
 /// let tensor = Tensor::zeros(DType::F32, [4])?;
 /// let send = Op::Send { src: tensor, to: Rank::new(1) };
-/// check_group(&[send.clone()], Rank::new(0), 2)?;
-/// let error = check_group(&[send, Op::Barrier], Rank::new(0), 2).unwrap_err();
+/// check_ops(&[send.clone()], Rank::new(0), 2)?;
+/// let error = check_ops(&[send, Op::Barrier], Rank::new(0), 2).unwrap_err();
 /// assert_eq!(error.to_string(), "a group holds either point-to-point operations or collectives, not both");
 /// # Ok::<(), disco_core::Error>(())
 /// ```
-pub fn check_group(group: &[Op], rank: Rank, size: usize) -> Result<()> {
-    group.iter().try_for_each(|op| op.check(rank, size))?;
-    let mut kinds = group.iter().map(|op| op.kind().is_point_to_point());
+pub fn check_ops(ops: &[Op], rank: Rank, size: usize) -> Result<()> {
+    ops.iter().try_for_each(|op| op.check(rank, size))?;
+    let mut kinds = ops.iter().map(|op| op.kind().is_point_to_point());
     let first = kinds.next();
     if !kinds.all(|kind| Some(kind) == first) {
         return Err(Error::invalid("a group holds either point-to-point operations or collectives, not both"));
     }
-    if first == Some(true) { check_pairs(group, rank) } else { Ok(()) }
+    if first == Some(true) { check_pairs(ops, rank) } else { Ok(()) }
 }
 
 /// Refuses device tensors, for a `backend` that supports host tensors only.
 ///
 /// # Errors
 /// [`Error::Unsupported`].
-pub fn check_host(group: &[Op], backend: &'static str) -> Result<()> {
-    for op in group {
+pub fn check_host(ops: &[Op], backend: &'static str) -> Result<()> {
+    for op in ops {
         if let Some(tensor) = [op.src(), op.dst()].into_iter().flatten().find(|tensor| !tensor.device().is_host()) {
             let operation = format!("{} on {}", op.kind(), tensor.device());
             return Err(Error::Unsupported { backend, operation, dtype: None });
@@ -48,17 +48,17 @@ pub fn check_host(group: &[Op], backend: &'static str) -> Result<()> {
     Ok(())
 }
 
-fn check_pairs(group: &[Op], rank: Rank) -> Result<()> {
-    for (index, dst) in group.iter().enumerate().filter_map(|(index, op)| Some((index, op.dst()?))) {
-        if let Some(src) = group.iter().filter_map(Op::src).find(|src| src.overlaps(dst)) {
+fn check_pairs(ops: &[Op], rank: Rank) -> Result<()> {
+    for (index, dst) in ops.iter().enumerate().filter_map(|(index, op)| Some((index, op.dst()?))) {
+        if let Some(src) = ops.iter().filter_map(Op::src).find(|src| src.overlaps(dst)) {
             return Err(Error::invalid(format!("one group sends {src} and receives into {dst}, which overlap")));
         }
-        if let Some(other) = group[..index].iter().filter_map(Op::dst).find(|other| other.overlaps(dst)) {
+        if let Some(other) = ops[..index].iter().filter_map(Op::dst).find(|other| other.overlaps(dst)) {
             return Err(Error::invalid(format!("one group receives into {other} and into {dst}, which overlap")));
         }
     }
-    let sent = group.iter().filter(|op| matches!(op, Op::Send { to, .. } if *to == rank)).count();
-    let received = group.iter().filter(|op| matches!(op, Op::Recv { from, .. } if *from == rank)).count();
+    let sent = ops.iter().filter(|op| matches!(op, Op::Send { to, .. } if *to == rank)).count();
+    let received = ops.iter().filter(|op| matches!(op, Op::Recv { from, .. } if *from == rank)).count();
     if sent == received {
         Ok(())
     } else {
@@ -242,7 +242,7 @@ mod tests {
     #[test]
     fn an_invalid_group_is_an_error() {
         let (rank, other) = (Rank::new(1), Rank::new(0));
-        let why = |group: &[Op]| check_group(group, rank, 4).unwrap_err().to_string();
+        let why = |ops: &[Op]| check_ops(ops, rank, 4).unwrap_err().to_string();
         let send = |to| Op::Send { src: tensor(2), to };
         let recv = |dst: &Tensor, from| Op::Recv { dst: dst.clone(), from };
         assert_eq!(why(&[send(rank)]), "rank 1 sends 1 tensors to itself and receives 0; a group must do both alike");
@@ -251,7 +251,7 @@ mod tests {
         let all = tensor(4);
         let parts = [all.window(0, [3]).unwrap(), all.window(2, [2]).unwrap()];
         assert!(why(&[recv(&parts[0], other), recv(&parts[1], other)]).ends_with(", which overlap"));
-        assert!(check_group(&[send(rank), recv(&all, rank), send(other)], rank, 4).is_ok());
+        assert!(check_ops(&[send(rank), recv(&all, rank), send(other)], rank, 4).is_ok());
     }
 
     #[test]

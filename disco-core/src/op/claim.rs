@@ -32,8 +32,8 @@ impl<'a> Claims<'a> {
     ///
     /// # Errors
     /// As [`Claims::claim`].
-    pub fn check(group: &[Op]) -> Result<()> {
-        Claims::default().claim(group)
+    pub fn check(ops: &[Op]) -> Result<()> {
+        Claims::default().claim(ops)
     }
 
     /// Claims each storage of a group once: for writing if any operation writes to it, for reading otherwise.

@@ -9,7 +9,7 @@ mod steps;
 mod table;
 
 pub(crate) use arguments::signature;
-pub use check::{check_group, check_host};
+pub use check::{check_host, check_ops};
 pub use claim::Claims;
 pub use reduction::Reduction;
 pub(crate) use registered::check_registered;

@@ -70,18 +70,18 @@ pub trait Steps {
 
 /// Whether an operation of the group has a [`Reduction::Custom`].
 #[inline]
-pub fn has_custom(group: &[Op]) -> bool {
-    group.iter().any(|op| matches!(op.reduction(), Some(Reduction::Custom(_))))
+pub fn has_custom(ops: &[Op]) -> bool {
+    ops.iter().any(|op| matches!(op.reduction(), Some(Reduction::Custom(_))))
 }
 
 /// Runs the collectives of a group on rank `rank` of `size`, in their order: those with a [`Reduction::Custom`] as
-/// steps of other collectives, all others as they are. [`check_group`](super::check_group) has accepted the group.
+/// steps of other collectives, all others as they are. [`check_ops`](super::check_ops) has accepted the group.
 ///
 /// # Errors
 /// [`Error::Mismatch`] if ranks call different reductions; errors of the steps, which then have the name of the operation and
 /// of the step; [`Error::Panicked`]. The caller breaks the communicator, since other ranks may be inside a later step.
-pub fn run_in_steps(steps: &mut dyn Steps, rank: Rank, size: usize, group: &[Op]) -> Result<()> {
-    for op in group {
+pub fn run_in_steps(steps: &mut dyn Steps, rank: Rank, size: usize, ops: &[Op]) -> Result<()> {
+    for op in ops {
         match Merge::of(op)? {
             None => steps.run_step(op.clone())?,
             Some(merge) => Composed { steps, op, merge, me: rank.index(), size, has_begun: false }.run()?,

@@ -29,7 +29,7 @@
 //! - The parent refers to its subsets weakly. It marks itself as closed, ends them, and only then tells its own
 //!   workers to leave, so no process ends with a worker of a running subset. A subset that starts meanwhile sees the
 //!   mark and ends.
-//! - A worker of a subset takes the device of the worker beside it (`Link::beside`). Code that assumes one worker in
+//! - A worker of a subset takes the device of the worker beside it (`Link::in_subset_of`). Code that assumes one worker in
 //!   a process asks `Link::is_in_subset` (MPI refuses).
 //! - Worker 0 may be in another process: in a subset, if all workers are processes, and after a resize that has dropped the
 //!   first one. The session then copies by `get` and `set` (`stream/worker_0.rs`); a `CopyToWorker0` has no tensor in
@@ -199,21 +199,21 @@ fn subset_lanes(
     let shared = if !needs_bytes {
         Shared::default()
     } else if world.nodes() > 1 {
-        Shared::default().beside_nodes(Arena::new(world.per_node())?)
+        Shared::default().among_nodes(Arena::new(world.per_node())?)
     } else {
         Shared::with_arena(Arena::new(world.per_node())?)
     };
     let (shared, mut next) = (Arc::new(shared), 0);
-    let lane = |(lane, beside): (&Arc<dyn Channel>, Vec<WorkerId>)| {
-        let workers = WorkerRange::new(next..next + beside.len() as u32);
+    let lane = |(lane, places): (&Arc<dyn Channel>, Vec<WorkerId>)| {
+        let workers = WorkerRange::new(next..next + places.len() as u32);
         next = workers.indices().end as u32;
         let steps = steps.clone();
         let invite = Arc::new(move |worker, invitation| {
             let sent = steps.unbounded_send(Step::Invite(worker, invitation));
             sent.map_err(|_| Error::state("subset: the start was given up"))
         });
-        let numbers: Vec<_> = beside.iter().filter_map(|place| parents.members.worker(*place)).collect();
-        let part = SubsetPart { workers, beside, world, shared: shared.clone(), invite };
+        let numbers: Vec<_> = places.iter().filter_map(|place| parents.members.worker(*place)).collect();
+        let part = SubsetPart { workers, parents: places, world, shared: shared.clone(), invite };
         let lane = lane.starts().map_or_else(|| Err(Error::invalid(NO_SUBSETS)), |starts| starts.subset(&part));
         lane.map_err(|error| match error {
             Error::Invalid(why) => Error::invalid(format!("subset: {}: {why}", WorkerRange::list(&numbers))),

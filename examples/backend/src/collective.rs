@@ -5,13 +5,13 @@ use disco_core::{DType, Error, Op, Reduction, Result, Tensor};
 use crate::endpoint::Endpoint;
 
 /// Runs a group of operations: point-to-point operations, all sends first, or collectives in order.
-pub(crate) fn run(end: &mut Endpoint, group: &[Op]) -> Result<()> {
-    for op in group {
+pub(crate) fn run(end: &mut Endpoint, ops: &[Op]) -> Result<()> {
+    for op in ops {
         if let Op::Send { src, to } = op {
             end.post([to.index()], &src.bytes()?);
         }
     }
-    group.iter().try_for_each(|op| match op {
+    ops.iter().try_for_each(|op| match op {
         Op::Send { .. } => Ok(()),
         Op::Recv { dst, from } => {
             let bytes = end.bytes(from.index(), dst.byte_len())?;

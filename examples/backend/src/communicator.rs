@@ -54,12 +54,12 @@ impl Communicator for MailboxCommunicator {
             .fold(caps, |caps, reduction| caps.with_reduction(reduction, floats))
     }
 
-    fn enqueue(&mut self, group: &[Op]) -> Result<()> {
+    fn enqueue(&mut self, ops: &[Op]) -> Result<()> {
         // Refusals come before any message, so the communicator stays usable.
-        disco_core::op::check_group(group, self.rank(), self.size())?;
-        disco_core::op::check_host(group, NAME)?;
+        disco_core::op::check_ops(ops, self.rank(), self.size())?;
+        disco_core::op::check_host(ops, NAME)?;
         let caps = self.capabilities();
-        for op in group {
+        for op in ops {
             // A barrier has no dtype.
             if !caps.supports(op.kind(), op.dtype().unwrap_or(DType::F32), op.reduction()) {
                 let reduction = op.reduction().map(|reduction| format!(" {reduction}")).unwrap_or_default();
@@ -67,8 +67,8 @@ impl Communicator for MailboxCommunicator {
                 return Err(Error::Unsupported { backend: NAME, operation, dtype: op.dtype() });
             }
         }
-        let Some(first) = group.first() else { return Ok(()) };
-        self.0.run(first.signature(self.size()), |end| collective::run(end, group))
+        let Some(first) = ops.first() else { return Ok(()) };
+        self.0.run(first.signature(self.size()), |end| collective::run(end, ops))
     }
 
     fn split(&mut self, color: Option<u32>, key: i32) -> Result<Option<Box<dyn Communicator>>> {

@@ -69,8 +69,8 @@ impl Communicator for StoreCommunicator {
         moves.with_op(OpKind::AllReduce, [DType::F32]).with_reduction(Reduction::Avg, [DType::F32])
     }
 
-    fn enqueue(&mut self, group: &[Op]) -> Result<()> {
-        group.iter().try_for_each(|op| self.execute(op))
+    fn enqueue(&mut self, ops: &[Op]) -> Result<()> {
+        ops.iter().try_for_each(|op| self.execute(op))
     }
 
     fn split(&mut self, _: Option<u32>, _: i32) -> Result<Option<Box<dyn Communicator>>> {

@@ -299,8 +299,8 @@ impl Communicator for Starter<'_> {
         self.comm.capabilities()
     }
 
-    fn enqueue(&mut self, group: &[Op]) -> Result<()> {
-        self.works.push(self.comm.start(group)?);
+    fn enqueue(&mut self, ops: &[Op]) -> Result<()> {
+        self.works.push(self.comm.start(ops)?);
         Ok(())
     }
 

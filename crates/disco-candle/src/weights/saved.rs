@@ -83,7 +83,7 @@ impl Shards {
         let prefix = prefix.as_ref();
         let file = shard_path(prefix, rank, size);
         if !file.is_file() {
-            return Err(WeightsError::NoShard { found: shards_beside(&file, prefix), file, rank, size });
+            return Err(WeightsError::NoShard { found: sibling_shards(&file, prefix), file, rank, size });
         }
         let weights = Weights::open(&file)?;
         let saved = check(&file, &weights, &plan, rank, size)?;
@@ -205,7 +205,7 @@ fn shard_path(prefix: &Path, rank: usize, size: usize) -> PathBuf {
 }
 
 /// Names of the shards with the same prefix, whatever the rank and number of ranks; none if the folder can't be listed.
-fn shards_beside(file: &Path, prefix: &Path) -> Vec<String> {
+fn sibling_shards(file: &Path, prefix: &Path) -> Vec<String> {
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let prefix = prefix.file_name().unwrap_or_default().to_string_lossy();
     let is_shard = |name: &String| {

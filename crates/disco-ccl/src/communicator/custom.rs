@@ -12,13 +12,13 @@ const RUNS_ON_HOST: &str = "a reduction of the program runs on the host, and a g
 
 impl Communicator {
     /// Runs a group in which an operation has a reduction of the program. Waits for the stream.
-    pub(super) fn enqueue_custom(&mut self, group: &[Op]) -> Result<()> {
-        let operation = || group.first().map_or_else(String::new, |first| first.signature(self.size));
+    pub(super) fn enqueue_custom(&mut self, ops: &[Op]) -> Result<()> {
+        let operation = || ops.first().map_or_else(String::new, |first| first.signature(self.size));
         self.check_unbroken(operation)?;
         self.runtime.refuse_in_capture(&operation(), RUNS_ON_HOST)?;
-        Claims::check(group)?;
+        Claims::check(ops)?;
         let (rank, size) = (self.rank, self.size);
-        run_in_steps(self, rank, size, group).inspect_err(|error| {
+        run_in_steps(self, rank, size, ops).inspect_err(|error| {
             if self.broken.is_none() {
                 self.mark_broken(error);
             }

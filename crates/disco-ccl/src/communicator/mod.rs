@@ -145,9 +145,9 @@ impl Communicator {
     }
 
     /// Refuses tensors of other devices, and operations that the library lacks, before anything is launched.
-    fn check_supported(&self, group: &[Op]) -> Result<()> {
+    fn check_supported(&self, ops: &[Op]) -> Result<()> {
         let (backend, device) = (self.library.backend(), self.runtime.device());
-        for op in group {
+        for op in ops {
             if let Some(tensor) = [op.src(), op.dst()].into_iter().flatten().find(|tensor| tensor.device() != device) {
                 return Err(Error::invalid(format!(
                     "{}: {tensor} is not on {device}, where {backend} works",
@@ -173,21 +173,21 @@ impl Communicator {
 
     /// Checks a group and launches it. A launch that fails aborts the communicator.
     #[inline]
-    fn enqueue_scaled(&mut self, group: &[Op], factor: Option<Factor>) -> Result<()> {
-        op::check_group(group, self.rank, self.size)?;
-        self.check_supported(group)?;
-        if op::has_custom(group) {
-            return self.enqueue_custom(group);
+    fn enqueue_scaled(&mut self, ops: &[Op], factor: Option<Factor>) -> Result<()> {
+        op::check_ops(ops, self.rank, self.size)?;
+        self.check_supported(ops)?;
+        if op::has_custom(ops) {
+            return self.enqueue_custom(ops);
         }
-        let Some(last) = group.last() else { return Ok(()) };
+        let Some(last) = ops.last() else { return Ok(()) };
         self.check_unbroken(|| last.signature(self.size))?;
-        self.capture_check().check(group, factor.is_some())?;
+        self.capture_check().check(ops, factor.is_some())?;
         let checked = self.fast_path.as_ref().map_or(Ok(()), P2pFastPath::check);
         checked.inspect_err(|error| _ = self.mark_broken(error))?;
         self.count_operation();
         self.last = Some(Launched { kind: last.kind(), dtype: last.dtype(), count: last.count(self.size) });
         let measured = self.runtime.begin_launch();
-        let launched = self.launch(group, factor);
+        let launched = self.launch(ops, factor);
         if let Some(measured) = measured {
             self.runtime.end_launch(measured, launched.is_ok());
         }
@@ -201,8 +201,8 @@ impl Communicator {
 
     /// Launches a group in as few groups of the library as possible. Operations in one group of the library have no
     /// order, so only independent operations share one.
-    fn launch(&mut self, group: &[Op], factor: Option<Factor>) -> Result<()> {
-        let mut rest = group;
+    fn launch(&mut self, ops: &[Op], factor: Option<Factor>) -> Result<()> {
+        let mut rest = ops;
         while let Some(first) = rest.first() {
             let independent =
                 |end: &usize| rest[..*end].iter().all(|earlier| collective::is_independent(earlier, &rest[*end]));
@@ -210,7 +210,7 @@ impl Communicator {
             let (unit, later) = rest.split_at(end);
             // All ranks must make this choice alike, so the choice does not depend on `unit`: units depend on the
             // addresses of this rank's tensors.
-            if group.len() > 1 || factor.is_some() || !self.launch_on_fast_path(first)? {
+            if ops.len() > 1 || factor.is_some() || !self.launch_on_fast_path(first)? {
                 self.launch_unit(unit, first, factor)?;
             }
             rest = later;
@@ -384,8 +384,8 @@ impl disco_core::Communicator for Communicator {
         self.capabilities
     }
 
-    fn enqueue(&mut self, group: &[Op]) -> Result<()> {
-        self.enqueue_scaled(group, None)
+    fn enqueue(&mut self, ops: &[Op]) -> Result<()> {
+        self.enqueue_scaled(ops, None)
     }
 
     fn split(&mut self, color: Option<u32>, key: i32) -> Result<Option<Box<dyn disco_core::Communicator>>> {

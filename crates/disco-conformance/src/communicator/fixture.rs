@@ -104,9 +104,9 @@ impl<'a> Fixture<'a> {
     }
 
     /// Runs a group to its end.
-    pub(crate) fn enqueue(&mut self, group: &[Op]) -> Result<()> {
+    pub(crate) fn enqueue(&mut self, ops: &[Op]) -> Result<()> {
         let comm = self.comm()?;
-        comm.enqueue(group)?;
+        comm.enqueue(ops)?;
         comm.synchronize()
     }
 

@@ -230,36 +230,36 @@ impl Communicator for Lossy {
         }
     }
 
-    fn enqueue(&mut self, group: &[Op]) -> Result<()> {
+    fn enqueue(&mut self, ops: &[Op]) -> Result<()> {
         let reduces_bf16 = |op: &Op| op.reduction().is_some() && op.dtype() == Some(DType::BF16);
-        let mut group: Vec<Op> = group.iter().map(|op| self.replace(op)).collect();
+        let mut ops: Vec<Op> = ops.iter().map(|op| self.replace(op)).collect();
         match self.fault {
-            Fault::PassesBarriers if matches!(group[..], [Op::Barrier]) => return Ok(()),
-            Fault::LacksBf16 if group.iter().any(reduces_bf16) => {
+            Fault::PassesBarriers if matches!(ops[..], [Op::Barrier]) => return Ok(()),
+            Fault::LacksBf16 if ops.iter().any(reduces_bf16) => {
                 let (operation, dtype) = ("reductions".to_owned(), Some(DType::BF16));
                 return Err(disco_core::Error::Unsupported { backend: "LacksBf16", operation, dtype });
             }
-            Fault::Hangs if self.rank().index() == 1 && matches!(group[..], [Op::AllReduce { .. }]) => loop {
+            Fault::Hangs if self.rank().index() == 1 && matches!(ops[..], [Op::AllReduce { .. }]) => loop {
                 thread::park_timeout(Duration::from_secs(60));
             },
             Fault::EndsWithItsSplit if self.has_ended.load(Ordering::Relaxed) => {
                 return Err(disco_core::Error::state("double: this communicator has ended"));
             }
             Fault::MixesMessages => {
-                let sends: Vec<usize> = (0..group.len()).filter(|at| matches!(group[*at], Op::Send { .. })).collect();
+                let sends: Vec<usize> = (0..ops.len()).filter(|at| matches!(ops[*at], Op::Send { .. })).collect();
                 if let [first, second, ..] = sends[..] {
-                    group.swap(first, second);
+                    ops.swap(first, second);
                 }
             }
             _ => {}
         }
         let before: Vec<Vec<u8>> =
-            group.iter().map(|op| op.dst().map_or_else(Vec::new, |dst| dst.bytes().unwrap().to_vec())).collect();
-        match self.inner().enqueue(&group) {
+            ops.iter().map(|op| op.dst().map_or_else(Vec::new, |dst| dst.bytes().unwrap().to_vec())).collect();
+        match self.inner().enqueue(&ops) {
             Err(error) if self.fault == Fault::DelaysErrors => self.delayed = Some(error),
             result => result?,
         }
-        group.iter().zip(before).for_each(|(op, before)| self.spoil(op, &before));
+        ops.iter().zip(before).for_each(|(op, before)| self.spoil(op, &before));
         Ok(())
     }
 

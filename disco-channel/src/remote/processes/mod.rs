@@ -40,5 +40,5 @@ mod worker;
 
 pub use controller::{Launch, Options, ProcessLane, Sink, Spares, this_program};
 pub use invitation::{Invitation, VARIABLE};
-pub(crate) use worker::serve_beside;
+pub(crate) use worker::serve_in_subset;
 pub use worker::{ProcessEndpoint, serve};

@@ -196,27 +196,27 @@ fn nothing_begins_while_a_cancellation_aborts_an_operation_that_has_ended() {
 fn an_operation_beside_the_worker_is_aborted_with_the_call_that_has_started_it() {
     let (link, listener, answers) = link();
     link.activity().receive(1);
-    let beside = link.go_beside();
+    let started = link.go_to_background();
     end(&link, 1);
     link.activity().receive(2);
     link.cancel(2, &"another call".into());
     assert_eq!(*listener.0.lock().unwrap(), []);
     let aborted = |cause| Error::Aborted { cause };
-    assert!(matches!(beside.error(aborted("why".into())), Error::Aborted { .. }));
-    assert!(matches!(beside.error(aborted(cancelled(2, "another call"))), Error::Aborted { .. }));
+    assert!(matches!(started.error(aborted("why".into())), Error::Aborted { .. }));
+    assert!(matches!(started.error(aborted(cancelled(2, "another call"))), Error::Aborted { .. }));
     // A peer has learned of the cancellation first. The call has ended here.
-    assert!(matches!(beside.error(aborted(cancelled(1, "its call"))), Error::Cancelled { .. }));
+    assert!(matches!(started.error(aborted(cancelled(1, "its call"))), Error::Cancelled { .. }));
     assert_eq!(link.cancelled(1), None);
-    let own = link.go_beside();
+    let own = link.go_to_background();
     link.cancel(2, &"its call".into());
     assert_eq!(listener.0.lock().unwrap().len(), 1);
     assert!(matches!(own.error(aborted("why".into())), Error::Cancelled { .. }));
     link.activity().receive(3);
-    let later = link.go_beside();
+    let later = link.go_to_background();
     assert!(matches!(later.error(aborted(cancelled(3, "its call"))), Error::Cancelled { .. }));
     assert_eq!(link.cancelled(3).as_deref(), Some("its call"), "the call runs");
     link.activity().receive(2);
-    drop((beside, own, later));
+    drop((started, own, later));
     link.cancel(2, &"nothing runs".into());
     assert_eq!(listener.0.lock().unwrap().len(), 1);
     let ops = answers.try_iter().map(|(.., ops)| ops).collect::<Vec<_>>();

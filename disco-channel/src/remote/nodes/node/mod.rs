@@ -53,7 +53,7 @@ where
     let store = Arc::new(RemoteStore::new(connection.clone()));
     let upstream = Arc::new(Upstream::new(connection.clone(), waker.clone(), store.clone(), &assignment));
     let arena = Arena::new(assignment.config.world.per_node())?;
-    let shared = Arc::new(Shared::new(store.clone()).beside_nodes(arena));
+    let shared = Arc::new(Shared::new(store.clone()).among_nodes(arena));
     let output = {
         let upstream = upstream.clone();
         Arc::new(move |worker, is_err, line: &[u8]| upstream.print(worker, is_err, line))

@@ -47,12 +47,12 @@ pub fn serve<F>(invitation: &Invitation, run: F) -> Result<()>
 where
     F: FnOnce(WorkerId, WorkerConfig, ProcessEndpoint) -> Result<()>,
 {
-    serve_beside(None, invitation, run)
+    serve_in_subset(None, invitation, run)
 }
 
 /// [`serve`]; with the link of another worker of this process for a worker of a subset, whose end leaves the process
 /// alone.
-pub(crate) fn serve_beside<F>(beside: Option<&Link>, invitation: &Invitation, run: F) -> Result<()>
+pub(crate) fn serve_in_subset<F>(parent: Option<&Link>, invitation: &Invitation, run: F) -> Result<()>
 where
     F: FnOnce(WorkerId, WorkerConfig, ProcessEndpoint) -> Result<()>,
 {
@@ -61,8 +61,8 @@ where
     let store = Arc::new(RemoteStore::new(connection.clone()));
     let (arena, has_nodes) = (Arena::new(config.world.per_node())?, config.world.nodes() > 1);
     let link = link::over(&store, worker, arena, activity, &connection, has_nodes);
-    let link = Arc::new(match beside {
-        Some(other) => link.beside(other),
+    let link = Arc::new(match parent {
+        Some(other) => link.in_subset_of(other),
         None => link,
     });
     let activity = link.activity().clone();
@@ -75,7 +75,7 @@ where
         store,
         rests: false,
         end: end.clone(),
-        owns_process: beside.is_none(),
+        owns_process: parent.is_none(),
     };
     let member = Member::worker(welcome.heartbeat, config.value_limit, Instant::now());
     let mut driver =
