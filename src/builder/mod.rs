@@ -69,8 +69,8 @@ impl Builder {
         Self::new(SessionKind::Processes, workers)
     }
 
-    /// A session of `workers` workers of the given kind. A session of nodes has two nodes unless
-    /// `NodeOptions::count` is set.
+    /// A session of `workers` workers of a kind that the program learns when it runs; other programs name the kind. A session
+    /// of nodes has two nodes unless `NodeOptions::count` is set.
     pub fn new(kind: SessionKind, workers: usize) -> Self {
         Self {
             kind,

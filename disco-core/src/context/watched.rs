@@ -58,18 +58,8 @@ impl Abort for Aborted {
 }
 
 impl Watched {
-    /// The communicator of all workers.
+    /// A communicator of this kind. With `check`, it compares the signatures of all ranks.
     pub(super) fn new(
-        inner: Box<dyn Communicator>,
-        name: String,
-        link: Arc<Link>,
-        deadline: Duration,
-        check: bool,
-    ) -> Self {
-        Self::of(inner, name, CommKind::World, link, deadline, check)
-    }
-
-    fn of(
         inner: Box<dyn Communicator>,
         name: String,
         kind: CommKind,
@@ -143,7 +133,7 @@ impl Watched {
             _ => kind,
         };
         let name = format!("{}, {which}", self.name);
-        Self::of(inner, name, kind, self.link.clone(), self.deadline, self.check.is_some())
+        Self::new(inner, name, kind, self.link.clone(), self.deadline, self.check.is_some())
     }
 
     /// Waits for all operations, in a call that has begun none of them. Broken by a cancellation, the communicator has none
@@ -399,7 +389,8 @@ mod tests {
     /// Starts a barrier through the extension. Returns the result, the extension and the state of the operation.
     fn launch(inner: Counting) -> (Result<()>, Option<u32>, OpState) {
         let link = Arc::new(Link::bare(Arc::default()));
-        let mut comm = Watched::new(Box::new(inner), "plane".into(), link.clone(), Duration::MAX, false);
+        let mut comm =
+            Watched::new(Box::new(inner), "plane".into(), CommKind::World, link.clone(), Duration::MAX, false);
         let result = comm.enqueue_with(&[Op::Barrier], &mut |extension| {
             *extension.downcast_mut::<u32>().unwrap() += 1;
             Ok(())

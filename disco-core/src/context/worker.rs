@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::emitting::Emitting;
 use super::watched::Watched;
+use crate::activity::CommKind;
 use crate::backend::{Backend, ConnectParams, Rendezvous};
 use crate::codec::fnv1a;
 use crate::communicator::{Communicator, CommunicatorExt};
@@ -304,7 +305,7 @@ impl WorkerContext {
         let comm = backend.connect(params, at)?;
         // The name is the same on all ranks, also after some ranks have failed to connect.
         let name = format!("plane {:016x}", fnv1a(at.as_bytes()));
-        let mut comm = Watched::new(comm, name, self.link.clone(), self.deadline(), self.config.check);
+        let mut comm = Watched::new(comm, name, CommKind::World, self.link.clone(), self.deadline(), self.config.check);
         if world.groups() > 1 {
             self.group_comm = comm.split_group(world.group_of(self.worker).index() as u32)?;
         }
