@@ -66,6 +66,7 @@ impl Expect {
                 _ => Self::Bystander(1),
             },
             Command::SyncAll | Command::GetAll { .. } => Self::AfterOthers,
+            command if command.answers() == Some(here) => Self::Soon,
             _ => Self::Unknown,
         }
     }

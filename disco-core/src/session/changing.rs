@@ -216,7 +216,8 @@ impl LaneSession {
     }
 
     /// From now on, the session has the workers of `plan`, and takes no commands until the epoch has begun. No caller waits for
-    /// replies: the session was drained, or its loss has ended all waits.
+    /// replies: the session was drained, or its loss has ended all waits. Results that were not awaited end with the workers that
+    /// leave.
     fn install(&self, operation: &str, plan: &Plan, new: Vec<NewLane>) -> Result<()> {
         let table = &self.stream.reply_table;
         let (before, unused) = {

@@ -140,8 +140,12 @@ impl CommandStream {
     }
 
     /// The value in the reply to a call.
-    pub(crate) async fn returned(&self, asked: Asked<'_>) -> Result<Value> {
-        self.answer(asked, None, Self::value).await
+    pub(crate) async fn returned(&self, mut asked: Asked<'_>) -> Result<Value> {
+        // The program may have done other work since the call: the wait begins now.
+        asked.since = self.recorder.as_ref().map(Recorder::start_wait);
+        asked.measured = metrics::Wait::start(asked.operation);
+        let polled = self.poll_for(&asked);
+        self.answer(asked, polled, Self::value).await
     }
 
     /// The result of a question, after its replies were polled for.

@@ -128,7 +128,7 @@ impl Worker {
             Command::CallWith { register, function, args, calling } => {
                 self.call_with(seq, *register, *function, args, calling);
                 if calling.answers == Some(self.place) {
-                    return Step::answer(self.inside(operation, |this| this.get(seq, operation, *register)));
+                    return Step::answer(self.returned(seq, *register, *function));
                 }
             }
             Command::SyncWorker { worker } if *worker == self.place => {
@@ -222,6 +222,19 @@ impl Worker {
             };
             self.context.end_stream(seq, outcome);
         }
+    }
+
+    /// The result of a call, for its reply. Records keep the name of the function.
+    fn returned(&mut self, seq: u64, register: RegisterId, function: RegisterId) -> Reply {
+        let activity = self.link.activity();
+        let tag = match self.registers.object(function) {
+            Ok(Object::Function(function)) => function.tag(activity),
+            _ => activity.intern("call"),
+        };
+        activity.enter(tag, TimeLimit::Own);
+        let reply = self.get(seq, "call", register);
+        self.link.activity().leave();
+        reply
     }
 
     fn sync(&mut self, seq: u64, name: &'static str) -> Reply {

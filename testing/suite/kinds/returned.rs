@@ -1,17 +1,19 @@
 //! Calls whose result one worker returns with the call's reply.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use disco::{Deadlines, Error, Result, Value, WorkerContext, block_on};
 
 use super::marker::hang;
-use super::{Kind, builder};
+use super::{Kind, SOON, builder, within};
 
 super::tests!(
     a_worker_returns_its_result_in_one_command,
     results_come_in_any_order_and_large_ones_too,
     a_failed_call_returns_the_failure,
     a_wait_for_a_worker_that_hangs_ends_at_the_deadline,
+    results_that_nobody_awaits_yet_come_or_end,
 );
 
 fn text(ctx: &mut WorkerContext, bytes: usize) -> Result<String> {
@@ -98,4 +100,39 @@ fn a_wait_for_a_worker_that_hangs_ends_at_the_deadline(kind: Kind) {
     // Another worker answers.
     let returned = block_on(session.call_returning(0, "returned.text", (3,))).unwrap();
     assert_eq!(block_on(returned).unwrap(), Value::from("000"));
+}
+
+fn results_that_nobody_awaits_yet_come_or_end(kind: Kind) {
+    let session = Arc::new(builder(kind).start().unwrap());
+    within(3 * SOON, "the results", move || {
+        block_on(async {
+            let large = 3 << 20;
+            let text = |worker: &str, size| Value::from(worker.repeat(size));
+            // A failure and a recovery leave results that came before.
+            let before = session.call_returning(1, "returned.text", (large,)).await.unwrap();
+            session.call("returned.refuse", (2,)).await.unwrap();
+            session.sync_all().await.unwrap_err();
+            session.recover().await.unwrap();
+            assert!(before.await.unwrap() == text("1", large));
+            // A resize ends those of workers that leave, if they have not come.
+            let (stays, leaves) = (
+                session.call_returning(0, "returned.text", (large,)).await.unwrap(),
+                session.call_returning(3, "returned.text", (large,)).await.unwrap(),
+            );
+            session.resize(2).await.unwrap();
+            assert!(stays.await.unwrap() == text("0", large));
+            match leaves.await {
+                Ok(value) => assert!(value == text("3", large)),
+                Err(error) => {
+                    assert_eq!(error.to_string(), "the worker has left the session before its result has come")
+                }
+            }
+            let last = session.call_returning(1, "returned.text", (large,)).await.unwrap();
+            session.shutdown().await.unwrap();
+            match last.await {
+                Ok(value) => assert!(value == text("1", large)),
+                Err(error) => assert!(matches!(error, Error::Closed(_)), "{error}"),
+            }
+        });
+    });
 }

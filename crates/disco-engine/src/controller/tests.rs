@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use disco_core::channel::Signal;
 use disco_core::wire::{Assignment, Hello, Join, Message, Packet, Times, Welcome};
 use disco_core::worker::WorkerConfig;
-use disco_core::{Command, Frame, RegisterId, WorkerId, WorkerRange, World, function};
+use disco_core::{Calling, Command, Frame, RegisterId, WorkerId, WorkerRange, World, function};
 
 use super::{Action, Conn, Controller, Event, Missing, NodeTerms, Order, Origin, Terms, Tree};
 use crate::handshake::{GREETING_BYTES, NodeHandshake, Request, Secret, VERDICT_BYTES};
@@ -327,7 +327,7 @@ fn a_silent_node_is_lost_unless_the_controller_did_not_run() {
 }
 
 #[test]
-fn frames_linger_until_a_sync_sends_them_at_once() {
+fn frames_linger_until_a_command_whose_reply_is_awaited_sends_them_at_once() {
     let mut bench = Bench::running(1);
     let now = bench.now;
     (1..4).for_each(|seq| bench.submit(&call(seq)));
@@ -340,6 +340,13 @@ fn frames_linger_until_a_sync_sends_them_at_once() {
     bench.submit(&frame(5, Command::SyncAll));
     bench.drain();
     assert_eq!(bench.written.len(), 3);
+    // Of a call, a worker's answer is awaited.
+    bench.submit(&call(6));
+    let [register, function] = [1, 2].map(RegisterId::new);
+    let calling = Calling { answers: Some(WorkerId::new(0)), ..Calling::default() };
+    bench.submit(&frame(7, Command::CallWith { register, function, args: Vec::new(), calling: calling.into() }));
+    bench.drain();
+    assert_eq!(bench.written.len(), 4);
 }
 
 #[test]

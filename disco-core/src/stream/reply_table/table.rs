@@ -246,7 +246,7 @@ impl ReplyTable {
     }
 
     /// Removes the commands that await a reply of a worker with one of these places.
-    fn take_unanswered(&self, places: WorkerRange) -> Vec<Arc<Pending>> {
+    pub(super) fn take_unanswered(&self, places: WorkerRange) -> Vec<Arc<Pending>> {
         let mut state = self.lock();
         let all = std::mem::take(&mut state.pending);
         let (unanswered, others): (VecDeque<_>, _) = all.into_iter().partition(|(_, it)| it.is_missing(places));
