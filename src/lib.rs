@@ -29,7 +29,7 @@
 //! | write a worker function | [`register_function!`], [`WorkerContext`], [`function`]; [`Opaque`] for an object that stays on its worker |
 //! | call functions and get their results | [`Session`]; a [`DRef`] is a handle to one object on each worker |
 //! | call functions on some workers | [`call_on`](Session#method.call_on); [`call_each`](Session#method.call_each) for arguments of their own |
-//! | get what one worker returns, in one command | [`LaneSession::call_returning`] |
+//! | get the result of one worker, in one command | [`LaneSession::call_returning`] |
 //! | get results while a call runs | [`LaneSession::call_streaming`] and [`WorkerContext::emit`]; [`Results`] is a stream |
 //! | cancel a call | [`Session::cancel`]; [`WorkerContext::cancelled`] in the function |
 //! | exchange tensors from the controller | the collectives of [`Session`], with [`Placement`], [`Scope`] and [`Reduction`] |

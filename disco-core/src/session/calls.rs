@@ -80,7 +80,7 @@ impl dyn Session + '_ {
                     &named
                 }
             };
-            // A match in place of `await` saves a tenth of a call.
+            // An `await` of the submission would move it once more.
             match self.submit(function, args) {
                 Submission::Now(submitted) => submitted,
                 Submission::Later(call) => call.await,

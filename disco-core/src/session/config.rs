@@ -56,8 +56,8 @@ impl SessionConfig {
     }
 
     /// Records the commands and the waits of the controller, and passes the timeline to `sink` when the session ends: at
-    /// the end of its shutdown, or when it is dropped, also by a start that fails once its lanes have started. Workers record theirs as their
-    /// [configuration](crate::WorkerConfig::recorder) says.
+    /// the end of its shutdown, or when it is dropped, also by a start that fails once its lanes have started. Workers
+    /// record theirs as their [configuration](crate::WorkerConfig::recorder) says.
     pub fn with_timeline(mut self, config: RecorderConfig, sink: impl FnOnce(Timeline) + Send + 'static) -> Self {
         self.timeline = Some((config, Box::new(sink)));
         self

@@ -4,7 +4,7 @@
 //! calls, values    methods of every session                       submission    a call that was submitted, or waits
 //! lane_session     the session over lanes                         methods       what every session is, over lanes
 //! shutdown, closing  its end                                      config        its settings
-//! observer         what is seen without keeping it alive          results, returned  results of calls
+//! observer         its status and records, from outside           results, returned  results of calls
 //! changed          results of changes of workers                  subset        sessions of some workers
 //! changing         one loop for all changes                       at_once       the thread that starts workers ahead
 //! plan             which workers there will be                    new_lanes, helpers   lanes to new workers; threads
@@ -56,9 +56,9 @@ use crate::world::World;
 /// The primary interface: owns the workers and sends them commands. Several threads may use a session at once; all
 /// workers execute the commands in the same order.
 ///
-/// What a program calls is on this page: the methods of the trait, and those that every `dyn Session` has.
+/// This page has all methods for programs: those of the trait, and those of every `dyn Session`.
 /// [`LaneSession`] derefs to `dyn Session`, so a program imports nothing for them; another implementation is used as
-/// `&dyn Session`. The methods with a default are those that an implementation can do without.
+/// `&dyn Session`. An implementation may keep the defaults.
 ///
 /// ```
 /// use disco_core::{Result, Session, WorkerContext, WorkerId};

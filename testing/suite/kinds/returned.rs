@@ -124,7 +124,7 @@ fn results_that_nobody_awaits_yet_come_or_end(kind: Kind) {
             match leaves.await {
                 Ok(value) => assert!(value == text("3", large)),
                 Err(error) => {
-                    assert_eq!(error.to_string(), "the worker has left the session before its result has come")
+                    assert_eq!(error.to_string(), "call: worker 3 left the session before the result came")
                 }
             }
             let last = session.call_returning(1, "returned.text", (large,)).await.unwrap();

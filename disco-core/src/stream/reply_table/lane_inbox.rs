@@ -58,10 +58,8 @@ impl ReplyTable {
         self.former().iter().for_each(|former| former.dismiss(places));
         self.forget(places);
         self.expect_no_records(places);
-        // Results of calls, which nobody may have awaited before the workers left.
-        for pending in self.take_unanswered(places) {
-            pending.end(Error::state("the worker has left the session before its result has come"));
-        }
+        // A program may await the result of a call after its worker has left.
+        self.take_unanswered(places).iter().for_each(|pending| pending.leave());
     }
 }
 

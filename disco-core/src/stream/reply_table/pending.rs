@@ -103,6 +103,12 @@ impl Pending {
         self.end(Error::Closed(self.operation.to_owned()));
     }
 
+    /// Ends the wait: the workers that have not replied have left the session. The table has removed the command.
+    pub(super) fn leave(&self) {
+        let workers = WorkerRange::list(&self.missing());
+        self.end(Error::state(format!("{}: {workers} left the session before the result came", self.operation)));
+    }
+
     /// Ends the wait because of `why`. The table has removed the command.
     pub(in crate::stream) fn end(&self, why: Error) {
         let mut answers = self.lock();
