@@ -10,7 +10,7 @@ use std::{fmt, mem, thread};
 use disco_core::{Communicator, DType, Error, Op, OpKind, Reduction, Result, Work};
 
 use super::chain;
-use super::collective::case::{Case, Layout};
+use super::collective::case::{Case, Common, Layout};
 use super::collective::maker;
 use super::fixture::{Fixture, HostMemory};
 use super::part::Part;
@@ -232,9 +232,24 @@ impl<'w, 's> Walk<'w, 's> {
                 let chooser = if Layout::may_differ_by_rank(kind) { &mut self.own } else { &mut self.shared };
                 let layout = *pick(chooser, &Layout::of(kind));
                 let values = if step.reduces() && row.is_none() { Values::Whole } else { Values::Bits };
-                let (reduction, exact) = (reduction.unwrap_or(Reduction::Sum), self.fixture.exact);
-                let case =
-                    Case { kind, dtype, reduction, count, row, root, layout, values, offset, me, size, exact, salt };
+                let reduction = reduction.unwrap_or(Reduction::Sum);
+                let (exact, common) = (self.fixture.exact, &Common::default());
+                let case = Case {
+                    kind,
+                    dtype,
+                    reduction,
+                    count,
+                    row,
+                    root,
+                    layout,
+                    values,
+                    offset,
+                    me,
+                    size,
+                    exact,
+                    salt,
+                    common,
+                };
                 (case.to_string(), maker::part(&case, self.fixture)?)
             }
         };

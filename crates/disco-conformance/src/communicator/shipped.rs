@@ -71,7 +71,7 @@ impl Shipped {
     /// Row `row` of each rank. Many values are equal, and some rows are empty.
     fn inputs(self, row: usize, size: usize) -> Vec<Vec<f64>> {
         let mut next = bits(row as u64 + 1);
-        let mut number = move || (next() >> 40) as f64 % 16.0 / 4.0 - 2.0;
+        let mut number = move || (next() >> 40 & 15) as f64 / 4.0 - 2.0;
         let input = |rank: usize| {
             let is_empty = (rank + row) % 5 == 4;
             match self.reduction {

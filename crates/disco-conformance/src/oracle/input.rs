@@ -6,7 +6,7 @@ use super::elements::encode;
 use super::rounding::Format;
 
 /// The kind of numbers in the inputs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Values {
     /// Arbitrary bits, for operations that don't reduce.
     Bits,

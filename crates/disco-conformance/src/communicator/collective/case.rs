@@ -1,5 +1,7 @@
 //! One sub-case of a collective, on one rank.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::fmt;
 
 use disco_core::{DType, OpKind, Reduction};
@@ -40,9 +42,18 @@ impl Layout {
     }
 }
 
+/// What sub-cases that differ in layout, root or offset have in common. Most of the time of a check goes into it.
+#[derive(Debug, Default)]
+pub(crate) struct Common {
+    /// By rank and number of elements.
+    inputs: RefCell<HashMap<(Values, usize, usize), Vec<u8>>>,
+    /// By last dimension and number of elements.
+    reduced: RefCell<HashMap<(Values, Option<usize>, usize), Expected>>,
+}
+
 /// One sub-case, as rank `me` of `size` sees it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Case {
+pub(crate) struct Case<'c> {
     pub(crate) kind: OpKind,
     pub(crate) dtype: DType,
     pub(crate) reduction: Reduction,
@@ -60,15 +71,18 @@ pub(crate) struct Case {
     pub(crate) exact: bool,
     /// Part of the seed of the inputs.
     pub(crate) salt: u64,
+    /// Shared by sub-cases that are equal in all that it does not list.
+    pub(crate) common: &'c Common,
 }
 
-impl Case {
+impl Case<'_> {
     /// The input of a rank: `count` elements.
     pub(crate) fn input(&self, rank: usize, count: usize) -> Vec<u8> {
-        match self.values {
+        let make = || match self.values {
             Values::Bits => random(self.dtype, self.salt + (rank * 31 + count) as u64, count),
             values => values.bytes(self.dtype, self.reduction, (rank, self.size), count, self.salt),
-        }
+        };
+        self.common.inputs.borrow_mut().entry((self.values, rank, count)).or_insert_with(make).clone()
     }
 
     /// The inputs of all ranks, one after the other.
@@ -78,6 +92,11 @@ impl Case {
 
     /// The reduction of `count` elements of all ranks.
     pub(crate) fn reduced(&self, count: usize) -> Expected {
+        let reduce = || self.reduce(count);
+        self.common.reduced.borrow_mut().entry((self.values, self.row, count)).or_insert_with(reduce).clone()
+    }
+
+    fn reduce(&self, count: usize) -> Expected {
         let inputs = (0..self.size).map(|rank| Elements::decode(self.dtype, &self.input(rank, count)));
         if let Some(row) = self.row {
             return Expected::of_chain(self.dtype, row, &inputs.collect::<Vec<_>>());
@@ -94,7 +113,7 @@ impl Case {
     }
 }
 
-impl fmt::Display for Case {
+impl fmt::Display for Case<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { kind, dtype, reduction, count, row, root, layout, values, offset, me, size, .. } = self;
         write!(f, "{kind} of {dtype} x {count}, {}", values.name())?;

@@ -9,7 +9,7 @@ use crate::communicator::fixture::{Fixture, rank};
 use crate::communicator::part::{Part, Seen, Want};
 use crate::oracle::Values;
 
-impl Case {
+impl Case<'_> {
     /// Runs the sub-case and compares its results. Runs it twice if results must be equal in all runs.
     pub(crate) fn run(&self, fixture: &mut Fixture<'_>) -> Result<Seen> {
         let ran = self.run_once(fixture)?;
@@ -33,7 +33,7 @@ impl Case {
 ///
 /// # Errors
 /// An allocation fails, or the kind is not a collective with tensors.
-pub(crate) fn part(case: &Case, fixture: &mut Fixture<'_>) -> Result<Part> {
+pub(crate) fn part(case: &Case<'_>, fixture: &mut Fixture<'_>) -> Result<Part> {
     Maker { case, fixture }.part()
 }
 
@@ -41,7 +41,7 @@ pub(crate) fn part(case: &Case, fixture: &mut Fixture<'_>) -> Result<Part> {
 type Tensors = (Option<Buffer>, Buffer);
 
 struct Maker<'a, 'b, 'c> {
-    case: &'a Case,
+    case: &'a Case<'a>,
     fixture: &'b mut Fixture<'c>,
 }
 

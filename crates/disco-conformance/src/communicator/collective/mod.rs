@@ -5,7 +5,7 @@ pub(crate) mod maker;
 
 use disco_core::{Capabilities, DType, Error, OpKind, Reduction, Result};
 
-use self::case::{Case, Layout};
+use self::case::{Case, Common, Layout};
 use super::fixture::Fixture;
 use super::verdict::{Tally, Verdict};
 use crate::oracle::Values;
@@ -50,8 +50,8 @@ impl Collective {
         if !self.is_supported(fixture.comm()?.capabilities()) {
             return self.refused(fixture);
         }
-        let mut tally = Tally::default();
-        for case in self.cases(fixture)? {
+        let (mut tally, common) = (Tally::default(), Common::default());
+        for case in self.cases(fixture, &common)? {
             let ran = case.run(fixture)?;
             // Every rank gets the same.
             tally.count(ran.wrong, if self.kind == OpKind::AllReduce { &ran.result } else { &[] });
@@ -65,7 +65,8 @@ impl Collective {
 
     /// Checks that the communicator refuses an operation that its capabilities lack.
     fn refused(&self, fixture: &mut Fixture<'_>) -> Result<Verdict> {
-        let case = Case { count: 1, ..self.first(fixture)? };
+        let common = Common::default();
+        let case = Case { count: 1, ..self.first(fixture, &common)? };
         Ok(match case.run(fixture) {
             Err(error @ Error::Unsupported { .. }) => Verdict::Skipped(error.to_string()),
             Err(other) => Verdict::Wrong(format!("{case}: expected to be unsupported, got: {other}")),
@@ -73,7 +74,7 @@ impl Collective {
         })
     }
 
-    fn first(&self, fixture: &mut Fixture<'_>) -> Result<Case> {
+    fn first<'c>(&self, fixture: &mut Fixture<'_>, common: &'c Common) -> Result<Case<'c>> {
         let (me, size) = fixture.rank_and_size()?;
         Ok(Case {
             kind: self.kind,
@@ -89,11 +90,12 @@ impl Collective {
             size,
             exact: fixture.exact,
             salt: 0,
+            common,
         })
     }
 
-    fn cases(&self, fixture: &mut Fixture<'_>) -> Result<Vec<Case>> {
-        let first = self.first(fixture)?;
+    fn cases<'c>(&self, fixture: &mut Fixture<'_>, common: &'c Common) -> Result<Vec<Case<'c>>> {
+        let first = self.first(fixture, common)?;
         // The count and the row of each block.
         let flat = |counts: &[usize]| counts.iter().map(|count| (*count, None)).collect::<Vec<_>>();
         let in_rows = |rows: &[(usize, usize)]| rows.iter().map(|(rows, row)| (rows * row, Some(*row))).collect();
