@@ -16,7 +16,7 @@ use crate::topo;
 use crate::tvm;
 use crate::watch;
 use crate::worker;
-use crate::{backends, bench, check, log, ping, plot, run, trace};
+use crate::{backends, bench, check, log, ping, run, trace};
 
 /// SPMD sessions for distributed inference and training.
 #[derive(Parser)]
@@ -36,7 +36,6 @@ enum Command {
     Bench(bench::Bench),
     Check(check::Check),
     Ping(ping::Ping),
-    Plot(plot::Plot),
     Run(Box<run::Run>),
     StartNode(run::StartNode),
     Status(status::Status),
@@ -114,7 +113,6 @@ fn execute(command: Command, name: &str, out: &mut impl Write) -> anyhow::Result
         Command::Bench(bench) => bench.run(out),
         Command::Check(check) => check.run(out),
         Command::Ping(ping) => ping.run(out),
-        Command::Plot(plot) => plot.run(),
         Command::Run(run) => run.run(),
         Command::StartNode(node) => node.run(),
         Command::Status(status) => status.run(out),

@@ -21,13 +21,11 @@ compile_error!("the command `disco` needs Linux; the library `disco` builds with
 
 mod backends;
 mod bench;
-mod chart;
 mod check;
 mod cli;
 mod log;
 mod output;
 mod ping;
-mod plot;
 mod reconnect;
 mod report;
 mod restart;

@@ -1,10 +1,7 @@
-//! Output of results: JSON on standard output, and files.
+//! Output of results: JSON, texts and tables on standard output.
 
-use std::fs::{self, File, OpenOptions};
 use std::io::{self, IsTerminal as _, Write};
-use std::path::{Path, PathBuf};
 
-use anyhow::Context as _;
 use serde::Serialize;
 use terminal_size::{Width, terminal_size_of};
 
@@ -79,78 +76,9 @@ pub(crate) fn wrapped(text: &str, width: usize, indent: usize) -> Vec<String> {
     lines
 }
 
-/// An output file, opened before the work that produces its content, so that an unwritable path fails early. An
-/// existing file keeps its content until [`Self::write`]; a new file is removed if nothing is written.
-pub(crate) struct OutputFile {
-    path: PathBuf,
-    file: File,
-    is_unfinished: bool,
-}
-
-impl OutputFile {
-    /// Opens the file, or creates it.
-    ///
-    /// # Errors
-    /// The file can't be opened for writing; the error names it.
-    pub(crate) fn open(path: &Path) -> anyhow::Result<Self> {
-        let open = || match OpenOptions::new().write(true).create_new(true).open(path) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                Ok((OpenOptions::new().write(true).open(path)?, false))
-            }
-            made => Ok((made?, true)),
-        };
-        let opened: io::Result<_> = open();
-        let (file, is_unfinished) = opened.with_context(|| format!("can't write {}", path.display()))?;
-        Ok(Self { path: path.to_owned(), file, is_unfinished })
-    }
-
-    /// Whether the name is that of a page: it ends with `.html`.
-    pub(crate) fn is_page(&self) -> bool {
-        self.path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("html"))
-    }
-
-    /// Replaces the content of the file by `result`.
-    ///
-    /// # Errors
-    /// Writing fails; the error names the file.
-    pub(crate) fn write(mut self, result: &[u8]) -> anyhow::Result<()> {
-        let mut write = || {
-            // Only regular files can be truncated.
-            if self.file.metadata()?.is_file() {
-                self.file.set_len(0)?;
-            }
-            self.file.write_all(result)
-        };
-        write().with_context(|| format!("can't write {}", self.path.display()))?;
-        self.is_unfinished = false;
-        Ok(())
-    }
-}
-
-impl Drop for OutputFile {
-    fn drop(&mut self) {
-        if self.is_unfinished {
-            _ = fs::remove_file(&self.path);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn dropping_an_unwritten_file_keeps_old_content_and_removes_a_new_file() {
-        let path = std::env::temp_dir().join(format!("disco-output-{}", std::process::id()));
-        drop(OutputFile::open(&path).unwrap());
-        assert!(!path.exists());
-        fs::write(&path, "before").unwrap();
-        drop(OutputFile::open(&path).unwrap());
-        assert_eq!(fs::read(&path).unwrap(), b"before");
-        OutputFile::open(&path).unwrap().write(b"now").unwrap();
-        assert_eq!(fs::read(&path).unwrap(), b"now");
-        fs::remove_file(&path).unwrap();
-    }
 
     #[test]
     fn a_row_that_is_wider_than_the_terminal_is_a_paragraph() {

@@ -2,10 +2,10 @@
 
 use std::io::{self, Write};
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 /// The results of one run of `disco bench`.
-#[derive(Serialize, Deserialize)]
+#[derive(Serialize)]
 pub(crate) struct Report {
     pub(crate) version: String,
     pub(crate) operation: String,
@@ -18,16 +18,14 @@ pub(crate) struct Report {
     /// One-way latency of a cache line between two threads of this process, in ns: before and after the measurement.
     pub(crate) hop_ns: [Option<u128>; 2],
     /// Number of iterations of the smallest size that each rank ran before the first measurement.
-    #[serde(default)]
     pub(crate) initial_warmup_iters: u64,
     pub(crate) rows: Vec<Row>,
     /// Mean bus bandwidth of all rows, in GB/s; `None` until the last row is measured.
-    #[serde(default)]
     pub(crate) avg_busbw: Option<f64>,
 }
 
 /// The results for one size.
-#[derive(Serialize, Deserialize)]
+#[derive(Serialize)]
 pub(crate) struct Row {
     /// Size in bytes of the larger of one rank's source and destination.
     pub(crate) size: usize,
@@ -42,7 +40,7 @@ pub(crate) struct Row {
 }
 
 /// Time and bandwidth of one operation at one size, on the slowest rank.
-#[derive(Clone, Copy, Serialize, Deserialize)]
+#[derive(Clone, Copy, Serialize)]
 pub(crate) struct Figures {
     /// Mean time of one iteration, in µs.
     pub(crate) time_us: f64,
@@ -53,34 +51,12 @@ pub(crate) struct Figures {
     /// Number of wrong elements, summed over all ranks; `None` if the result was not checked.
     pub(crate) wrong: Option<u64>,
     /// Number of timed iterations that each rank ran.
-    #[serde(default)]
     pub(crate) iters: u64,
     /// Number of iterations that each rank ran before the clock started.
-    #[serde(default)]
     pub(crate) warmup_iters: u64,
 }
 
-/// One line in each picture: figures by size in bytes.
-pub(crate) struct Series {
-    pub(crate) name: String,
-    pub(crate) points: Vec<(f64, Figures)>,
-}
-
 impl Report {
-    /// Its series: out of place and in place.
-    pub(crate) fn series(&self) -> [Series; 2] {
-        let Report { operation, backend, workers, session, rows, .. } = self;
-        let dtype = rows.first().map_or("", |row| &row.dtype);
-        let name = format!("{operation} {dtype}, {backend}, {workers} {session}");
-        let points = |figures: &dyn Fn(&Row) -> Option<Figures>| {
-            rows.iter().filter_map(|row| Some((row.size as f64, figures(row)?))).collect()
-        };
-        [
-            Series { points: points(&|row| Some(row.out_of_place)), name: name.clone() },
-            Series { points: points(&|row| row.in_place), name: format!("{name}, in place") },
-        ]
-    }
-
     pub(crate) fn print_header(&self, out: &mut impl Write) -> io::Result<()> {
         let Self { version, operation, backend, library, workers, session, cpus, hop_ns, .. } = self;
         writeln!(

@@ -5,13 +5,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use disco_trace::report::{self, Measured};
 use disco_trace::{Trace as Recorded, explain, flight_recorder};
 
-use crate::output::{self, OutputFile};
-use crate::{log, values};
+use crate::{log, output};
 
-/// Explain a trace that a session has written, make a report of it, or convert it
+/// Explain a trace that a session has written, or convert it
 #[derive(Args)]
 pub(crate) struct Trace {
     #[command(subcommand)]
@@ -22,7 +20,6 @@ pub(crate) struct Trace {
 enum Command {
     Explain(Explain),
     Export(Export),
-    Report(Report),
 }
 
 /// Print hanging operations, calls that differ between workers, the time of each worker, and slow operations
@@ -30,19 +27,6 @@ enum Command {
 struct Explain {
     /// Trace: `.json` or `.json.gz`
     file: PathBuf,
-}
-
-/// Write a page with pictures and tables: waits between ranks, times, bandwidths, imbalance
-#[derive(Args)]
-struct Report {
-    /// Trace: `.json` or `.json.gz`
-    file: PathBuf,
-    /// HTML file to write
-    #[arg(short, long, value_name = "FILE.html", value_parser = values::page)]
-    out: PathBuf,
-    /// Output of `disco bench --json` to compare bandwidths with; repeatable
-    #[arg(long, value_name = "FILE.json")]
-    bench: Vec<PathBuf>,
 }
 
 /// Write the collectives of a trace for other tools
@@ -62,11 +46,6 @@ impl Trace {
     pub(crate) fn run(self, out: &mut impl Write) -> anyhow::Result<ExitCode> {
         match self.command {
             Command::Explain(Explain { file }) => output::text(out, &explain(&Recorded::read(&file)?).to_string())?,
-            Command::Report(Report { file, out, bench }) => {
-                let measured = bench.iter().map(|path| Measured::read(path)).collect::<Result<Vec<_>, _>>()?;
-                let out = OutputFile::open(&out)?;
-                out.write(report::page(&read(&file)?, &measured).as_bytes())?;
-            }
             Command::Export(Export { file, out, .. }) => flight_recorder::write(&read(&file)?, &out)?,
         }
         Ok(ExitCode::SUCCESS)

@@ -1,7 +1,6 @@
 //! Parsers of option values. Their errors quote the text that was typed, and `--help` lists the possible values.
 
 use std::ffi::OsStr;
-use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use clap::builder::{PossibleValue, TypedValueParser};
@@ -159,33 +158,6 @@ fn address(text: &str) -> Result<(), String> {
     match port.parse::<u16>() {
         Ok(_) => Ok(()),
         Err(_) => invalid(format!("`{port}` is not a port number (0 to 65535)")),
-    }
-}
-
-/// A path for a picture: its extension is `svg`, or it has none.
-pub(crate) fn svg(text: &str) -> Result<PathBuf, String> {
-    with_extension(text, &["svg"]).map_err(|svg| format!("pictures are written as SVG: name the file {svg}"))
-}
-
-/// A path for a picture, or for a page if its extension is `html`.
-pub(crate) fn picture(text: &str) -> Result<PathBuf, String> {
-    let why = |svg| format!("pictures are written as SVG: name the file {svg}, or a page with the ending .html");
-    with_extension(text, &["svg", "html"]).map_err(why)
-}
-
-/// A path for a page: its extension is `html`, or it has none.
-pub(crate) fn page(text: &str) -> Result<PathBuf, String> {
-    with_extension(text, &["html"]).map_err(|page| format!("pages are written as HTML: name the file {page}"))
-}
-
-/// The path, if its extension is one of these, or it has none; otherwise the path with the first one.
-fn with_extension(text: &str, all: &[&str]) -> Result<PathBuf, String> {
-    let path = Path::new(text);
-    match path.extension() {
-        Some(extension) if !all.iter().any(|known| extension.eq_ignore_ascii_case(known)) => {
-            Err(path.with_extension(all[0]).display().to_string())
-        }
-        _ => Ok(path.to_owned()),
     }
 }
 

@@ -39,8 +39,6 @@ pub(crate) struct Entry<'a> {
     /// Largest error of these times against the times of other places.
     error: u64,
     place: &'a str,
-    /// Whether it is the only operation of its group.
-    is_alone: bool,
     pub(crate) record: &'a Record,
     pub(crate) op: &'a OpDetails,
 }
@@ -64,10 +62,8 @@ impl<'a> Calls<'a> {
                 }
                 let (start, end) = (aligned(recording, record.start), aligned(recording, end(recording, record)));
                 let (error, place) = (recording.alignment.at(record.start).1, &*it.place);
-                let next = recording.records.get(position + 1).and_then(|next| next.op.as_ref());
-                let is_alone = op.behind == 0 && next.is_none_or(|next| next.behind != 1);
                 let worker = it.worker;
-                let entry = Entry { index, worker, position, start, end, error, place, is_alone, record, op };
+                let entry = Entry { index, worker, position, start, end, error, place, record, op };
                 let epoch = recoveries.partition_point(|recovery| *recovery <= record.command);
                 let entries = calls.entry((epoch, &op.comm, op.number)).or_default();
                 match entries.last_mut().filter(|last| last.index == index) {
@@ -134,11 +130,6 @@ impl<'a> Call<'a> {
 
     fn first(&self) -> Option<&Entry<'a>> {
         self.entries.iter().min_by_key(|entry| entry.start)
-    }
-
-    /// Whether it was launched alone, not in a group of operations.
-    pub(crate) fn is_alone(&self) -> bool {
-        self.entries.iter().all(|entry| entry.is_alone)
     }
 
     /// Time from the last arrival to the last end, in nanoseconds; `None` while a call is unfinished, and if an end is

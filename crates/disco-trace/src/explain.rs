@@ -6,7 +6,7 @@ use std::fmt::{self, Write as _};
 use disco_core::activity::{RecordKind, Recording};
 use disco_core::{Diagnosis, WorkerId, WorkerRange};
 
-use crate::analysis::{DEVICE_HEAD, Waits, mismatches, on_device, shares, slowest};
+use crate::analysis::{DEVICE_HEAD, latest, mismatches, on_device, shares, slowest};
 use crate::calls::{Call, Calls};
 use crate::format::{bandwidth, bytes, number, percent, table, time};
 use crate::trace::Trace;
@@ -26,7 +26,7 @@ pub fn explain(trace: &Trace) -> String {
 }
 
 /// The faults: operations that hang or have failed, also before recoveries, and collectives that workers call differently.
-pub(crate) fn findings(trace: &Trace, calls: &Calls<'_>) -> String {
+fn findings(trace: &Trace, calls: &Calls<'_>) -> String {
     let diagnoses = diagnoses(trace);
     let differences = differences(trace, calls, &diagnoses);
     let hangs = hangs(&diagnoses);
@@ -34,7 +34,7 @@ pub(crate) fn findings(trace: &Trace, calls: &Calls<'_>) -> String {
 }
 
 /// The program, its workers and places, the missing parts of the trace, and the error of its clocks.
-pub(crate) fn head(trace: &Trace) -> String {
+fn head(trace: &Trace) -> String {
     let records: usize = trace.recordings().map(|recording| recording.records.len()).sum();
     let (first, last) = trace.range();
     let span = time(u64::try_from(last - first).unwrap_or(u64::MAX));
@@ -218,7 +218,7 @@ fn device(trace: &Trace, calls: &Calls<'_>) -> String {
 }
 
 fn late(trace: &Trace, calls: &Calls<'_>) -> String {
-    let latest = Waits::of(trace, calls).latest();
+    let latest = latest(trace, calls);
     if latest.is_empty() {
         return String::new();
     }

@@ -6,7 +6,7 @@ pub(crate) fn time(nanoseconds: u64) -> String {
 }
 
 /// A size: `64 KiB`.
-pub fn bytes(bytes: u64) -> String {
+pub(crate) fn bytes(bytes: u64) -> String {
     let (kib, mib, gib) = (1024.0, 1_048_576.0, 1_073_741_824.0);
     scaled(bytes as f64, &[(gib, "GiB"), (mib, "MiB"), (kib, "KiB"), (1.0, "B")])
 }
@@ -22,7 +22,7 @@ pub(crate) fn percent(part: u64, whole: u64) -> String {
 }
 
 /// A number with three digits.
-pub fn number(value: f64) -> String {
+pub(crate) fn number(value: f64) -> String {
     let digits = match value.abs() {
         100.0.. => 0,
         10.0.. => 1,

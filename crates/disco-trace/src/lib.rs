@@ -2,10 +2,10 @@
 //!
 //! A [`Trace`] holds the recordings of a session. [`Trace::write`] writes it as a file for Perfetto and other viewers, and
 //! [`Trace::read`] reads that file back. [`explain`] describes hanging operations, calls that differ and slow operations as text;
-//! [`report`] makes a page of pictures and tables; [`flight_recorder`] writes the dumps that PyTorch's analyser reads.
+//! [`flight_recorder`] writes the dumps that PyTorch's analyser reads.
 //! [`WorkerSpans`] puts spans of the crate `tracing` into timelines.
 //!
-//! The feature `analysis`, which is on by default, has [`explain`], [`report`], [`flight_recorder`] and [`drawing`].
+//! The feature `analysis`, which is on by default, has [`explain`] and [`flight_recorder`].
 //! `disco-runtime` has the crate without it.
 //!
 //! ```text
@@ -17,8 +17,6 @@
 //! analysis           times, waits, mismatches and bandwidths of a trace
 //! format             numbers and tables as text
 //! explain            analysis and diagnosis as text
-//! report             analysis as a page
-//! drawing            pictures and pages in the look of the report
 //! spans              spans of the crate `tracing` in timelines
 //! flight_recorder    dumps with the keys of PyTorch's flight recorder
 //! ```
@@ -33,8 +31,6 @@ mod analysis;
 )]
 mod calls;
 mod chrome;
-#[cfg(feature = "analysis")]
-pub mod drawing;
 mod error;
 #[cfg(feature = "analysis")]
 mod explain;
@@ -43,8 +39,6 @@ pub mod flight_recorder;
 #[cfg(feature = "analysis")]
 mod format;
 mod lines;
-#[cfg(feature = "analysis")]
-pub mod report;
 mod spans;
 mod trace;
 

@@ -4,9 +4,7 @@ mod job;
 mod operation;
 
 use std::io::Write;
-use std::path::PathBuf;
 use std::process::ExitCode;
-use std::slice;
 use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
@@ -17,10 +15,10 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use self::job::{PREPARE, RUN, VERIFY};
 use self::operation::Operation;
-use crate::output::{OutputFile, json};
+use crate::output::json;
 use crate::report::{Figures, Report, Row};
 use crate::session::Layout;
-use crate::{plot, values};
+use crate::values;
 
 /// Target duration of one measurement without `--iters`, in seconds.
 const TARGET_SECONDS: f64 = 0.02;
@@ -84,16 +82,12 @@ pub(crate) struct Bench {
     /// Print the results as one JSON object
     #[arg(long)]
     json: bool,
-    /// Also draw latency and bus bandwidth against size into this file: a picture (`.svg`), or a page with tables (`.html`)
-    #[arg(long, value_name = "FILE.svg|FILE.html", value_parser = values::picture)]
-    plot: Option<PathBuf>,
 }
 
 impl Bench {
     pub(crate) fn run(self, out: &mut impl Write) -> anyhow::Result<ExitCode> {
         self.check_options()?;
         let probe = backend::find(&self.backend)?.probe()?;
-        let picture = self.plot.as_deref().map(OutputFile::open).transpose()?;
         let layout = Layout::new(self.session, SessionKind::of(&self.backend), self.apart)?;
         layout.check_reach(&self.backend, World::new(self.workers, 1)?)?;
         layout.start_ranks(&self.backend, self.workers, false)?;
@@ -136,9 +130,6 @@ impl Bench {
         block_on(session.shutdown())?;
         report.hop_ns[1] = hop();
         report.avg_busbw = Some(report.mean_busbw());
-        if let Some(file) = picture {
-            plot::draw(slice::from_ref(&report), file)?;
-        }
         let written = if self.json { json(out, &report) } else { report.print_footer(out).map_err(Into::into) };
         // Wrong elements fail the command even if its reader has closed the pipe.
         match report.wrong().unwrap_or(0) {

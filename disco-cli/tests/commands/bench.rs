@@ -1,22 +1,16 @@
-//! `disco bench` and `disco plot`.
-
-use std::collections::HashSet;
-use std::path::PathBuf;
+//! `disco bench`.
 
 use super::{disco, err, out};
 
 crate::trials::tests!("commands::bench":
     bench_prints_the_columns_of_nccl_tests,
     bench_finds_no_wrong_element_in_any_operation_or_dtype,
-    plot_draws_several_results_with_a_color_per_series,
     bench_rejects_contradictory_sizes_and_unknown_names,
     bench_takes_the_short_options_of_nccl_tests,
     bench_without_checks_reports_wrong_elements_as_not_checked,
     bench_prints_the_average_bus_bandwidth_of_all_rows,
     bench_runs_the_iterations_of_n_and_the_warm_up_iterations_of_w,
     bench_warms_up_before_the_first_size_unless_warm_up_is_off,
-    ten_series_differ_in_color_or_marker_and_each_point_has_a_marker,
-    a_picture_that_is_not_svg_or_not_writable_is_rejected_before_the_measurement,
 );
 
 /// The JSON report of `disco bench` with 3 workers.
@@ -84,48 +78,6 @@ fn bench_finds_no_wrong_element_in_any_operation_or_dtype() {
         assert_eq!(json["rows"][0]["out_of_place"]["wrong"], 0, "{dtype}");
         assert_eq!(json["rows"][0]["type"], dtype);
     }
-}
-
-fn plot_draws_several_results_with_a_color_per_series() {
-    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
-    let path = |name: &str| folder.join(name).to_str().unwrap().to_owned();
-    let one = path("one.svg");
-    let mut results = Vec::new();
-    for operation in ["all_reduce", "broadcast"] {
-        let json = bench(&[operation, "--max-bytes", "64", "--plot", &one]);
-        results.push(path(&format!("{operation}.json")));
-        std::fs::write(results.last().unwrap(), json.to_string()).unwrap();
-    }
-    let both = path("both.svg");
-    let drawn = disco(&["plot", &results[0], &results[1], "--out", &both]);
-    assert!(drawn.status.success(), "{}", err(&drawn));
-    let [one, both] = [one, both].map(|path| std::fs::read_to_string(path).unwrap());
-    for picture in [&one, &both] {
-        assert!(picture.trim_end().ends_with("</svg>"));
-        for label in ["size (bytes)", "time (µs)", "busbw (GB/s)", "broadcast f32, local, 3 threads, in place"] {
-            assert!(picture.contains(label), "{label}");
-        }
-    }
-    // Per series: a line in each of two panels, and one in the legend below them.
-    let lines = |picture: &str, color: &str| picture.matches(&format!("stroke=\"{color}\"")).count();
-    for (color, of_one) in [("#0072B2", 3), ("#D55E00", 3), ("#009E73", 0), ("#CC79A7", 0)] {
-        assert_eq!((lines(&one, color), lines(&both, color)), (of_one, 3), "{color}");
-    }
-    let pages = [path("one.html"), path("both.html")];
-    bench(&["all_reduce", "--max-bytes", "64", "--plot", &pages[0]]);
-    let drawn = disco(&["plot", &results[0], &results[1], "--out", &pages[1]]);
-    assert!(drawn.status.success(), "{}", err(&drawn));
-    let [one, both] = pages.map(|path| std::fs::read_to_string(path).unwrap());
-    assert!(one.contains("<h1>all_reduce on local, 3 workers (threads)</h1>"), "{one}");
-    for (page, series) in [(&one, 2), (&both, 4)] {
-        // Two pictures, with a line for each series and a point for each of four sizes.
-        assert_eq!(page.matches("<polyline").count(), 2 * series);
-        assert_eq!(page.matches("<circle").count(), 2 * series * 4);
-        assert_eq!(page.matches("<tr><td>").count(), 2 * series, "{page}");
-        assert!(!page.contains("http") && !page.contains("src="), "{page}");
-    }
-    let missing = disco(&["plot", &path("none.json"), "--out", &path("none.svg")]);
-    assert!(!missing.status.success() && err(&missing).contains("none.json"), "{}", err(&missing));
 }
 
 fn bench_rejects_contradictory_sizes_and_unknown_names() {
@@ -200,50 +152,4 @@ fn bench_warms_up_before_the_first_size_unless_warm_up_is_off() {
     };
     assert!(initial(&[]) > 0);
     assert_eq!(initial(&["-w", "0"]), 0);
-}
-
-fn ten_series_differ_in_color_or_marker_and_each_point_has_a_marker() {
-    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
-    let path = |name: &str| folder.join(name).to_str().unwrap().to_owned();
-    let mut args = vec!["plot".to_owned()];
-    for operation in ["all_reduce", "broadcast", "all_gather", "reduce_scatter", "all_to_all"] {
-        let json = bench(&[operation, "-e", "16", "-n", "5"]);
-        args.push(path(&format!("marks-{operation}.json")));
-        std::fs::write(args.last().unwrap(), json.to_string()).unwrap();
-    }
-    args.extend(["--out".to_owned(), path("marks.svg")]);
-    let drawn = disco(&args.iter().map(String::as_str).collect::<Vec<_>>());
-    assert!(drawn.status.success(), "{}", err(&drawn));
-    let picture = std::fs::read_to_string(path("marks.svg")).unwrap();
-    let colors: HashSet<&str> = picture
-        .lines()
-        .filter(|line| line.starts_with("<polyline"))
-        .filter_map(|line| line.split_once("stroke=\"")?.1.split('"').next())
-        .filter(|color| *color != "#000000")
-        .collect();
-    assert!(colors.len() >= 9, "ten series, one of them black: {colors:?}");
-    // Two panels, each with two sizes, and a legend, for each of ten series.
-    let marks = picture.lines().filter(|line| line.starts_with("<polygon")).count();
-    assert_eq!(marks, 10 * (2 * 2 + 1), "{picture}");
-}
-
-fn a_picture_that_is_not_svg_or_not_writable_is_rejected_before_the_measurement() {
-    let refused = |args: &[&str]| {
-        let output = disco(args);
-        assert!(!output.status.success() && output.stdout.is_empty(), "{}", out(&output));
-        err(&output)
-    };
-    for args in [&["bench", "all_reduce", "--plot", "x.png"][..], &["plot", "x.json", "--out", "x.png"]] {
-        let text = refused(args);
-        assert!(text.contains("invalid value 'x.png'"), "{text}");
-        assert!(text.contains("pictures are written as SVG: name the file x.svg"), "{text}");
-    }
-    let text = refused(&["bench", "all_reduce", "--plot", "/nowhere/x.svg"]);
-    assert_eq!(text, "disco: can't write /nowhere/x.svg: No such file or directory (os error 2)\n");
-    // A failed run keeps the picture of an earlier run.
-    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("earlier.svg");
-    std::fs::write(&path, "earlier").unwrap();
-    let none = path.with_file_name("none.json");
-    refused(&["plot", none.to_str().unwrap(), "--out", path.to_str().unwrap()]);
-    assert_eq!(std::fs::read_to_string(&path).unwrap(), "earlier");
 }

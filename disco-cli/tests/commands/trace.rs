@@ -10,7 +10,7 @@ use disco_trace::{Trace, WorkerTrace};
 use super::{disco, err, out};
 
 crate::trials::tests!("commands::trace":
-    trace_explains_reports_and_exports_a_file,
+    trace_explains_and_exports_a_file,
     trace_names_a_file_that_is_no_trace_or_ends_early,
 );
 
@@ -49,7 +49,7 @@ impl Drop for Folder {
     }
 }
 
-fn trace_explains_reports_and_exports_a_file() {
+fn trace_explains_and_exports_a_file() {
     let folder = Folder::new("all");
     let file = folder.path("trace.json.gz");
     let explained = disco(&["trace", "explain", &file]);
@@ -57,10 +57,6 @@ fn trace_explains_reports_and_exports_a_file() {
     let text = out(&explained);
     assert!(text.starts_with("Trace of train: 2 workers, 3 records over "), "{text}");
     assert!(text.contains("Missing: worker 1 has not called it."), "{text}");
-    let page = folder.path("report.html");
-    let reported = disco(&["trace", "report", &file, "-o", &page]);
-    assert!(reported.status.success(), "{}", err(&reported));
-    assert!(fs::read_to_string(page).unwrap().contains("<h1>Trace of train</h1>"));
     let dumps = folder.path("dumps");
     let exported = disco(&["trace", "export", "--pytorch", &file, "-o", &dumps]);
     assert!(exported.status.success(), "{}", err(&exported));
@@ -75,7 +71,7 @@ fn trace_names_a_file_that_is_no_trace_or_ends_early() {
     assert!(err(&refused).starts_with(&format!("disco: can't read {missing}: No such file")), "{}", err(&refused));
     let other = folder.path("other.json");
     fs::write(&other, "{}").unwrap();
-    let refused = disco(&["trace", "report", &other, "-o", &folder.path("report.html")]);
+    let refused = disco(&["trace", "explain", &other]);
     let expected = format!("disco: {other}, line 1: this is no trace that Disco has written");
     assert!(err(&refused).starts_with(&expected), "{}", err(&refused));
     let whole = fs::read(folder.path("trace.json.gz")).unwrap();

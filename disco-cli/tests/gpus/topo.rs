@@ -17,7 +17,6 @@ crate::trials::tests!("gpus::topo":
     an_nvml_without_remote_device_types_finds_links_between_gpus_but_not_through_switches,
     a_missing_driver_or_device_is_reported_with_success,
     disco_p2p_topology_overrides_the_topology_found,
-    a_picture_has_a_box_for_each_device_and_a_line_for_the_links_of_each_pair,
 );
 
 /// The text that `disco topo` prints, without the line of the host name, which is checked here.
@@ -226,30 +225,4 @@ fn disco_p2p_topology_overrides_the_topology_found() {
     let refused = disco(&folder, &[("DISCO_P2P_TOPOLOGY", "ring")], &["topo"]);
     let expected = "DISCO_P2P_TOPOLOGY=ring: the shapes are: fully_connected, hybrid_cube_mesh, unknown\n";
     assert!(!refused.status.success() && text(&refused).ends_with(expected), "{}", text(&refused));
-}
-
-fn a_picture_has_a_box_for_each_device_and_a_line_for_the_links_of_each_pair() {
-    let path = std::env::temp_dir().join(format!("disco-topo-{}.svg", std::process::id()));
-    let draw = |variables: &[(&str, &str)]| {
-        let drawn = disco(&disco_gpu_double::folder(), variables, &["topo", "--svg", path.to_str().unwrap()]);
-        assert!(drawn.status.success(), "{}", text(&drawn));
-        let picture = std::fs::read_to_string(&path).unwrap();
-        assert!(picture.starts_with("<svg xmlns=") && picture.ends_with("</svg>\n"), "{picture}");
-        picture
-    };
-    let count = |picture: &str| ["class=\"device\"", "class=\"link\""].map(|class| picture.matches(class).count());
-    let dgx1 = draw(&[("GPU_DOUBLE_NVLINK", "dgx1"), ("GPU_DOUBLE_DEVICES", "8")]);
-    // Each of 8 devices has links to 4 others.
-    assert_eq!(count(&dgx1), [8, 16]);
-    assert!(dgx1.contains("<title>cuda:0 and cuda:3: 2 links</title>"), "{dgx1}");
-    assert!(dgx1.contains(">topology: hybrid_cube_mesh<"), "{dgx1}");
-    assert_eq!(count(&draw(&[("GPU_DOUBLE_NVLINK", "h100"), ("GPU_DOUBLE_DEVICES", "1")])), [1, 0]);
-    // A machine without a driver is a result, too.
-    let none = disco(Path::new("/nowhere"), &[], &["topo", "--svg", path.to_str().unwrap()]);
-    assert!(none.status.success(), "{}", text(&none));
-    let picture = std::fs::read_to_string(&path).unwrap();
-    assert!(count(&picture) == [0, 0] && picture.contains(">devices: none<"), "{picture}");
-    std::fs::remove_file(&path).unwrap();
-    let refused = disco(&disco_gpu_double::folder(), &[], &["topo", "--svg", "x.png"]);
-    assert!(text(&refused).contains("pictures are written as SVG: name the file x.svg"), "{}", text(&refused));
 }

@@ -9,7 +9,6 @@ mod collectives;
 mod commit;
 mod data;
 mod fairness;
-mod plots;
 mod programs;
 mod render;
 
@@ -66,7 +65,7 @@ enum Part {
 }
 
 impl Peers {
-    /// Measures, saves the results, and writes tables and pictures.
+    /// Measures, saves the results, and writes tables.
     ///
     /// # Errors
     /// Our programs can't be built or fail, or a file can't be written. A peer that fails is left out.
@@ -103,7 +102,6 @@ impl Peers {
                 fairness::beside(&mut data, &programs, if self.quick { 1 } else { 4 })?;
                 data.save()?;
             }
-            plots::draw(&data, &programs)?;
         }
         render::write(&data)
     }

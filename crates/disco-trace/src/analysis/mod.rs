@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! shares       the parts of each worker's time
-//! waits        time that each rank has waited for each other rank
-//! slowest      the slowest collectives; times and bandwidths by size
+//! waits        the workers for which other workers waited
+//! slowest      the slowest collectives
 //! device       times of operations on devices, by size
 //! mismatches   collectives that workers call differently, or not at all
 //! ```
@@ -17,5 +17,5 @@ mod waits;
 pub(crate) use device::{DEVICE_HEAD, on_device};
 pub(crate) use mismatches::mismatches;
 pub(crate) use shares::shares;
-pub(crate) use slowest::{by_size, slowest};
-pub(crate) use waits::Waits;
+pub(crate) use slowest::slowest;
+pub(crate) use waits::latest;

@@ -2,7 +2,7 @@
 
 use disco_core::activity::RecordKind;
 use disco_core::{OpKind, WorkerId};
-use disco_trace::{Trace, WorkerTrace, explain, report};
+use disco_trace::{Trace, WorkerTrace, explain};
 use serde_json::Value;
 
 use crate::file::written;
@@ -79,7 +79,7 @@ fn a_device_has_a_track_whose_slices_are_joined_with_their_launches() {
 }
 
 #[test]
-fn explanation_and_report_compare_single_operations_with_their_launches() {
+fn an_explanation_compares_single_operations_with_their_launches() {
     let trace = trace();
     let text = explain(&trace);
     assert!(text.contains("\nworkers 0, 1: some device times are missing: a test\n"), "{text}");
@@ -89,11 +89,6 @@ Times on devices, by event records of each worker's stream (starts are known wit
   all_reduce  256 KiB      4         110 µs          2.38                4 µs
 ";
     assert!(text.contains(expected), "{text}");
-    let page = report::page(&trace, &[]);
-    assert!(
-        page.contains("<h2>Times on devices</h2>") && page.contains("<td>110 µs</td><td>2.38</td><td>4 µs</td>"),
-        "{page}"
-    );
     // Times on devices are no operations of the host: they count neither as its time nor as calls.
     let mut without = trace.clone();
     for recording in without.workers.iter_mut().filter_map(|it| it.recording.as_mut().ok()) {

@@ -3,8 +3,9 @@
 use disco_core::activity::{Alignment, ClockPoint, CommKind, OpState, RecordKind};
 use disco_core::{OpKind, Rank};
 use disco_trace::{Trace, explain};
+use proptest::prelude::*;
 
-use crate::sample;
+use crate::{arbitrary, sample};
 
 #[test]
 fn an_explanation_has_the_hang_the_mismatch_the_times_and_the_late_worker() {
@@ -139,4 +140,15 @@ fn machines_whose_clocks_are_not_aligned_are_named() {
     let text = explain(&trace);
     let expected = "\nThe clocks of node 0 (alpha), node 1 (beta) are not aligned: compare times only within one of these places.\n";
     assert!(text.contains(expected), "{text}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn every_trace_has_an_explanation_and_dumps(trace in arbitrary::trace()) {
+        prop_assert!(explain(&trace).starts_with("Trace of "));
+        let folder = tempfile::tempdir().unwrap();
+        disco_trace::flight_recorder::write(&trace, folder.path()).unwrap();
+    }
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use disco_core::activity::{Alignment, ClockPoint};
-use disco_trace::{Trace, TraceError, explain, report};
+use disco_trace::{Trace, TraceError, explain};
 use proptest::prelude::*;
 
 use crate::{arbitrary, sample};
@@ -46,7 +46,7 @@ proptest! {
             let at = at % bytes.len();
             bytes[at] = byte;
             if let Ok(trace) = decode(&bytes) {
-                drop((explain(&trace), report::page(&trace, &[])));
+                drop(explain(&trace));
                 let again = written(&trace, "again.json");
                 prop_assert_eq!(written(&decode(&again).unwrap(), "again.json"), again);
             }

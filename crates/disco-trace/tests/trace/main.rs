@@ -1,4 +1,4 @@
-//! Traces as files, text, pages and dumps.
+//! Traces as files, text and dumps.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -8,5 +8,4 @@ mod explain;
 mod file;
 mod flight_recorder;
 mod nesting;
-mod report;
 mod sample;

@@ -46,10 +46,12 @@ impl Layout {
 #[derive(Debug, Default)]
 pub(crate) struct Common {
     /// By rank and number of elements.
-    inputs: RefCell<HashMap<(Values, usize, usize), Vec<u8>>>,
+    inputs: Known<(Values, usize, usize), Vec<u8>>,
     /// By last dimension and number of elements.
-    reduced: RefCell<HashMap<(Values, Option<usize>, usize), Expected>>,
+    reduced: Known<(Values, Option<usize>, usize), Expected>,
 }
+
+type Known<K, V> = RefCell<HashMap<K, V>>;
 
 /// One sub-case, as rank `me` of `size` sees it.
 #[derive(Clone, Copy, Debug)]

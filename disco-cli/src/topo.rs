@@ -1,9 +1,6 @@
 //! `disco topo`
 
-mod picture;
-
 use std::io::{self, Write};
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
@@ -11,8 +8,7 @@ use disco::nccl::p2p::{self, RANKS, Site, Survey, Topology};
 use disco::{Error, Unavailable};
 use serde::Serialize;
 
-use crate::output::{OutputFile, columns, json, wrapped};
-use crate::values;
+use crate::output::{columns, json, wrapped};
 
 /// Show this machine's GPUs, the links between them, and whether peer-to-peer kernels can use them
 #[derive(Args)]
@@ -20,9 +16,6 @@ pub(crate) struct Topo {
     /// Print the result as one JSON object
     #[arg(long)]
     json: bool,
-    /// Also draw the devices and their links into this SVG file
-    #[arg(long, value_name = "FILE.svg", value_parser = values::svg)]
-    svg: Option<PathBuf>,
 }
 
 /// The result, as JSON.
@@ -63,16 +56,12 @@ struct Device {
 
 impl Topo {
     pub(crate) fn run(self, out: &mut impl Write) -> anyhow::Result<ExitCode> {
-        let file = self.svg.as_deref().map(OutputFile::open).transpose()?;
         let finding = match p2p::topology() {
             Ok(survey) => Finding::of(survey),
             // A machine without GPUs is a result, not a failure.
             Err(Error::Unavailable(absent)) => Finding::none(&absent),
             Err(error) => return Err(error.into()),
         };
-        if let Some(file) = file {
-            file.write(picture::draw(&finding).as_bytes())?;
-        }
         if self.json {
             json(out, &finding)?;
         } else {
