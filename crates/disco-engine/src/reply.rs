@@ -38,7 +38,7 @@ fn refuse(worker: WorkerId, seq: u64, error: &Error) -> Reply {
     Err(Arc::new(Failure {
         worker,
         command: seq,
-        operation: "get".into(),
+        operation: "reply".into(),
         register: None,
         message: error.to_string(),
         causes: Vec::new(),

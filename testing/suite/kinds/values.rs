@@ -251,7 +251,7 @@ fn a_value_above_the_limit_is_an_error_that_names_the_alternatives(kind: Kind) {
         let larger = session.call("tests.double", (&handle, "and", &pattern(1, 1))).await.unwrap();
         let refused = session.value(&larger, worker).await.unwrap_err().to_string();
         assert!(
-            refused.starts_with("worker 1: get ")
+            refused.starts_with("worker 1: reply ")
                 && refused.ends_with(
                     "a value of 102401 bytes can't go to the controller, the limit is 102400 bytes for the value of one reply; raise \
                      the limit (`Builder::value_limit`), or send the tensor to worker 0 (`send_to_worker`) if that is a thread of \

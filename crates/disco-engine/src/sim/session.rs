@@ -145,7 +145,11 @@ impl World {
         }
         let worker = WorkerId::new(random.of(0..workers) as u32);
         match random.of(0..100) {
-            0..30 => Job::Work(random.of(0..3_000)).command(),
+            0..20 => Job::Work(random.of(0..3_000)).command(),
+            20..30 => {
+                let job = if random.percent(50) { Job::Work(random.of(0..3_000)) } else { Job::Meet };
+                job.returned_by(worker)
+            }
             30..42 => {
                 session.burst = random.of(0..self.plan.burst + 1);
                 Job::Work(0).command()
@@ -176,7 +180,7 @@ impl World {
         let from: BTreeSet<WorkerId> = match &command {
             Command::SyncAll | Command::GetAll { .. } => (0..workers).map(WorkerId::new).collect(),
             Command::SyncWorker { worker } | Command::DebugGet { worker, .. } => [*worker].into(),
-            _ => BTreeSet::new(),
+            command => command.answers().into_iter().collect(),
         };
         if !from.is_empty() {
             let is_for_all = matches!(command, Command::SyncAll | Command::GetAll { .. });

@@ -10,7 +10,7 @@ use disco_core::channel::Notice;
 use disco_core::error::{ErrorKind, Failure};
 use disco_core::store;
 use disco_core::wire::{self, Message, StoreCall};
-use disco_core::{Command, Error, Frame, RegisterId, Result, Tensor, Value, WorkerId};
+use disco_core::{Calling, Command, Error, Frame, RegisterId, Result, Tensor, Value, WorkerId};
 
 use super::plan::Kind;
 use super::world::{Micros, What, World};
@@ -23,6 +23,9 @@ const COLLECTIVE_LIMIT: Duration = Duration::from_secs(300);
 /// Deadline of other requests.
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 
+/// Bytes of the result that a call returns.
+const RETURNED: usize = 1 << 10;
+
 /// A simulated worker.
 pub(super) struct Worker {
     pub(super) id: WorkerId,
@@ -33,6 +36,8 @@ pub(super) struct Worker {
     pub(super) epoch: PerEpoch<()>,
     poison: Option<Arc<Failure>>,
     doing: Doing,
+    /// Whether the call that it executes ends with its reply.
+    returns: bool,
     pub(super) has_left: bool,
     question: u64,
     taken: Taken,
@@ -111,6 +116,17 @@ fn has_content(value: Option<&Value>, kib: u64) -> bool {
 
 impl Job {
     pub(super) fn command(self) -> Command {
+        Command::CallPacked { register: RegisterId::new(1), function: RegisterId::new(2), args: self.args() }
+    }
+
+    /// A call at whose end this worker replies.
+    pub(super) fn returned_by(self, worker: WorkerId) -> Command {
+        let calling = Box::new(Calling { answers: Some(worker), ..Calling::default() });
+        let (register, function) = (RegisterId::new(1), RegisterId::new(2));
+        Command::CallWith { register, function, args: self.args(), calling }
+    }
+
+    fn args(self) -> Vec<Value> {
         let (number, arg) = match self {
             Job::Work(time) => (0, time),
             Job::Fail(worker) => (1, worker),
@@ -130,7 +146,7 @@ impl Job {
             }
             _ => {}
         }
-        Command::CallPacked { register: RegisterId::new(1), function: RegisterId::new(2), args }
+        args
     }
 
     fn of(args: &[Value]) -> Option<Self> {
@@ -158,6 +174,7 @@ impl Worker {
             epoch: PerEpoch::default(),
             poison: None,
             doing: Doing::Nothing,
+            returns: false,
             has_left: false,
             question: 0,
             taken: Taken::default(),
@@ -245,8 +262,9 @@ impl World {
             return self.record_violation(format!("{id} has received command {seq}, expected {due}"));
         }
         let is_poisoned = worker.poison.is_some();
+        worker.returns = frame.command().answers() == Some(id);
         match frame.command() {
-            Command::CallPacked { args, .. } if !is_poisoned => match Job::of(args) {
+            Command::CallPacked { args, .. } | Command::CallWith { args, .. } if !is_poisoned => match Job::of(args) {
                 Some(Job::Work(0)) => {}
                 Some(Job::Work(time)) => return self.work(index, at, time),
                 Some(Job::Hang(who)) if who == id.index() as u64 => return self.work(index, at, 60_000_000),
@@ -289,6 +307,9 @@ impl World {
     fn finish(&mut self, index: usize, at: usize, seq: u64) {
         let worker = &mut self.hosts[index].workers[at];
         (worker.finished, worker.doing) = (seq, Doing::Nothing);
+        if std::mem::take(&mut worker.returns) {
+            self.reply_to(index, at, seq, RETURNED);
+        }
     }
 
     fn work(&mut self, index: usize, at: usize, time: Micros) {
