@@ -60,10 +60,10 @@ np.testing.assert_equal(large.debug_get_from_remote(1).numpy(), np.arange(1 << 1
 # Worker 0 is TVM's own, so these don't concern our workers.
 host = tvm.runtime.tensor(np.zeros((1000, 100), "float32"))
 session.copy_from_worker_0(host, sums)
-session.sync_worker(WorkerId::new(0))
+session.sync_worker_0()
 np.testing.assert_equal(host.numpy(), source + 1)
 session.copy_to_worker_0(host, array)
-session.sync_worker(WorkerId::new(0))
+session.sync_worker_0()
 only = session.copy_to_worker_0(host)
 session._sync_all()
 print(only.debug_get_from_remote(1))
