@@ -179,7 +179,9 @@ print("end")
     let Some((out, err)) = python::run(script) else { return };
     let one = "[True, True, True]\n[[6.0, 6.0, 6.0], [6.0, 6.0, 6.0], [6.0, 6.0, 6.0]]\n";
     assert_eq!(out, one.repeat(2) + "end\n", "{err}");
-    assert!(err.contains("aborted, because worker 2: tests.tvm.fail_on"), "{err}");
+    // The others are inside the collective, or come to it later.
+    let mut of_worker_3 = err.lines().filter(|line| line.starts_with("[disco] worker 3: "));
+    assert!(of_worker_3.any(|line| line.contains("worker 2: tests.tvm.fail_on")), "{err}");
     // The deadline of a collective is five minutes.
     assert!(begun.elapsed() < std::time::Duration::from_secs(120));
 }
