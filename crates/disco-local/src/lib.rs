@@ -63,6 +63,7 @@ mod identity;
 mod kernel;
 #[cfg(not(loom))]
 mod machine;
+#[cfg(not(loom))]
 mod meeting;
 #[cfg(not(loom))]
 mod parts;
