@@ -83,11 +83,17 @@ const FEATURES: [(&str, &[&str]); 14] = [
     ("models", &[]),
 ];
 
-/// Format, clippy with all features, cycles between modules, numbers of crates, and the number of sleeps in tests.
+/// Cargo's arguments of the models of loom. `--cfg loom` compiles only the modelled parts of a crate, so no name filter is
+/// needed, which could miss a model.
+const LOOM: &str = "--quiet --package disco-channel --package disco-local --lib --target-dir target/loom";
+
+/// Format, clippy with all features, models of loom that compile, cycles between modules, numbers of crates, and the number of
+/// sleeps in tests.
 pub(crate) fn lints() -> Vec<Step> {
     vec![
         step("format", "fmt --all --check"),
         step("clippy", &format!("clippy --quiet --workspace --all-targets {ALL_FEATURES} -- -D warnings")),
+        step("loom models compile", &format!("check --profile test {LOOM}")).with("RUSTFLAGS", "--cfg loom"),
         step("no cycles between modules", "run --quiet --package xtask -- modules"),
         step("numbers of crates", "run --quiet --package xtask -- crates"),
         step("number of sleeps in tests", "run --quiet --package xtask -- sleeps"),
@@ -141,13 +147,7 @@ pub(crate) fn programs() -> Vec<Step> {
 pub(crate) fn long_tests() -> Vec<Step> {
     let long = |name, args| step(name, args).with("DISCO_LONG_TESTS", "1");
     let mut steps = vec![
-        // `--cfg loom` compiles only the modelled parts of a crate, so no name filter is needed, which could miss a
-        // model.
-        step(
-            "loom models",
-            "test --quiet --package disco-channel --package disco-local --release --lib --target-dir target/loom",
-        )
-        .with("RUSTFLAGS", "--cfg loom"),
+        step("loom models", &format!("test --release {LOOM}")).with("RUSTFLAGS", "--cfg loom"),
         step("random sessions, for longer", "test --quiet --package disco-tests --test sessions soak::")
             .with("DISCO_SOAK_SECONDS", "600"),
         long("simulated trees of nodes, for longer", "test --quiet --package disco-engine --lib sim::tree::tests"),
