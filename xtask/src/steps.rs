@@ -93,7 +93,8 @@ pub(crate) fn lints() -> Vec<Step> {
     vec![
         step("format", "fmt --all --check"),
         step("clippy", &format!("clippy --quiet --workspace --all-targets {ALL_FEATURES} -- -D warnings")),
-        step("loom models compile", &format!("check --profile test {LOOM}")).with("RUSTFLAGS", "--cfg loom"),
+        step("loom models compile", &format!("check --profile test {LOOM}"))
+            .with("RUSTFLAGS", "--cfg loom -D warnings"),
         step("no cycles between modules", "run --quiet --package xtask -- modules"),
         step("numbers of crates", "run --quiet --package xtask -- crates"),
         step("number of sleeps in tests", "run --quiet --package xtask -- sleeps"),

@@ -238,7 +238,7 @@ fn note_told(is_told: &AtomicBool, error: &disco::Error) {
 }
 
 fn is_of_read(error: &disco::Error) -> bool {
-    matches!(error, disco::Error::Worker(failure) if failure.operation.starts_with("get"))
+    matches!(error, disco::Error::Worker(failure) if matches!(&*failure.operation, "get" | "get_all" | "reply"))
 }
 
 impl Drop for Core {

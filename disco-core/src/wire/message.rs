@@ -535,7 +535,7 @@ fn unread(seq: u64, error: &Error) -> Failure {
     Failure {
         worker: WorkerId::new(0),
         command: seq,
-        operation: "get".into(),
+        operation: "reply".into(),
         register: None,
         message: format!("its value can't be received: {error}"),
         causes: Vec::new(),

@@ -19,12 +19,12 @@ super::tests!(
 const BYTES: usize = 100 << 20;
 
 fn a_value_that_the_controller_can_not_map_is_an_error_and_no_loss() {
-    assert_eq!(output("processes", 64), "worker 1: get: OutOfMemory, then works\n");
+    assert_eq!(output("processes", 64), "worker 1: reply: OutOfMemory, then works\n");
 }
 
 fn a_value_that_the_controller_can_not_copy_is_an_error_and_no_loss() {
     // The packets have room.
-    assert_eq!(output("nodes", 160), "worker 1: get: OutOfMemory, then works\n");
+    assert_eq!(output("nodes", 160), "worker 1: reply: OutOfMemory, then works\n");
 }
 
 fn a_message_that_the_controller_can_not_hold_is_a_loss_for_want_of_memory() {

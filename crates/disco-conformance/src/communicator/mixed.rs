@@ -233,7 +233,7 @@ impl<'w, 's> Walk<'w, 's> {
                 let layout = *pick(chooser, &Layout::of(kind));
                 let values = if step.reduces() && row.is_none() { Values::Whole } else { Values::Bits };
                 let reduction = reduction.unwrap_or(Reduction::Sum);
-                let (exact, common) = (self.fixture.exact, &Common::default());
+                let exact = self.fixture.exact;
                 let case = Case {
                     kind,
                     dtype,
@@ -248,7 +248,7 @@ impl<'w, 's> Walk<'w, 's> {
                     size,
                     exact,
                     salt,
-                    common,
+                    common: &Common::default(),
                 };
                 (case.to_string(), maker::part(&case, self.fixture)?)
             }

@@ -147,7 +147,12 @@ impl World {
         match random.of(0..100) {
             0..20 => Job::Work(random.of(0..3_000)).command(),
             20..30 => {
-                let job = if random.percent(50) { Job::Work(random.of(0..3_000)) } else { Job::Meet };
+                let job = match random.of(0..10) {
+                    0..5 => Job::Work(random.of(0..3_000)),
+                    5 if self.plan.failures => Job::Fail(worker.index() as u64),
+                    6 if self.plan.failures => Job::Fail(random.of(0..workers)),
+                    _ => Job::Meet,
+                };
                 job.returned_by(worker)
             }
             30..42 => {

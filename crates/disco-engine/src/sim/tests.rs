@@ -158,7 +158,8 @@ fn many_nodes_start_run_lose_some_of_them_and_leave() {
     let (before, start) = (peak_memory(), Instant::now());
     let mut world = World::new(Plan::large(nodes, commands, losses), 1, false);
     world.run().unwrap();
-    let (time, used) = (start.elapsed(), peak_memory() - before);
+    // Linux adds up counters of threads, so a later peak can be a little smaller.
+    let (time, used) = (start.elapsed(), peak_memory().saturating_sub(before));
     assert!(world.controller.posted.0 >= commands && world.controller.session.ends.len() == nodes);
     println!("{nodes} nodes of 8 workers, {} commands, {losses} nodes lost: {time:.1?}", world.controller.posted.0);
     println!("{:.1?} a command, {} KiB a node", time / world.controller.posted.0 as u32, used / nodes);

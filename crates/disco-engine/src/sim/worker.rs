@@ -23,9 +23,6 @@ const COLLECTIVE_LIMIT: Duration = Duration::from_secs(300);
 /// Deadline of other requests.
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 
-/// Bytes of the result that a call returns.
-const RETURNED: usize = 1 << 10;
-
 /// A simulated worker.
 pub(super) struct Worker {
     pub(super) id: WorkerId,
@@ -308,7 +305,8 @@ impl World {
         let worker = &mut self.hosts[index].workers[at];
         (worker.finished, worker.doing) = (seq, Doing::Nothing);
         if std::mem::take(&mut worker.returns) {
-            self.reply_to(index, at, seq, RETURNED);
+            // Results of 1 to 256 KiB.
+            self.reply_to(index, at, seq, 1 << (10 + seq % 9));
         }
     }
 
@@ -399,11 +397,11 @@ impl World {
             user: None,
         });
         worker.poison = Some(failure.clone());
-        self.finish(index, at, seq);
         match wire::encode_notice(&Notice::Failed { epoch, failure }) {
             Ok(packet) => self.worker_sends(index, at, Message::Notice(packet.into()), Priority::Urgent),
             Err(error) => self.record_violation(format!("{id}: {error}")),
         }
+        self.finish(index, at, seq);
     }
 
     /// Replies to a command, with a value of `bytes` bytes unless the worker has failed.

@@ -42,16 +42,20 @@ impl Layout {
     }
 }
 
-/// What sub-cases that differ in layout, root or offset have in common. Most of the time of a check goes into it.
+/// What sub-cases have in common that differ in nothing but their number of elements, row, layout, root, values and offset.
+/// Its computation is most of a check's work.
 #[derive(Debug, Default)]
 pub(crate) struct Common {
-    /// By rank and number of elements.
+    /// By kind of values, rank and number of elements.
     inputs: Known<(Values, usize, usize), Vec<u8>>,
-    /// By last dimension and number of elements.
+    /// By kind of values, last dimension and number of elements.
     reduced: Known<(Values, Option<usize>, usize), Expected>,
 }
 
 type Known<K, V> = RefCell<HashMap<K, V>>;
+
+/// Largest input that is kept, in bytes: those of large all-to-alls would be as many as pairs of ranks.
+const MAX_KEPT: usize = 1 << 20;
 
 /// One sub-case, as rank `me` of `size` sees it.
 #[derive(Clone, Copy, Debug)]
@@ -73,7 +77,6 @@ pub(crate) struct Case<'c> {
     pub(crate) exact: bool,
     /// Part of the seed of the inputs.
     pub(crate) salt: u64,
-    /// Shared by sub-cases that are equal in all that it does not list.
     pub(crate) common: &'c Common,
 }
 
@@ -84,6 +87,9 @@ impl Case<'_> {
             Values::Bits => random(self.dtype, self.salt + (rank * 31 + count) as u64, count),
             values => values.bytes(self.dtype, self.reduction, (rank, self.size), count, self.salt),
         };
+        if count * self.dtype.size() > MAX_KEPT {
+            return make();
+        }
         self.common.inputs.borrow_mut().entry((self.values, rank, count)).or_insert_with(make).clone()
     }
 
