@@ -179,7 +179,7 @@ print("end")
     let Some((out, err)) = python::run(script) else { return };
     let one = "[True, True, True]\n[[6.0, 6.0, 6.0], [6.0, 6.0, 6.0], [6.0, 6.0, 6.0]]\n";
     assert_eq!(out, one.repeat(2) + "end\n", "{err}");
-    // The others are inside the collective, or come to it later.
+    // A worker begins the collective before or after the failure is known to it; the texts of its error differ.
     let mut of_worker_3 = err.lines().filter(|line| line.starts_with("[disco] worker 3: "));
     assert!(of_worker_3.any(|line| line.contains("worker 2: tests.tvm.fail_on")), "{err}");
     // The deadline of a collective is five minutes.

@@ -43,7 +43,6 @@ impl Layout {
 }
 
 /// What sub-cases have in common that differ in nothing but their number of elements, row, layout, root, values and offset.
-/// Its computation is most of a check's work.
 #[derive(Debug, Default)]
 pub(crate) struct Common {
     /// By kind of values, rank and number of elements.
