@@ -18,6 +18,7 @@ mod changes;
 mod checkpoints;
 mod content;
 mod exchange;
+mod exchanging;
 mod functions;
 mod library;
 mod model;
