@@ -10,8 +10,7 @@ use super::source::{Folder, Source};
 use crate::steps::CRATES;
 
 /// Cycles inside folders that are still there, each with its crate: none is added, and one that is gone leaves this list.
-const KNOWN: [(&str, &str); 6] = [
-    ("disco-ccl", "capture → graph → capture"),
+const KNOWN: [(&str, &str); 5] = [
     ("disco-gpu-double", "faults → values → faults"),
     ("disco-gpu-double", "across → clique → across"),
     ("disco-gpu-double", "host → proxy → host"),

@@ -1,6 +1,5 @@
 //! Captures of a runtime's stream.
 
-use std::any::Any;
 use std::fmt;
 use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
@@ -9,12 +8,10 @@ use disco_core::sync;
 use disco_core::{Error, Result};
 
 use super::Runtime;
-use super::graph::{Graph, Graphs};
+use super::graph::{Graph, Needs};
+use super::graphs::{Graphs, Kept};
 use crate::driver::{Exec, GraphFunctions};
 use crate::heap::Span;
-
-/// An owner of memory that a graph uses.
-pub(crate) type Kept = Arc<dyn Any + Send + Sync>;
 
 /// Captures of one stream.
 pub(crate) struct Captures {
@@ -26,20 +23,10 @@ pub(crate) struct Captures {
 
 #[derive(Default)]
 struct CaptureState {
-    /// Set during [`Runtime::capture`].
-    recording: Option<Recording>,
+    /// The needs of the operations so far; set during [`Runtime::capture`].
+    needs: Option<Needs>,
     /// Memory that tensors gave back while the program captured the stream itself.
     deferred: Vec<Span>,
-}
-
-/// The needs of a capture so far.
-#[derive(Default)]
-pub(super) struct Recording {
-    pub(super) kept: Vec<Kept>,
-    /// Memory of tensors that were dropped during the capture: captured work may use it.
-    pub(super) spans: Vec<Span>,
-    /// The communicators of captured operations.
-    pub(super) users: Vec<Arc<Graphs>>,
 }
 
 /// A running capture. Drop ends the capture and discards its graph.
@@ -126,8 +113,8 @@ impl Runtime {
 
     /// Adds an owner of memory to the graph of a running [`Runtime::capture`].
     pub(crate) fn keep(&self, what: impl FnOnce() -> Kept) {
-        if let Some(recording) = &mut self.captures.state().recording {
-            recording.kept.push(what());
+        if let Some(needs) = &mut self.captures.state().needs {
+            needs.kept.push(what());
         }
     }
 
@@ -135,10 +122,10 @@ impl Runtime {
     /// its communicator.
     pub(crate) fn record(&self, kept: impl IntoIterator<Item = Kept>, user: &Arc<Graphs>) {
         let mut state = self.captures.state();
-        let Some(recording) = &mut state.recording else { return };
-        recording.kept.extend(kept);
-        if !recording.users.iter().any(|known| Arc::ptr_eq(known, user)) {
-            recording.users.push(user.clone());
+        let Some(needs) = &mut state.needs else { return };
+        needs.kept.extend(kept);
+        if !needs.users.iter().any(|known| Arc::ptr_eq(known, user)) {
+            needs.users.push(user.clone());
         }
     }
 
@@ -146,7 +133,7 @@ impl Runtime {
     pub(crate) fn query_idle(&self, is_idle: impl FnOnce() -> Result<bool>) -> Result<bool> {
         // Another thread that holds the lock may be in a free, which waits for the stream.
         let Some(state) = self.captures.try_state() else { return Ok(false) };
-        if state.recording.is_some() || self.is_capturing()? {
+        if state.needs.is_some() || self.is_capturing()? {
             return Ok(false);
         }
         let answer = is_idle();
@@ -158,8 +145,8 @@ impl Runtime {
     /// of the graph.
     pub(crate) fn give_back(&self, span: Span) {
         let mut state = self.captures.state();
-        if let Some(recording) = &mut state.recording {
-            recording.spans.push(span);
+        if let Some(needs) = &mut state.needs {
+            needs.spans.push(span);
         } else if self.is_capturing().unwrap_or(false) {
             state.deferred.push(span);
         } else {
@@ -177,8 +164,8 @@ impl Runtime {
 
 impl<'a> OpenCapture<'a> {
     fn begin(runtime: &'a Arc<Runtime>, functions: GraphFunctions) -> Result<Self> {
-        runtime.captures.state().recording = Some(Recording::default());
-        // Drop removes the recording.
+        runtime.captures.state().recording = Some(Needs::default());
+        // Drop removes the needs.
         let mut open = Self { runtime, functions, is_over: true };
         functions.begin(runtime.stream())?;
         open.is_over = false;
@@ -187,8 +174,8 @@ impl<'a> OpenCapture<'a> {
 
     fn end(mut self) -> Result<Graph> {
         let exec = self.end_capture()?;
-        let recording = self.runtime.captures.state().recording.take().unwrap_or_default();
-        Graph::new(self.runtime, self.functions, exec, recording)
+        let needs = self.runtime.captures.state().needs.take().unwrap_or_default();
+        Graph::new(self.runtime, self.functions, exec, needs)
     }
 
     fn end_capture(&mut self) -> Result<Exec> {
@@ -206,8 +193,8 @@ impl Drop for OpenCapture<'_> {
                 Err(error) => tracing::debug!(%error, "a capture has failed"),
             });
         }
-        let recording = self.runtime.captures.state().recording.take();
-        if let Some(Recording { spans, .. }) = recording {
+        let needs = self.runtime.captures.state().needs.take();
+        if let Some(Needs { spans, .. }) = needs {
             spans.into_iter().for_each(|span| self.runtime.give_back(span));
         }
     }
@@ -215,6 +202,6 @@ impl Drop for OpenCapture<'_> {
 
 impl fmt::Debug for Captures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.state().recording.is_some() { "<a capture>" } else { "<no capture>" })
+        f.write_str(if self.state().needs.is_some() { "<a capture>" } else { "<no capture>" })
     }
 }

@@ -1,20 +1,18 @@
-//! Graphs, their launches, and their end.
+//! A graph, its launches, and its end.
 //!
-//! The executable form of a graph is in a slot that [`Graph`] and the communicators of its operations share. A
-//! communicator that ends takes the executable out of each of its slots, since NCCL ends no communicator before its
-//! graphs are destroyed. A call that launches an executable holds a reference: the last reference destroys the
-//! executable. `cuGraphExecDestroy` does not wait, and the driver frees an executable after its running launches.
+//! The executable form of a graph is in a slot that [`Graph`] and the communicators of its operations share. A call that
+//! launches an executable holds a reference: the last reference destroys the executable. `cuGraphExecDestroy` does not
+//! wait, and the driver frees an executable after its running launches.
 
 use std::fmt;
 use std::mem;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use disco_core::sync;
-use disco_core::{AbortCause, Error, Result};
+use disco_core::{Error, Result};
 
-use super::capture::{Kept, Recording};
-use super::{Runtime, Teardown};
+use super::Runtime;
+use super::graphs::{EndsWithCommunicator, Graphs, Kept};
 use crate::driver::{Exec, GraphFunctions};
 use crate::heap::Span;
 
@@ -25,8 +23,18 @@ use crate::heap::Span;
 /// launches fail. Drop does not wait, and running launches complete.
 pub struct Graph(Arc<Slot>);
 
+/// What the operations of a graph need.
+#[derive(Default)]
+pub(super) struct Needs {
+    pub(super) kept: Vec<Kept>,
+    /// Memory of tensors that were dropped during the capture: captured work may use it.
+    pub(super) spans: Vec<Span>,
+    /// The communicators of the operations.
+    pub(super) users: Vec<Arc<Graphs>>,
+}
+
 /// Holder of a graph's executable form, shared by the graph and its communicators.
-pub(crate) struct Slot {
+struct Slot {
     /// The first communicator that ends takes the executable out.
     exec: Mutex<Option<Arc<Executable>>>,
     users: Vec<Arc<Graphs>>,
@@ -42,32 +50,18 @@ struct Executable {
     spans: Vec<Span>,
 }
 
-/// The graphs of one communicator.
-#[derive(Default)]
-pub(crate) struct Graphs {
-    state: Mutex<GraphSlots>,
-    /// The number of launches so far.
-    launches: AtomicU64,
-}
-
-#[derive(Default)]
-struct GraphSlots {
-    slots: Vec<Weak<Slot>>,
-    /// The cause of the end, once the communicator has ended.
-    ended: Option<AbortCause>,
-}
-
 impl Graph {
     pub(super) fn new(
         runtime: &Arc<Runtime>,
         functions: GraphFunctions,
         exec: Exec,
-        recording: Recording,
+        needs: Needs,
     ) -> Result<Self> {
-        let Recording { kept, spans, users } = recording;
+        let Needs { kept, spans, users } = needs;
         let ready = Executable { runtime: runtime.clone(), functions, exec, _kept: kept, spans };
         let slot = Arc::new(Slot { exec: Mutex::new(Some(Arc::new(ready))), users });
-        slot.users.iter().for_each(|user| user.add(&slot));
+        let shared = Arc::downgrade(&slot) as Weak<dyn EndsWithCommunicator>;
+        slot.users.iter().for_each(|user| user.add(&shared));
         slot.check("capture").map(|()| Self(slot))
     }
 
@@ -91,7 +85,7 @@ impl Graph {
         runtime.refuse_in_capture(OPERATION, "a graph can't contain another one: launch it after the capture")?;
         runtime.check()?;
         for user in &self.0.users {
-            user.launches.fetch_add(1, Ordering::Relaxed);
+            user.count_launch();
         }
         // No lock is held here: `cuGraphLaunch` may block until the stream has room, behind work that only an abort
         // ends.
@@ -119,46 +113,9 @@ impl Slot {
     }
 }
 
-impl Graphs {
-    /// Adds a graph. If the communicator has ended, destroys the graph instead.
-    fn add(&self, slot: &Arc<Slot>) {
-        let mut state = self.state();
-        if state.ended.is_some() {
-            drop(state);
-            // An abort may wait for the slot's lock, so the executable is dropped after the lock.
-            let taken = slot.executable().take();
-            return drop(taken);
-        }
-        state.slots.retain(|slot| slot.strong_count() > 0);
-        state.slots.push(Arc::downgrade(slot));
-    }
-
-    /// Makes all later launches fail with this cause. The first cause stays.
-    pub(crate) fn forbid(&self, cause: &AbortCause) {
-        self.state().ended.get_or_insert_with(|| cause.clone());
-    }
-
-    /// Destroys all graphs on a separate thread, since the driver may block behind a launch; no thread if there are no
-    /// graphs.
-    pub(crate) fn destroy_all(&self, runtime: &Arc<Runtime>, cause: &AbortCause) -> Option<Teardown> {
-        self.forbid(cause);
-        let slots = mem::take(&mut self.state().slots);
-        let taken: Vec<_> =
-            slots.iter().filter_map(Weak::upgrade).filter_map(|slot| slot.executable().take()).collect();
-        (!taken.is_empty()).then(|| Teardown::spawn("the end of graphs", runtime, move || drop(taken)))
-    }
-
-    /// The number of launches so far, equal on all ranks.
-    pub(crate) fn launches(&self) -> u64 {
-        self.launches.load(Ordering::Relaxed)
-    }
-
-    fn cause(&self) -> Option<AbortCause> {
-        self.state().ended.clone()
-    }
-
-    fn state(&self) -> MutexGuard<'_, GraphSlots> {
-        sync::lock(&self.state)
+impl EndsWithCommunicator for Slot {
+    fn take(&self) -> Option<Kept> {
+        self.executable().take().map(|ready| ready as Kept)
     }
 }
 
@@ -176,11 +133,5 @@ impl fmt::Debug for Graph {
             Some(ready) => write!(f, "<graph on {}>", ready.runtime.device()),
             None => f.write_str("<graph that has ended>"),
         }
-    }
-}
-
-impl fmt::Debug for Graphs {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "<{} graphs>", self.state().slots.len())
     }
 }

@@ -4,6 +4,7 @@
 //! stream        the stream, and the memory of tensors
 //! capture       captures of the stream
 //! graph         a graph that was captured, its launches, and its end
+//! graphs        the graphs of a communicator
 //! device_times  times of operations on the device, for timelines
 //! device_clock  the clock of events, aligned with the host's
 //! teardown      threads for work that may wait for the device or for peers
@@ -13,12 +14,12 @@ mod capture;
 mod device_clock;
 mod device_times;
 mod graph;
+mod graphs;
 mod stream;
 mod teardown;
 
-pub(crate) use capture::Kept;
 pub use graph::Graph;
-pub(crate) use graph::Graphs;
+pub(crate) use graphs::{Graphs, Kept};
 pub use stream::Runtime;
 pub(crate) use stream::{Hold, WorkMonitor};
 pub(crate) use teardown::{Teardown, when_idle};
