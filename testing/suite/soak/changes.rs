@@ -68,7 +68,8 @@ pub(crate) fn resize(setup: &mut Setup, session: &Arc<LaneSession>, random: &mut
             other => break other,
         }
     };
-    bystanders.join(&[&["being resized", "lost", "aborted", "no such worker"], &CONSEQUENCES[..]].concat())?;
+    let ends = ["being resized", "left the session", "lost", "aborted", "no such worker"];
+    bystanders.join(&[&ends, &CONSEQUENCES[..]].concat())?;
     match resized {
         Ok(_) => {}
         // A process of another node.
