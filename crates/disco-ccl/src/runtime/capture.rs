@@ -164,7 +164,7 @@ impl Runtime {
 
 impl<'a> OpenCapture<'a> {
     fn begin(runtime: &'a Arc<Runtime>, functions: GraphFunctions) -> Result<Self> {
-        runtime.captures.state().recording = Some(Needs::default());
+        runtime.captures.state().needs = Some(Needs::default());
         // Drop removes the needs.
         let mut open = Self { runtime, functions, is_over: true };
         functions.begin(runtime.stream())?;
