@@ -40,22 +40,6 @@ pub(crate) fn conforms_in(
     }
 }
 
-/// Parts of the suite that pass with a library without non-blocking communicators. Aborts of operations built from
-/// sends are left out: the first send to a peer blocks inside the library until the peer connects, and can't be
-/// aborted.
-pub(crate) const OLD_LIBRARY_PARTS: [(&str, &str); 10] = [
-    ("2", "f32"),
-    ("2", "u8"),
-    ("2", "i64"),
-    ("2", "split"),
-    ("2", "group"),
-    ("2", "mixed"),
-    ("4", "f32"),
-    ("3", "abort::all_reduce"),
-    ("3", "abort::all_gather::"),
-    ("3", "abort::broadcast"),
-];
-
 /// The reason that `disco backends` prints for an unavailable backend.
 pub(crate) fn unavailable_reason(backend: &str, folder: &Path, variables: &[(&str, &str)]) -> String {
     let listed = disco(folder, variables, &["backends"]);

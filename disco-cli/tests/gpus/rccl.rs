@@ -1,7 +1,7 @@
 //! The `disco` command with backend `rccl`, on the test double of RCCL and HIP. Code shared with backend `nccl` is
 //! tested in `nccl.rs`.
 
-use super::double::{OLD_LIBRARY_PARTS, conforms, conforms_in, disco, text, unavailable_reason};
+use super::double::{conforms, conforms_in, disco, text, unavailable_reason};
 use disco_gpu_double::folder::{HIP_NAMES, hide, hip_folder, with};
 
 crate::trials::tests!("gpus::rccl":
@@ -14,7 +14,7 @@ crate::trials::tests!("gpus::rccl":
 );
 
 fn rccl_passes_the_conformance_suite() {
-    conforms("rccl", &hip_folder(), &[], &[("2", ""), ("4", "f32"), ("3", "abort::"), ("1", "f32")]);
+    conforms("rccl", &hip_folder(), &[], &[("2", ""), ("3", "abort::")]);
     conforms("rocm_p2p", &hip_folder(), &[], &[("2", "all_reduce")]);
 }
 
@@ -30,7 +30,7 @@ fn an_old_library_passes_its_parts_of_the_conformance_suite() {
     let hide_all = |object: &mut Vec<u8>| later.iter().chain(&of_nccl).for_each(|function| hide(object, function));
     let folder = with("gpu-double-hip-2.13", &HIP_NAMES, hide_all);
     let variables = [("GPU_DOUBLE_NCCL_VERSION", "21304"), ("GPU_DOUBLE_HIP", "50422804")];
-    conforms("rccl", &folder, &variables, &OLD_LIBRARY_PARTS);
+    conforms("rccl", &folder, &variables, &[("2", "f32"), ("2", "split"), ("3", "abort::all_reduce")]);
 }
 
 fn backends_lists_the_library_the_hip_version_and_the_devices() {
