@@ -51,12 +51,7 @@ struct Executable {
 }
 
 impl Graph {
-    pub(super) fn new(
-        runtime: &Arc<Runtime>,
-        functions: GraphFunctions,
-        exec: Exec,
-        needs: Needs,
-    ) -> Result<Self> {
+    pub(super) fn new(runtime: &Arc<Runtime>, functions: GraphFunctions, exec: Exec, needs: Needs) -> Result<Self> {
         let Needs { kept, spans, users } = needs;
         let ready = Executable { runtime: runtime.clone(), functions, exec, _kept: kept, spans };
         let slot = Arc::new(Slot { exec: Mutex::new(Some(Arc::new(ready))), users });
