@@ -48,10 +48,10 @@
 //!
 //! `cargo test --release --lib loom` with `RUSTFLAGS="--cfg loom"` checks this against the memory model.
 
+mod ends;
 #[cfg(test)]
 mod loom_models;
 mod lot;
-mod reader;
 mod room;
 pub(crate) mod spin_policy;
 mod state;
@@ -59,14 +59,12 @@ pub(crate) mod sync;
 #[cfg(test)]
 mod tests;
 mod track;
-mod writer;
 
 #[cfg(not(loom))]
 use disco_core::{Command, WorkerId, WorkerRange};
 
-pub use reader::Reader;
+pub use ends::{Reader, RingControl, Writer};
 pub use state::MAX_READERS;
-pub use writer::{RingControl, Writer};
 
 /// Slots of a lane's ring.
 pub const CAPACITY: usize = 1024;

@@ -11,7 +11,6 @@
 //! disco_core::register_function!("example.scale", scale);
 //! ```
 
-mod args;
 mod convert;
 #[cfg(feature = "serde")]
 mod json;
@@ -24,12 +23,11 @@ use std::error::Error as StdError;
 use std::fmt;
 use std::rc::Rc;
 
-pub use args::{Arg, Args};
 pub use convert::{FromArg, IntoObject};
 #[cfg(feature = "serde")]
 pub use json::Json;
 pub use object::{Object, Opaque};
-pub use registers::Registers;
+pub use registers::{Arg, Args, Registers};
 
 use crate::activity::{Activity, TimeLimit};
 use crate::context::WorkerContext;

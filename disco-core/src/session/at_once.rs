@@ -9,11 +9,9 @@
 //!
 //! So frames are sent by callers only, and the thread owns nothing that the session's end waits for but lanes that start.
 
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use event_listener::Listener as _;
-use futures_lite::future::Future;
 
 use super::changing::list;
 use super::helpers::{Busy, Helpers, Ready};
@@ -21,7 +19,6 @@ use super::lane_session::LaneSession;
 use super::new_lanes::end;
 use super::plan::{Goal, Plan};
 use super::replacement_policy::When;
-use crate::error::{Error, Result};
 use crate::stream::fleet::Fleet;
 use crate::stream::order::Order;
 use crate::stream::reply_table::ReplyTable;
@@ -44,57 +41,9 @@ impl LaneSession {
         }
     }
 
-    /// Whether workers are replaced before a program asks for it.
-    pub(super) fn replaces_at_once(&self) -> bool {
-        self.when == When::AtOnce
-    }
-
     /// Whether [`Session::recover`](super::Session::recover) has to replace workers.
     pub(super) fn replaces_on_recovery(&self) -> bool {
         self.when == When::Recovered && self.stream.reply_table.check_lost().is_err()
-    }
-
-    /// Runs a method of the session once lost workers are replaced. If the session does not replace them at once, this is
-    /// `method` alone.
-    pub(super) async fn while_running<T, F>(&self, method: impl FnOnce() -> F) -> Result<T>
-    where
-        F: Future<Output = Result<T>>,
-    {
-        self.await_replacement().await?;
-        method().await.inspect_err(|error| self.note_told(error))
-    }
-
-    /// If `error` is a loss or the failure of a worker, no later method returns it again that would otherwise not fail.
-    pub(super) fn note_told(&self, error: &Error) {
-        match error {
-            Error::Lost(_) => _ = self.stream.reply_table.fleet(Fleet::take_untold),
-            Error::Worker(_) | Error::Earlier { .. } => self.stream.reply_table.note_failure_told(),
-            _ => {}
-        }
-    }
-
-    /// Waits until lost workers are replaced, if the session does that at once.
-    ///
-    /// # Errors
-    /// The loss, if no method has returned it yet; or the reason why workers can't be replaced.
-    async fn await_replacement(&self) -> Result<()> {
-        let is_due = self.replaces_at_once() && self.stream.reply_table.takes_no_commands();
-        if !is_due || self.stream.closed.load(Ordering::Acquire) {
-            return Ok(());
-        }
-        Box::pin(self.await_replacement_at_once()).await
-    }
-
-    async fn await_replacement_at_once(&self) -> Result<()> {
-        self.stream.reply_table.check_thread()?;
-        if let Some(loss) = self.stream.reply_table.fleet(Fleet::take_untold) {
-            return self.stream.explain(Err(loss)).await;
-        }
-        match self.stream.reply_table.check_lost() {
-            Ok(()) => Ok(()),
-            // A worker that was lost meanwhile is replaced, too.
-            Err(_) => self.change(Goal::Replace).await?.untold.map_or(Ok(()), Err),
-        }
     }
 }
 

@@ -5,17 +5,20 @@ use std::pin::Pin;
 use std::sync::atomic::Ordering;
 
 use async_trait::async_trait;
+use futures_lite::future::Future;
 
 use super::changed::{Replaced, Resized};
 use super::lane_session::LaneSession;
 use super::plan::Goal;
+use super::replacement_policy::When;
 use super::submission::Submission;
 use super::{Arguments, DRef, Session};
 use crate::command::Command;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::id::WorkerId;
 use crate::stream::asking::{Answer, Judge, Question, Rest};
 use crate::stream::command_stream::CommandStream;
+use crate::stream::fleet::Fleet;
 use crate::stream::reply_table::{Replies, ReplyTable};
 use crate::tensor::Tensor;
 use crate::value::Value;
@@ -36,6 +39,54 @@ impl LaneSession {
             }
         };
         Answer::Later(Box::pin(self.while_running(move || self.stream.ask_rest(rest, judge))))
+    }
+
+    /// Whether workers are replaced before a program asks for it.
+    pub(super) fn replaces_at_once(&self) -> bool {
+        self.when == When::AtOnce
+    }
+
+    /// Runs a method of the session once lost workers are replaced. If the session does not replace them at once, this is
+    /// `method` alone.
+    pub(super) async fn while_running<T, F>(&self, method: impl FnOnce() -> F) -> Result<T>
+    where
+        F: Future<Output = Result<T>>,
+    {
+        self.await_replacement().await?;
+        method().await.inspect_err(|error| self.note_told(error))
+    }
+
+    /// If `error` is a loss or the failure of a worker, no later method returns it again that would otherwise not fail.
+    pub(super) fn note_told(&self, error: &Error) {
+        match error {
+            Error::Lost(_) => _ = self.stream.reply_table.fleet(Fleet::take_untold),
+            Error::Worker(_) | Error::Earlier { .. } => self.stream.reply_table.note_failure_told(),
+            _ => {}
+        }
+    }
+
+    /// Waits until lost workers are replaced, if the session does that at once.
+    ///
+    /// # Errors
+    /// The loss, if no method has returned it yet; or the reason why workers can't be replaced.
+    async fn await_replacement(&self) -> Result<()> {
+        let is_due = self.replaces_at_once() && self.stream.reply_table.takes_no_commands();
+        if !is_due || self.stream.closed.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        Box::pin(self.await_replacement_at_once()).await
+    }
+
+    async fn await_replacement_at_once(&self) -> Result<()> {
+        self.stream.reply_table.check_thread()?;
+        if let Some(loss) = self.stream.reply_table.fleet(Fleet::take_untold) {
+            return self.stream.explain(Err(loss)).await;
+        }
+        match self.stream.reply_table.check_lost() {
+            Ok(()) => Ok(()),
+            // A worker that was lost meanwhile is replaced, too.
+            Err(_) => self.change(Goal::Replace).await?.untold.map_or(Ok(()), Err),
+        }
     }
 }
 

@@ -1,16 +1,17 @@
 //! The worker's side: the loop that executes commands.
 
-mod failure;
-
+use std::error::Error as StdError;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use crate::abort_cause::AbortCause;
 use crate::activity::{Current, RECOVERY, Sampler, TimeLimit};
 use crate::calling::Calling;
 use crate::channel::{Endpoint, Notice, Reply};
 use crate::command::{Command, Local};
 pub use crate::config::WorkerConfig;
 pub use crate::context::WorkerContext;
-use crate::error::{Error, ErrorKind, Failure, Result};
+use crate::error::{Error, ErrorKind, Failure, Result, UserError, causes, chain, panic_text};
 pub use crate::function::Registers;
 use crate::function::{self, Args, BoxError, Object};
 use crate::id::{RegisterId, WorkerId};
@@ -278,7 +279,7 @@ impl Worker {
         value.map_err(|error| match (error, &self.failure) {
             (Error::Worker(failure), _) => failure,
             (_, Some(failure)) => failure.clone(),
-            (error, None) => Arc::new(failure::describe(self.worker, seq, name, Some(register), &error)),
+            (error, None) => Arc::new(describe(self.worker, seq, name, Some(register), &error)),
         })
     }
 
@@ -376,9 +377,9 @@ impl Worker {
         register: Option<RegisterId>,
         work: impl FnOnce(&mut Self) -> Result<T, BoxError>,
     ) -> Result<T, Arc<Failure>> {
-        failure::catch(|| work(self)).map_err(|error| {
+        catch(|| work(self)).map_err(|error| {
             let cancelled = self.link.cancelled(seq);
-            let failure = failure::describe(self.worker, seq, operation, register, &*error);
+            let failure = describe(self.worker, seq, operation, register, &*error);
             if let Some(cause) = cancelled
                 && failure.kind != ErrorKind::Panicked
             {
@@ -396,5 +397,39 @@ impl Worker {
             }
             failure
         })
+    }
+}
+
+/// An error for a panic of user code.
+#[derive(Debug, thiserror::Error)]
+#[error("panicked: {0}")]
+struct Panicked(String);
+
+/// Runs `work` and converts a panic to an error. With `panic = "abort"`, a panic ends the process.
+#[inline]
+fn catch<T>(work: impl FnOnce() -> Result<T, BoxError>) -> Result<T, BoxError> {
+    // A panic can only corrupt the state of this worker, which is poisoned afterwards.
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|payload| Err(Panicked(panic_text(&*payload)).into()))
+}
+
+/// The failure with its operation, position and cause.
+fn describe(
+    worker: WorkerId,
+    command: u64,
+    operation: &str,
+    register: Option<RegisterId>,
+    error: &(dyn StdError + 'static),
+) -> Failure {
+    Failure {
+        worker,
+        command,
+        operation: operation.to_owned(),
+        register,
+        message: error.to_string(),
+        causes: causes(error),
+        aborted: AbortCause::find(error).is_some(),
+        kind: if error.is::<Panicked>() { ErrorKind::Panicked } else { ErrorKind::of(error) },
+        // If the program's serde code panics, only the value of the error is lost.
+        user: catch_unwind(AssertUnwindSafe(|| chain(error).find_map(UserError::of))).unwrap_or(None),
     }
 }
