@@ -253,7 +253,7 @@ impl SharedComm {
         let is_there = !comm.0.is_null();
         if is_there {
             let cause = self.cause.get().cloned().unwrap_or_else(|| DROPPED.into());
-            drop(self.graphs.destroy_all(&self.runtime, &cause));
+            drop(self.runtime.destroy_graphs(&self.graphs, &cause));
         }
         self.is_taken.fetch_or(is_there, Ordering::Relaxed);
         is_there.then_some(comm)

@@ -415,7 +415,7 @@ impl disco_core::Communicator for Communicator {
 impl Drop for Communicator {
     fn drop(&mut self) {
         // `ncclCommDestroy` waits until the communicator's graphs are destroyed.
-        let graphs = self.shared_comm.graphs().destroy_all(&self.runtime, &DROPPED.into());
+        let graphs = self.runtime.destroy_graphs(self.shared_comm.graphs(), &DROPPED.into());
         _ = graphs.is_none_or(Teardown::wait);
         let registrations = std::mem::take(&mut self.registrations);
         _ = match self.shared_comm.take() {

@@ -1,59 +1,22 @@
 //! Captures of a runtime's stream.
 
-use std::fmt;
 use std::mem;
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::sync::Arc;
 
-use disco_core::sync;
 use disco_core::{Error, Result};
 
 use super::Runtime;
-use super::graph::{Graph, Needs};
+use super::captures::Needs;
+use super::graph::Graph;
 use super::graphs::{Graphs, Kept};
 use crate::driver::{Exec, GraphFunctions};
 use crate::heap::Span;
-
-/// Captures of one stream.
-pub(crate) struct Captures {
-    /// The driver's functions, or the reason why the driver has no graphs.
-    functions: Result<GraphFunctions, String>,
-    /// Held while the stream is queried and while memory is freed on the stream, so that no capture begins meanwhile.
-    state: Mutex<CaptureState>,
-}
-
-#[derive(Default)]
-struct CaptureState {
-    /// The needs of the operations so far; set during [`Runtime::capture`].
-    needs: Option<Needs>,
-    /// Memory that tensors gave back while the program captured the stream itself.
-    deferred: Vec<Span>,
-}
 
 /// A running capture. Drop ends the capture and discards its graph.
 struct OpenCapture<'a> {
     runtime: &'a Arc<Runtime>,
     functions: GraphFunctions,
     is_over: bool,
-}
-
-impl Captures {
-    /// Captures by these functions, or the reason why the driver has no graphs.
-    pub(crate) fn new(functions: Result<GraphFunctions, String>) -> Self {
-        Self { functions, state: Mutex::default() }
-    }
-
-    fn state(&self) -> MutexGuard<'_, CaptureState> {
-        sync::lock(&self.state)
-    }
-
-    /// None while another thread holds the lock.
-    fn try_state(&self) -> Option<MutexGuard<'_, CaptureState>> {
-        match self.state.try_lock() {
-            Ok(state) => Some(state),
-            Err(TryLockError::Poisoned(state)) => Some(state.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
-    }
 }
 
 impl Runtime {
@@ -197,11 +160,5 @@ impl Drop for OpenCapture<'_> {
         if let Some(Needs { spans, .. }) = needs {
             spans.into_iter().for_each(|span| self.runtime.give_back(span));
         }
-    }
-}
-
-impl fmt::Debug for Captures {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.state().needs.is_some() { "<a capture>" } else { "<no capture>" })
     }
 }

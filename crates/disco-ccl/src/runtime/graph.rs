@@ -12,6 +12,7 @@ use disco_core::sync;
 use disco_core::{Error, Result};
 
 use super::Runtime;
+use super::captures::Needs;
 use super::graphs::{EndsWithCommunicator, Graphs, Kept};
 use crate::driver::{Exec, GraphFunctions};
 use crate::heap::Span;
@@ -22,16 +23,6 @@ use crate::heap::Span;
 /// its communicators that ends: a communicator that is dropped, aborted or broken destroys its graphs first, and later
 /// launches fail. Drop does not wait, and running launches complete.
 pub struct Graph(Arc<Slot>);
-
-/// What the operations of a graph need.
-#[derive(Default)]
-pub(super) struct Needs {
-    pub(super) kept: Vec<Kept>,
-    /// Memory of tensors that were dropped during the capture: captured work may use it.
-    pub(super) spans: Vec<Span>,
-    /// The communicators of the operations.
-    pub(super) users: Vec<Arc<Graphs>>,
-}
 
 /// Holder of a graph's executable form, shared by the graph and its communicators.
 struct Slot {

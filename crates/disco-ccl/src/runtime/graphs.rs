@@ -10,8 +10,6 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use disco_core::AbortCause;
 use disco_core::sync;
 
-use super::{Runtime, Teardown};
-
 /// An owner of memory that a graph uses.
 pub(crate) type Kept = Arc<dyn Any + Send + Sync>;
 
@@ -55,13 +53,12 @@ impl Graphs {
         self.state().ended.get_or_insert_with(|| cause.clone());
     }
 
-    /// Destroys all graphs on a separate thread, since the driver may block behind a launch; no thread if there are no
-    /// graphs.
-    pub(crate) fn destroy_all(&self, runtime: &Arc<Runtime>, cause: &AbortCause) -> Option<Teardown> {
+    /// Makes all later launches fail with this cause, unless there is one, and takes the executable forms of all graphs.
+    /// Their last owners destroy them.
+    pub(super) fn take_all(&self, cause: &AbortCause) -> Vec<Kept> {
         self.forbid(cause);
         let graphs = mem::take(&mut self.state().graphs);
-        let taken: Vec<_> = graphs.iter().filter_map(Weak::upgrade).filter_map(|graph| graph.take()).collect();
-        (!taken.is_empty()).then(|| Teardown::spawn("the end of graphs", runtime, move || drop(taken)))
+        graphs.iter().filter_map(Weak::upgrade).filter_map(|graph| graph.take()).collect()
     }
 
     pub(super) fn count_launch(&self) {

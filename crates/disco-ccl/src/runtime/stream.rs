@@ -4,7 +4,7 @@
 #![allow(unsafe_code)]
 
 use std::fmt;
-use std::mem::{self, ManuallyDrop};
+use std::mem;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::thread;
@@ -16,9 +16,8 @@ use disco_core::tensor::Storage;
 use disco_core::{Device, Error, Result};
 use smallvec::SmallVec;
 
-use super::capture::Captures;
+use super::captures::Captures;
 use super::device_times::DeviceTimes;
-use super::teardown;
 use crate::abi::Stream;
 use crate::driver::{CopyKind, Driver};
 use crate::heap::{Heap, MemoryUse, Span};
@@ -267,14 +266,6 @@ impl Runtime {
     /// and up to 5 s for the other ranks of this process, which may write to the memory after an abort.
     pub fn wait_until_unused(&self) -> bool {
         self.wait_all_idle(IDLE_TIMEOUT) && polling::wait_up_to(IDLE_TIMEOUT, || self.holds.load(Ordering::SeqCst) == 0)
-    }
-
-    /// Drops `owner`, which owns memory, once the device is done with the memory: on the thread that frees memory, with
-    /// the device current. Does not wait. If the streams are busy for more than 60 s, the owner is leaked.
-    pub fn drop_when_unused(self: &Arc<Self>, owner: impl Send + 'static) {
-        // A job that is given up drops its closure, but not the owner in it.
-        let mut owner = Some(ManuallyDrop::new(owner));
-        teardown::when_idle(self, "memory of the program", move || drop(owner.take().map(ManuallyDrop::into_inner)));
     }
 
     /// Waits up to 5 s until no [`Hold`] exists.

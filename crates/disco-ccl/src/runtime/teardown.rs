@@ -1,12 +1,16 @@
 //! Teardown that may wait for the device or for peers. It runs on a separate thread, which is abandoned if the teardown
 //! takes too long.
 
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use disco_core::AbortCause;
+
 use super::Runtime;
+use super::graphs::Graphs;
 use crate::reaper::{self, Job};
 
 /// How long a rank waits for a teardown.
@@ -59,6 +63,23 @@ impl Teardown {
         let thread = thread
             .inspect_err(|error| tracing::warn!(%error, what, "a teardown is skipped: its thread can't be started"));
         Self { what, end: thread.ok().map(|_| end) }
+    }
+}
+
+impl Runtime {
+    /// Drops `owner`, which owns memory, once the device is done with the memory: on the thread that frees memory, with
+    /// the device current. Does not wait. If the streams are busy for more than 60 s, the owner is leaked.
+    pub fn drop_when_unused(self: &Arc<Self>, owner: impl Send + 'static) {
+        // A job that is given up drops its closure, but not the owner in it.
+        let mut owner = Some(ManuallyDrop::new(owner));
+        when_idle(self, "memory of the program", move || drop(owner.take().map(ManuallyDrop::into_inner)));
+    }
+
+    /// Ends the graphs of a communicator, which has ended by `cause`: destroys them on a separate thread, since the driver
+    /// may block behind a launch; no thread if there are no graphs.
+    pub(crate) fn destroy_graphs(self: &Arc<Self>, graphs: &Graphs, cause: &AbortCause) -> Option<Teardown> {
+        let taken = graphs.take_all(cause);
+        (!taken.is_empty()).then(|| Teardown::spawn("the end of graphs", self, move || drop(taken)))
     }
 }
 
