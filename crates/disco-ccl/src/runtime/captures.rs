@@ -19,7 +19,7 @@ pub(super) struct Captures {
 
 #[derive(Default)]
 pub(super) struct CaptureState {
-    /// The needs of the operations so far; set during [`Runtime::capture`].
+    /// The needs of the operations so far; set during [`Runtime::capture`](super::Runtime::capture).
     pub(super) needs: Option<Needs>,
     /// Memory that tensors gave back while the program captured the stream itself.
     pub(super) deferred: Vec<Span>,
