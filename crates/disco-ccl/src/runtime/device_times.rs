@@ -10,8 +10,8 @@ use std::hint;
 use std::mem;
 use std::sync::{Arc, Mutex};
 
-use disco_core::activity::{Activity, RunningOp, nanoseconds};
 use disco_core::Result;
+use disco_core::activity::{Activity, RunningOp, nanoseconds};
 
 use super::device_clock::{DeviceClock, Measured};
 use crate::driver::{Driver, EventHandle, TimingFunctions};
