@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use candle_core::{D, DType, Result, Tensor};
 
-use crate::names::{EXPERT, Names, Role};
+use crate::families::{EXPERT, Role};
 use crate::parts::{Parts, Stack};
 use crate::units::Units;
 use crate::{Experts, ModelError};
@@ -28,16 +28,16 @@ impl Mixture {
         layer: usize,
         own: Range<usize>,
     ) -> std::result::Result<Self, ModelError> {
-        let (names, activation) = (parts.names, parts.features.activation);
+        let (names, activation) = (parts.names, experts.activation);
         let router = parts.tensor(&names.layer(layer, Role::Router))?;
-        let units: Vec<_> = if names == Names::Gguf {
-            let [gate, up, down] = EXPERT.map(|role| parts.matrices(&names.expert(layer, "", role)));
+        let units: Vec<_> = if names.stacks_experts() {
+            let [gate, up, down] = EXPERT.map(|role| parts.matrices(&names.layer(layer, role)));
             let pairs = gate?.into_iter().zip(up?).map(|(gate, up)| Stack::separate([gate, up]));
             pairs.zip(down?).map(|(inputs, down)| Units::new(inputs, down, activation)).collect()
         } else {
             let units = own.clone().map(|expert| {
-                let inputs = [Role::Gate, Role::Up].map(|role| names.expert(layer, expert, role));
-                let down = parts.matrix(&names.expert(layer, expert, Role::Down))?;
+                let inputs = [Role::ExpertGate, Role::ExpertUp].map(|role| names.expert(layer, expert, role));
+                let down = parts.matrix(&names.expert(layer, expert, Role::ExpertDown))?;
                 Ok::<_, ModelError>(Units::new(parts.stack_of(&inputs, vec![None, None])?, down, activation))
             });
             units.collect::<std::result::Result<_, _>>()?
@@ -115,7 +115,7 @@ mod tests {
             Units::new(inputs, Matrix::dense(random(&[5, 6])), Activation::Silu)
         };
         for normalises in [false, true] {
-            let experts = Experts { count: 4, ffn: 6, per_token: 2, normalises };
+            let experts = Experts { count: 4, ffn: 6, per_token: 2, normalises, activation: Activation::Silu };
             // A rank with the experts 1 to 3.
             let mixture = Mixture { router: random(&[4, 5]), units: (1..4).map(units).collect(), first: 1, experts };
             let rows = random(&[7, 5]);
@@ -143,7 +143,7 @@ mod tests {
         let units = |up| Units::new(Stack::separate([matrix(1.0), matrix(up)]), matrix(1.0), Activation::Silu);
         // Positive tokens go to the first expert, and the second one computes infinity for them.
         let router = Tensor::new(&[[1f32], [-1.0]], &Device::Cpu).unwrap();
-        let experts = Experts { count: 2, ffn: 1, per_token: 1, normalises: true };
+        let experts = Experts { count: 2, ffn: 1, per_token: 1, normalises: true, activation: Activation::Silu };
         let mixture = Mixture { router, units: vec![units(1.0), units(f32::INFINITY)], first: 0, experts };
         let rows = Tensor::new(&[[2f32]], &Device::Cpu).unwrap();
         let y = mixture.masked(&rows, &mixture.shares(&rows).unwrap()).unwrap().to_vec2::<f32>().unwrap();

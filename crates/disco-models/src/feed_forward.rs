@@ -6,11 +6,12 @@ use candle_core::Tensor;
 use disco_candle::{Comm, even_ranges};
 use disco_core::Reduction;
 
+use crate::config;
 use crate::experts::Mixture;
-use crate::names::Role;
+use crate::families::Role;
 use crate::parts::Parts;
 use crate::units::Units;
-use crate::{Config, ExpertSplit, ModelError};
+use crate::{Config, ExpertSplit, Experts, ModelError};
 
 /// A rank's part of the feed-forward network of a layer.
 #[derive(Debug)]
@@ -27,12 +28,16 @@ enum Kind {
 }
 
 impl FeedForward {
-    pub(crate) fn load(parts: &Parts<'_>, config: &Config, layer: usize, comm: &Comm) -> Result<Self, ModelError> {
-        let kind = match config.features.experts_of(layer) {
-            Some(experts) => Kind::Experts(Mixture::load(parts, experts, layer, own_experts(config, comm))?),
-            None => Kind::Dense(Units::load(parts, layer)?),
+    pub(crate) fn load(parts: &Parts<'_>, layer: usize, comm: &Comm) -> Result<Self, ModelError> {
+        let (kind, has_bias) = match &parts.config.layers[layer].feed_forward {
+            config::FeedForward::Experts(experts) => {
+                let own = own_experts(parts.config, experts, comm);
+                (Kind::Experts(Mixture::load(parts, *experts, layer, own)?), false)
+            }
+            config::FeedForward::Dense(dense) => (Kind::Dense(Units::load(parts, dense, layer)?), dense.bias),
         };
-        Ok(Self { kind, bias: parts.bias(layer, Role::Down)?, comm: comm.clone() })
+        let bias = has_bias.then(|| parts.bias(layer, Role::Down)).transpose()?;
+        Ok(Self { kind, bias, comm: comm.clone() })
     }
 
     /// The output of all ranks' hidden units: `[.., dim]` to `[.., dim]`.
@@ -47,10 +52,9 @@ impl FeedForward {
 }
 
 /// The experts of which this rank has hidden units.
-fn own_experts(config: &Config, comm: &Comm) -> Range<usize> {
-    let count = config.features.experts.map_or(0, |experts| experts.count);
+fn own_experts(config: &Config, experts: &Experts, comm: &Comm) -> Range<usize> {
     match config.expert_split {
-        ExpertSplit::Within => 0..count,
-        ExpertSplit::Over => even_ranges(count, comm.size()).nth(comm.rank()).unwrap_or(0..0),
+        ExpertSplit::Within => 0..experts.count,
+        ExpertSplit::Over => even_ranges(experts.count, comm.size()).nth(comm.rank()).unwrap_or(0..0),
     }
 }

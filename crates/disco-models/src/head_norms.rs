@@ -7,10 +7,10 @@ use disco_candle::Comm;
 use disco_candle::HeadPlan;
 use disco_core::Reduction;
 
-use crate::names::Role;
+use crate::families::Role;
 use crate::norm::Norm;
 use crate::parts::Parts;
-use crate::{Config, ModelError};
+use crate::{ModelError, QkNorm};
 
 /// The norms of one rank's queries and keys in one layer.
 #[derive(Debug)]
@@ -37,27 +37,28 @@ impl HeadNorms {
     /// The norms of a layer; `None` if the model has none.
     pub(crate) fn load(
         parts: &Parts<'_>,
-        config: &Config,
         heads: &HeadPlan,
         layer: usize,
         comm: &Comm,
     ) -> std::result::Result<Option<Self>, ModelError> {
         let names = [Role::QueryNorm, Role::KeyNorm].map(|role| parts.names.layer(layer, role));
-        if config.features.joint_head_norms {
-            let own = heads.kv(comm.rank());
-            let first = (0..comm.rank()).map(|rank| heads.kv(rank).end).max().unwrap_or(0).clamp(own.start, own.end);
-            return Ok(Some(Self::Joint(JointNorms {
-                weights: [parts.tensor(&names[0])?, parts.tensor(&names[1])?],
-                widths: [config.heads, config.kv_heads].map(|heads| heads * config.head_dim),
-                counted: (first - own.start) * config.head_dim..own.len() * config.head_dim,
-                eps: config.eps,
-                comm: comm.clone(),
-            })));
+        let attention = &parts.config.layers[layer].attention;
+        match attention.qk_norm {
+            QkNorm::None => return Ok(None),
+            QkNorm::Each => return Ok(Some(Self::Each([parts.norm(&names[0])?, parts.norm(&names[1])?]))),
+            QkNorm::Joint => {
+                let own = heads.kv(comm.rank());
+                let first =
+                    (0..comm.rank()).map(|rank| heads.kv(rank).end).max().unwrap_or(0).clamp(own.start, own.end);
+                Ok(Some(Self::Joint(JointNorms {
+                    weights: [parts.tensor(&names[0])?, parts.tensor(&names[1])?],
+                    widths: [attention.heads, attention.kv_heads].map(|heads| heads * attention.head_dim),
+                    counted: (first - own.start) * attention.head_dim..own.len() * attention.head_dim,
+                    eps: parts.config.eps,
+                    comm: comm.clone(),
+                })))
+            }
         }
-        if !config.features.head_norms {
-            return Ok(None);
-        }
-        Ok(Some(Self::Each([parts.norm(&names[0], config.eps)?, parts.norm(&names[1], config.eps)?])))
     }
 
     /// Query and key, `[sequences, tokens, own elements]`, after their norms, for heads of `head_dim` elements.

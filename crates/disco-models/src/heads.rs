@@ -10,7 +10,7 @@ pub(crate) struct Heads {
     /// For each kv head of this rank, the query heads that share it; both are numbered from the rank's first head.
     pub(crate) groups: Vec<Range<usize>>,
     pub(crate) head_dim: usize,
-    pub(crate) score_cap: Option<f64>,
+    pub(crate) softcap: Option<f64>,
 }
 
 impl Heads {
@@ -41,7 +41,7 @@ impl Heads {
         // The query heads of a kv head are rows of one matrix, so that keys and values are not repeated.
         let query = query.reshape((sequences, kv_heads, (), width))?;
         let mut scores = query.matmul(&keys.t()?)?.reshape((sequences, heads, tokens, slots))?;
-        if let Some(cap) = self.score_cap {
+        if let Some(cap) = self.softcap {
             scores = capped(&scores, cap)?;
         }
         if let Some(mask) = mask {

@@ -38,6 +38,7 @@ mod cache;
 mod config;
 mod error;
 mod experts;
+mod families;
 mod feed_forward;
 mod generation;
 mod head_norms;
@@ -46,7 +47,6 @@ mod heads;
 pub mod hub;
 mod mask;
 mod model;
-mod names;
 mod norm;
 mod paged;
 mod parts;
@@ -61,7 +61,10 @@ mod units;
 pub mod worker;
 
 pub use cache::Cache;
-pub use config::{Activation, Config, ExpertSplit, Experts, Features, Pairs, SamplingDefaults, Scaling};
+pub use config::{
+    Activation, Attention, Config, Dense, ExpertSplit, Experts, FeedForward, Growth, Inputs, Layer, NormKind, Norms,
+    Pairs, Positions, QkNorm, Rotary, SamplingDefaults, Scaling,
+};
 pub use error::ModelError;
 pub use generation::{Generation, Steps};
 pub use model::Transformer;

@@ -14,16 +14,16 @@ use disco_candle::{Argmax, VocabParallelEmbedding, VocabParallelLogits};
 use disco_candle::{HeadPlan, even_ranges};
 use disco_core::WorkerContext;
 
-use crate::attention::{Attention, Memory, View, Views};
+use crate::attention::{Attention, Memory, View};
 use crate::cache::{Slots, Slotted};
+use crate::families::{Names, Role};
 use crate::feed_forward::FeedForward;
 use crate::heads::capped;
 use crate::mask::mask;
-use crate::names::{Names, Role};
 use crate::norm::Norm;
 use crate::parts::{Parts, Precision};
 use crate::rope::Rope;
-use crate::{Cache, Config, ModelError, Scaling};
+use crate::{Cache, Config, Layer, ModelError, Norms};
 
 /// The most tokens of each sequence that are processed together, which bounds the memory for attention.
 const CHUNK: usize = 512;
@@ -39,9 +39,10 @@ pub struct Transformer {
     layers: Vec<Block>,
     norm: Norm,
     logits: VocabParallelLogits,
-    rope: Rope,
-    /// Of layers with a window, if they have another one.
-    window_rope: Option<Rope>,
+    /// The kinds of layers: rotary embeddings and window.
+    kinds: Vec<(Option<Rope>, Option<usize>)>,
+    /// Learnt embeddings of positions, and the row of position 0.
+    positions: Option<(Tensor, usize)>,
     comm: Comm,
     /// Of the weights and their plan; equal on all ranks.
     fingerprint: u64,
@@ -54,6 +55,9 @@ pub struct Transformer {
 
 #[derive(Debug)]
 struct Block {
+    /// The number of the kind of layers.
+    kind: usize,
+    norms: Norms,
     attention_norm: Option<Norm>,
     attention: Attention,
     attention_post_norm: Option<Norm>,
@@ -62,26 +66,46 @@ struct Block {
     ffn_post_norm: Option<Norm>,
 }
 
+/// What the tokens of a forward pass have in common.
+pub(crate) struct Views {
+    /// One for each kind of layers.
+    kinds: Vec<View>,
+    /// The embeddings of the tokens' positions, `[sequences or 1, tokens, dim]`.
+    positions: Option<Tensor>,
+}
+
 impl Block {
-    fn load(
-        parts: &Parts<'_>,
-        config: &Config,
-        heads: &HeadPlan,
-        layer: usize,
-        comm: &Comm,
-    ) -> Result<Self, ModelError> {
-        let features = &config.features;
-        let norm = |is_there: bool, role| {
-            is_there.then(|| parts.norm(&parts.names.layer(layer, role), config.eps)).transpose()
-        };
+    fn load(parts: &Parts<'_>, kind: usize, heads: &HeadPlan, layer: usize, comm: &Comm) -> Result<Self, ModelError> {
+        let norms = parts.config.layers[layer].norms;
+        let norm = |is_there: bool, role| is_there.then(|| parts.norm(&parts.names.layer(layer, role))).transpose();
+        let is_behind = matches!(norms, Norms::After | Norms::Around);
         Ok(Self {
-            attention_norm: norm(features.pre_norms, Role::AttentionNorm)?,
-            attention: Attention::load(parts, config, heads, layer, comm)?,
-            attention_post_norm: norm(features.post_norms, Role::AttentionPostNorm)?,
-            ffn_norm: norm(features.pre_norms, Role::ffn_norm(features))?,
-            feed_forward: FeedForward::load(parts, config, layer, comm)?,
-            ffn_post_norm: norm(features.post_norms, Role::FfnPostNorm)?,
+            kind,
+            norms,
+            attention_norm: norm(norms != Norms::After, Role::AttentionNorm)?,
+            attention: Attention::load(parts, heads, layer, comm)?,
+            attention_post_norm: norm(is_behind, Role::AttentionPostNorm)?,
+            ffn_norm: norm(matches!(norms, Norms::Before | Norms::Around), Role::FfnNorm)?,
+            feed_forward: FeedForward::load(parts, layer, comm)?,
+            ffn_post_norm: norm(is_behind, Role::FfnPostNorm)?,
         })
+    }
+
+    /// The hidden states after this layer.
+    fn forward(
+        &self,
+        x: Tensor,
+        residual_factor: f64,
+        views: &Views,
+        memory: impl Memory,
+    ) -> candle_core::Result<Tensor> {
+        let input = normed(&self.attention_norm, x.clone())?;
+        let y = self.attention.forward(&input, &views.kinds[self.kind], memory)?;
+        let y = normed(&self.attention_post_norm, y)?;
+        let x = (x + scaled(y, residual_factor)?)?;
+        let input = if self.norms == Norms::Shared { input } else { normed(&self.ffn_norm, x.clone())? };
+        let y = normed(&self.ffn_post_norm, self.feed_forward.forward(&input)?)?;
+        x + scaled(y, residual_factor)?
     }
 }
 
@@ -94,36 +118,57 @@ impl Transformer {
     pub fn load(config: Config, shards: &Shards, precision: Precision, comm: Comm) -> Result<Self, ModelError> {
         let fingerprint = shards.fingerprint();
         comm.require_same(COMPARED, fingerprint, shards.device()).map_err(disco_candle::to_candle)?;
-        let names = Names::of(shards.weights());
+        let names = Names::of(&config, shards.weights());
         #[cfg(feature = "cuda")]
         if let Device::Cuda(device) = shards.device() {
             cuda::require_memory(device, shards.memory_bytes(precision == Precision::File))
                 .map_err(disco_candle::to_candle)?;
         }
-        let parts = Parts { shards, names, features: &config.features, precision, bytes: Cell::new(0) };
-        let heads = HeadPlan::new(config.heads, config.kv_heads, comm.size())?;
+        let parts = Parts { shards, names, config: &config, precision, bytes: Cell::new(0) };
         let embedding_name = names.embedding_in(shards.weights(), config.tied);
-        let embedding = parts.tensor(embedding_name)?;
+        let embedding = parts.tensor(&embedding_name)?;
         let device = embedding.device().clone();
         let rows: Vec<_> = even_ranges(config.vocabulary, comm.size()).collect();
         let logits = if !config.tied {
             parts.matrix(names.logits())?
-        } else if !parts.is_quantized(embedding_name)? {
+        } else if !parts.is_quantized(&embedding_name)? {
             Matrix::dense(embedding.clone())
         } else {
-            parts.matrix(embedding_name)?
+            parts.matrix(&embedding_name)?
         };
-        let layers = (0..config.layers).map(|layer| Block::load(&parts, &config, &heads, layer, &comm));
-        let layers = layers.collect::<Result<Vec<_>, ModelError>>()?;
-        let divisors = config.scaling.tensors().iter().map(|name| parts.tensor(name)).collect::<Result<Vec<_>, _>>()?;
+        let mut kinds = Vec::new();
+        let kind_of = |layer: &Layer| (layer.attention.rotary.clone(), layer.attention.window);
+        let mut layers = Vec::new();
+        for (number, layer) in config.layers.iter().enumerate() {
+            let kind = kind_of(layer);
+            let place = kinds.iter().position(|known| *known == kind).unwrap_or(kinds.len());
+            if place == kinds.len() {
+                kinds.push(kind);
+            }
+            let heads = HeadPlan::new(layer.attention.heads, layer.attention.kv_heads, comm.size())?;
+            layers.push(Block::load(&parts, place, &heads, number, &comm)?);
+        }
         let dtype = precision.dtype();
-        let base = config.features.window_rope_base;
-        let window_rope = base.map(|rope_base| Config { rope_base, scaling: Scaling::None, ..config.clone() });
-        let norm = parts.norm(names.norm(), config.eps)?;
+        let kinds = kinds.into_iter().map(|(rotary, window)| {
+            let rope = rotary.map(|rotary| {
+                let divisors = rotary.scaling.tensors().iter().map(|name| parts.tensor(name));
+                Ok::<_, ModelError>(Rope::new(
+                    &rotary,
+                    config.context,
+                    &divisors.collect::<Result<Vec<_>, _>>()?,
+                    dtype,
+                    &device,
+                )?)
+            });
+            Ok((rope.transpose()?, window))
+        });
+        let kinds = kinds.collect::<Result<Vec<_>, ModelError>>()?;
+        let positions = config.positions.map(|it| Ok::<_, ModelError>((parts.tensor(&names.positions())?, it.first)));
+        let (positions, norm) = (positions.transpose()?, parts.norm(&names.norm())?);
         let model = Self {
             norm,
-            rope: Rope::new(&config, &divisors, dtype, &device)?,
-            window_rope: window_rope.map(|config| Rope::new(&config, &[], dtype, &device)).transpose()?,
+            kinds,
+            positions,
             embedding: VocabParallelEmbedding::new(embedding, rows[comm.rank()].clone(), comm.clone())?,
             logits: VocabParallelLogits::new(logits, rows.iter().map(Range::len).collect(), comm.clone())?,
             layers,
@@ -225,7 +270,7 @@ impl Transformer {
     fn fill(&self, cache: &mut Cache, tokens: &Tensor, slots: usize) -> Result<Tensor, ModelError> {
         let (_, count) = tokens.dims2()?;
         let lengths = cache.lengths(slots);
-        if self.rope.may_restart(&lengths) {
+        if self.ropes().any(|rope| rope.may_restart(&lengths)) {
             cache.history.push(tokens.clone());
         }
         let mut last = None;
@@ -253,14 +298,15 @@ impl Transformer {
     /// Where the next token makes a sequence a long one, which is rotated in another way, the cache is computed again.
     pub(crate) fn prepare_step(&self, cache: &mut Cache) -> Result<bool, ModelError> {
         // Without a history, it has been computed again before a step that failed.
-        if !cache.history.is_empty() && self.rope.restarts(&cache.lengths(cache.used)) {
+        if !cache.history.is_empty() && self.ropes().any(|rope| rope.restarts(&cache.lengths(cache.used))) {
             let tokens = Tensor::cat(&cache.history, 1)?;
             let mut new = Cache::new(cache.starts.clone(), self.layers.len());
             self.fill(&mut new, &tokens, cache.used + 1)?;
             *cache = new;
         }
         let is_same = cache.make_room(self.dtype, &self.device)?;
-        Ok(is_same && !self.rope.changes(&cache.lengths(cache.used + 1)))
+        let lengths = cache.lengths(cache.used + 1);
+        Ok(is_same && !self.ropes().any(|rope| rope.changes(&lengths)))
     }
 
     /// A step, whose tokens attend to the first `width` slots. All that it reads and writes is on the device: with the
@@ -276,18 +322,20 @@ impl Transformer {
         let mask = cursor.open(width)?;
         // A token attends to all slots, unless prompts have padding, or slots are not used yet.
         let is_open = width == cache.used + 1 && cache.starts.iter().all(|start| *start == 0);
-        let views = self.views(|rope, window| {
+        let kinds = self.kinds.iter().map(|(rope, window)| {
             let mask = match window.filter(|window| *window < width) {
                 Some(window) => Some(cursor.windowed(&mask, window)?),
                 None => (!is_open).then(|| mask.clone()),
             };
-            Ok(View { rotation: rope.rotation_at(&cursor.positions, &lengths)?, mask, window })
-        })?;
+            let rotation = rope.as_ref().map(|rope| rope.rotation_at(&cursor.positions, &lengths)).transpose()?;
+            Ok(View { rotation, mask, window: *window })
+        });
+        let views = self.views(kinds, || cursor.positions.unsqueeze(1))?;
         let shape = self.layers.first().map_or([sequences, 0, 1, 0], |block| block.attention.shape(sequences));
         let slots = Slots::At { index: cursor.index(&shape)?, width };
         cursor.advance()?;
         let hidden = self.forward(cache, &tokens.unsqueeze(1)?, &views, &slots)?;
-        if self.rope.may_restart(&lengths) {
+        if self.ropes().any(|rope| rope.may_restart(&lengths)) {
             // A copy: the tokens of the next step may have the same memory.
             cache.history.push(tokens.unsqueeze(1)?.copy()?);
         }
@@ -300,9 +348,8 @@ impl Transformer {
     /// A collective fails.
     pub fn logits(&self, hidden: &Tensor) -> Result<Tensor, ModelError> {
         let logits = self.logits.forward(hidden)?.to_dtype(DType::F32)?;
-        let features = &self.config.features;
-        let logits = scaled(logits, 1.0 / features.logits_divisor)?;
-        Ok(features.logits_cap.map_or(Ok(logits.clone()), |cap| capped(&logits, cap))?)
+        let logits = scaled(logits, self.config.logits_factor)?;
+        Ok(self.config.logits_softcap.map_or(Ok(logits.clone()), |cap| capped(&logits, cap))?)
     }
 
     /// The most probable token of each sequence for hidden states, `[sequences, dim]`. All ranks get the same tokens, which
@@ -329,26 +376,44 @@ impl Transformer {
         let (_, count) = tokens.dims2()?;
         let slots = cache.used + count;
         let (starts, used) = (&cache.starts, cache.used);
-        let views = self.views(|rope, window| {
-            let mask = mask(starts, used, count, window, (self.dtype, &self.device))?;
-            Ok(View { rotation: rope.rotation(starts, used, count, lengths)?, mask, window })
+        let kinds = self.kinds.iter().map(|(rope, window)| {
+            let mask = mask(starts, used, count, *window, (self.dtype, &self.device))?;
+            let rotation = rope.as_ref().map(|rope| rope.rotation(starts, used, count, lengths)).transpose()?;
+            Ok(View { rotation, mask, window: *window })
+        });
+        let views = self.views(kinds, || {
+            let of = |start: &usize| {
+                let start = *start;
+                (used..slots).map(move |slot| slot.saturating_sub(start) as i64)
+            };
+            Tensor::from_iter(starts.iter().flat_map(of), &self.device)?.reshape((starts.len(), count))
         })?;
         let hidden = self.forward(cache, tokens, &views, &Slots::From(used))?;
         cache.fill(slots);
         Ok(hidden)
     }
 
-    /// The views of layers without and with a window, as far as the model has such layers.
+    /// What tokens have in common: a view for each kind of layers, and the embeddings of `positions`, i64 `[.., tokens]`.
     pub(crate) fn views(
         &self,
-        view: impl Fn(&Rope, Option<usize>) -> candle_core::Result<View>,
+        kinds: impl Iterator<Item = candle_core::Result<View>>,
+        positions: impl FnOnce() -> candle_core::Result<Tensor>,
     ) -> candle_core::Result<Views> {
-        let features = &self.config.features;
-        let has = |windowed| (0..self.config.layers).any(|layer| features.is_windowed(layer) == windowed);
-        let full = has(false).then(|| view(&self.rope, None)).transpose()?;
-        let rope = self.window_rope.as_ref().unwrap_or(&self.rope);
-        let windowed = has(true).then(|| view(rope, features.window)).transpose()?;
-        Ok([full, windowed])
+        let embedded = self.positions.as_ref().map(|(table, first)| {
+            let rows = (positions()? + *first as f64)?;
+            let shape = [rows.dims(), &[self.config.dim]].concat();
+            table.index_select(&rows.flatten_all()?, 0)?.reshape(shape)
+        });
+        Ok(Views { kinds: kinds.collect::<candle_core::Result<_>>()?, positions: embedded.transpose()? })
+    }
+
+    /// The kinds of layers: rotary embeddings and window.
+    pub(crate) fn kinds(&self) -> &[(Option<Rope>, Option<usize>)] {
+        &self.kinds
+    }
+
+    fn ropes(&self) -> impl Iterator<Item = &Rope> {
+        self.kinds.iter().filter_map(|(rope, _)| rope.as_ref())
     }
 
     /// # Errors
@@ -378,15 +443,12 @@ impl Transformer {
         views: &Views,
         memories: impl Iterator<Item = impl Memory>,
     ) -> Result<Tensor, ModelError> {
-        let features = &self.config.features;
-        let mut x = scaled(self.embedding.forward(tokens)?, features.embedding_factor)?;
+        let mut x = scaled(self.embedding.forward(tokens)?, self.config.embedding_factor)?;
+        if let Some(positions) = &views.positions {
+            x = x.broadcast_add(positions)?;
+        }
         for (block, memory) in self.layers.iter().zip(memories) {
-            let y = block.attention.forward(&normed(&block.attention_norm, x.clone())?, views, memory)?;
-            let y = normed(&block.attention_post_norm, y)?;
-            x = (x + scaled(y, features.residual_factor)?)?;
-            let y = block.feed_forward.forward(&normed(&block.ffn_norm, x.clone())?)?;
-            let y = normed(&block.ffn_post_norm, y)?;
-            x = (x + scaled(y, features.residual_factor)?)?;
+            x = block.forward(x, self.config.residual_factor, views, memory)?;
         }
         Ok(x)
     }

@@ -77,7 +77,7 @@ impl Transformer {
         prepare(self.device())?;
         let zeros = || Tensor::zeros((blocks, kv_heads, BLOCK, head_dim), self.dtype(), self.device());
         let layer = || Ok([zeros()?, zeros()?]);
-        let layers = (0..self.config().layers).map(|_| layer()).collect::<Result<Vec<_>>>()?;
+        let layers = (0..self.config().layers.len()).map(|_| layer()).collect::<Result<Vec<_>>>()?;
         Ok(Pool { layers, blocks })
     }
 
@@ -96,8 +96,12 @@ impl Transformer {
             );
             return Err(ModelError::Call(why));
         }
-        let views =
-            self.views(|rope, window| Ok(View { rotation: rope.rotation_of(batch.positions())?, mask: None, window }))?;
+        let kinds = self.kinds().iter().map(|(rope, window)| {
+            let rotation = rope.as_ref().map(|rope| rope.rotation_of(batch.positions())).transpose()?;
+            Ok(View { rotation, mask: None, window: *window })
+        });
+        let positions = || batch.positions().map(|position| position as i64);
+        let views = self.views(kinds, || Tensor::from_iter(positions(), self.device())?.unsqueeze(0))?;
         let rows = rows(batch, self.kv_shape(), self.device())?;
         let plan = Plan::new(&batch.runs, self.groups(), self.device())?;
         let tokens = Tensor::new(&batch.tokens[..], self.device())?.unsqueeze(0)?;
@@ -135,7 +139,7 @@ impl Memory for Paged<'_> {
             memory.reshape(((), width))?.scatter_set(self.rows, &new.contiguous()?.reshape(((), width))?, 0)?;
         }
         let mut scope = Scope::new(self.plan);
-        (scope.window, scope.cap) = (view.window, heads.score_cap);
+        (scope.window, scope.cap) = (view.window, heads.softcap);
         attention(&query.contiguous()?, &self.layer[0], &self.layer[1], scope)
     }
 }

@@ -5,14 +5,15 @@ use std::ops::Range;
 
 use candle_core::quantized::{QStorage, QTensor};
 use candle_core::{D, DType, Module as _, Tensor};
+use candle_nn::{LayerNorm, RmsNorm};
 use disco_candle::Matrix;
 use disco_candle::weights::{Encoding, Part, Shards, WeightsError};
 use serde::{Deserialize, Serialize};
 
-use crate::names::{Names, Role};
+use crate::families::{Names, Role, bias};
 use crate::norm::Norm;
 use crate::scales::{scaled, scales_of};
-use crate::{Features, ModelError};
+use crate::{Config, ModelError, NormKind};
 
 /// The type of the elements that a model computes with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
@@ -46,7 +47,7 @@ impl Precision {
 pub(crate) struct Parts<'a> {
     pub(crate) shards: &'a Shards,
     pub(crate) names: Names,
-    pub(crate) features: &'a Features,
+    pub(crate) config: &'a Config,
     pub(crate) precision: Precision,
     pub(crate) bytes: Cell<usize>,
 }
@@ -68,7 +69,7 @@ impl Parts<'_> {
     /// This rank's part of a tensor.
     pub(crate) fn tensor(&self, name: &str) -> Result<Tensor, ModelError> {
         let tensor = match scales_of(self.shards.weights(), name)? {
-            Some(scales) => scaled(self.shards, name, &scales, self.features.scale_block)?,
+            Some(scales) => scaled(self.shards, name, &scales, self.config.scale_block)?,
             None => self.shards.tensor(name)?,
         };
         self.count(tensor.elem_count() * tensor.dtype().size_in_bytes());
@@ -106,20 +107,41 @@ impl Parts<'_> {
         }
     }
 
-    /// A norm of the model.
-    pub(crate) fn norm(&self, name: &str, eps: f64) -> Result<Norm, ModelError> {
-        if !self.features.wide_norms || self.precision.dtype() == DType::F32 {
-            return Ok(Norm::new(self.tensor(name)?, self.features.norm_offset, eps, false)?);
-        }
-        // Norms are on every rank.
-        let weight = self.shards.weights().read(name, &Part::Whole, DType::F32, self.shards.device())?;
-        self.count(weight.elem_count() * DType::F32.size_in_bytes());
-        Ok(Norm::new(weight, self.features.norm_offset, eps, true)?)
+    /// A norm of the model, which is whole on every rank.
+    pub(crate) fn norm(&self, name: &str) -> Result<Norm, ModelError> {
+        let eps = self.config.eps;
+        let (offset, is_wide) = match self.config.norm {
+            NormKind::Rms { offset, wide } => (offset, wide && self.precision.dtype() != DType::F32),
+            NormKind::LayerNorm { bias: false } => {
+                return Ok(Norm::Layer(LayerNorm::new_no_bias(self.tensor(name)?, eps)));
+            }
+            NormKind::LayerNorm { bias: true } => {
+                return Ok(Norm::Layer(LayerNorm::new(self.tensor(name)?, self.tensor(&bias(name))?, eps)));
+            }
+        };
+        let weight = if is_wide {
+            let weight = self.shards.weights().read(name, &Part::Whole, DType::F32, self.shards.device())?;
+            self.count(weight.elem_count() * DType::F32.size_in_bytes());
+            weight
+        } else {
+            self.tensor(name)?
+        };
+        let norm = RmsNorm::new(if offset == 0.0 { weight } else { (weight + offset)? }, eps);
+        Ok(if is_wide { Norm::Wide(norm) } else { Norm::Rms(norm) })
     }
 
-    /// This rank's part of the bias beside a matrix of a layer, if the model has one.
-    pub(crate) fn bias(&self, layer: usize, role: Role) -> Result<Option<Tensor>, ModelError> {
-        role.has_bias(self.features).then(|| self.tensor(&self.names.bias(layer, role))).transpose()
+    /// This rank's part of the bias beside a matrix of a layer.
+    pub(crate) fn bias(&self, layer: usize, role: Role) -> Result<Tensor, ModelError> {
+        self.tensor(&bias(&self.names.layer(layer, role)))
+    }
+
+    /// This rank's part of a matrix of a layer, as outputs × inputs.
+    pub(crate) fn layer_matrix(&self, layer: usize, role: Role) -> Result<Matrix, ModelError> {
+        let name = self.names.layer(layer, role);
+        if !self.names.is_transposed() {
+            return self.matrix(&name);
+        }
+        Ok(Matrix::dense(self.tensor(&name)?.t()?.contiguous()?))
     }
 
     /// This rank's parts of the matrices that a tensor stacks, `[matrices, outputs, inputs]`.
@@ -135,11 +157,11 @@ impl Parts<'_> {
         Ok((0..count).map(|index| all.get(index).map(Matrix::dense)).collect::<candle_core::Result<_>>()?)
     }
 
-    /// This rank's parts of matrices of a layer with the same input, and of their biases. All of them have a bias, or none.
-    pub(crate) fn stack(&self, layer: usize, roles: &[Role]) -> Result<Stack, ModelError> {
+    /// This rank's parts of matrices of a layer with the same input, and of their biases, if they have some.
+    pub(crate) fn stack(&self, layer: usize, roles: &[Role], has_bias: bool) -> Result<Stack, ModelError> {
         let names: Vec<_> = roles.iter().map(|role| self.names.layer(layer, *role)).collect();
-        let biases = roles.iter().map(|role| self.bias(layer, *role)).collect::<Result<Vec<_>, _>>()?;
-        self.stack_of(&names, biases)
+        let bias = |role: &Role| has_bias.then(|| self.bias(layer, *role)).transpose();
+        self.stack_of(&names, roles.iter().map(bias).collect::<Result<_, _>>()?)
     }
 
     /// This rank's parts of the matrices `names` with the same input, and their biases.
@@ -158,8 +180,15 @@ impl Parts<'_> {
     }
 
     /// This rank's part of one matrix of a layer that has several ones with outputs of `widths`.
-    pub(crate) fn fused(&self, layer: usize, role: Role, widths: Vec<usize>) -> Result<Stack, ModelError> {
-        Ok(Stack::Stacked { matrix: self.matrix(&self.names.layer(layer, role))?, bias: None, widths })
+    pub(crate) fn fused(
+        &self,
+        layer: usize,
+        role: Role,
+        widths: Vec<usize>,
+        has_bias: bool,
+    ) -> Result<Stack, ModelError> {
+        let bias = has_bias.then(|| self.bias(layer, role)).transpose()?;
+        Ok(Stack::Stacked { matrix: self.layer_matrix(layer, role)?, bias, widths })
     }
 
     /// Whether a matrix is used as quantised blocks.

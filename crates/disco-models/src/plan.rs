@@ -1,10 +1,12 @@
 //! The plan of a model's splits.
 
+use std::ops::Range;
+
 use disco_candle::weights::{Block, Cut, Encoding, Plan, Split, Weights};
 use disco_candle::{HeadPlan, Matrix, even_ranges};
 
-use crate::names::{EXPERT, Names, Role};
-use crate::{Config, ExpertSplit, Experts, ModelError, tensors};
+use crate::families::{EXPERT, Names, Role, bias};
+use crate::{Attention, Config, Dense, ExpertSplit, Experts, FeedForward, Inputs, Layer, ModelError, QkNorm, tensors};
 
 /// Columns of a quantised matrix that products take together.
 const PACKED: usize = 32;
@@ -21,127 +23,162 @@ const PACKED: usize = 32;
 /// bias, a scale, an adapter).
 pub fn plan(config: &Config, weights: &Weights, ranks: usize) -> Result<Plan, ModelError> {
     tensors::check(config, weights)?;
-    let names = Names::of(weights);
-    let plan = attention(config, names, ranks)?;
-    let plan = match (config.features.experts, config.expert_split) {
-        (None, _) => plan,
-        (Some(experts), ExpertSplit::Over) => whole_experts(plan, config, experts, names, ranks)?,
-        (Some(experts), ExpertSplit::Within) => units_of_experts(plan, config, experts, names, weights, ranks)?,
-    };
-    let plan = hidden_units(plan, config, names, weights, ranks)?;
-    Ok(plan.with(names.embedding(), Split::even(0, 1)).with(names.logits(), Split::even(0, 1)).with("*", Split::Whole))
-}
-
-fn attention(config: &Config, names: Names, ranks: usize) -> Result<Plan, ModelError> {
-    let heads = HeadPlan::new(config.heads, config.kv_heads, ranks)?;
-    let width = config.head_dim;
-    let elements = |heads: std::ops::Range<usize>| heads.start * width..heads.end * width;
-    let query = |rank| elements(heads.query(rank));
-    let kv = |rank| elements(heads.kv(rank));
-    let all = |role| names.layer("*", role);
-    let bias = |role| names.bias("*", role);
-    let head_norms = if config.features.joint_head_norms {
-        [Split::ranges(0, (0..ranks).map(query)), Split::ranges(0, (0..ranks).map(kv))]
-    } else {
-        [Split::Whole, Split::Whole]
-    };
-    let [query_norm, key_norm] = head_norms;
-    let queries = Block::new(config.heads * width, Cut::Ranges((0..ranks).map(query).collect()));
-    let keys = Block::new(config.kv_heads * width, Cut::Ranges((0..ranks).map(kv).collect()));
-    Ok(Plan::new()
-        .with(&all(Role::Query), Split::ranges(0, (0..ranks).map(query)))
-        .with(&all(Role::Key), Split::ranges(0, (0..ranks).map(kv)))
-        .with(&all(Role::Value), Split::ranges(0, (0..ranks).map(kv)))
-        .with(&all(Role::Output), Split::ranges(1, (0..ranks).map(query)))
-        .with(&bias(Role::Query), Split::ranges(0, (0..ranks).map(query)))
-        .with(&bias(Role::Key), Split::ranges(0, (0..ranks).map(kv)))
-        .with(&bias(Role::Value), Split::ranges(0, (0..ranks).map(kv)))
-        .with(&all(Role::Qkv), Split::fused(0, [queries, keys.clone(), keys]))
-        .with(&all(Role::QueryNorm), query_norm)
-        .with(&all(Role::KeyNorm), key_norm))
-}
-
-/// Hidden units that stay together: a quantisation block of the matrix `down`, whose columns they are. If there are fewer
-/// blocks than ranks, parts of blocks, which can be packed anew.
-///
-/// # Errors
-/// There are fewer hidden units than ranks.
-fn unit_of(down: &str, units: usize, weights: &Weights, ranks: usize) -> Result<usize, ModelError> {
-    let sizes = match weights.info(down)?.encoding() {
-        Encoding::Ggml(dtype) => [Matrix::unit(dtype), dtype.block_size(), dtype.block_size().min(PACKED), 1],
-        _ => [1; 4],
-    };
-    let fits = |size: &usize| units.is_multiple_of(*size) && units / size >= ranks;
-    sizes.into_iter().find(fits).ok_or_else(|| {
-        ModelError::Call(format!("{units} hidden units ({down}) can't be split over {ranks} ranks; use 1 to {units}"))
-    })
-}
-
-/// Hidden units of the feed-forward network are split over the ranks, in the layers that have it.
-fn hidden_units(
-    plan: Plan,
-    config: &Config,
-    names: Names,
-    weights: &Weights,
-    ranks: usize,
-) -> Result<Plan, ModelError> {
-    let features = &config.features;
-    let Some(layer) = (0..config.layers).find(|layer| features.experts_of(*layer).is_none()) else { return Ok(plan) };
-    let unit = unit_of(&names.layer(layer, Role::Down), config.ffn, weights, ranks)?;
-    let plan = plan.with(&names.layer("*", Role::Down), Split::even(1, unit));
-    // A GGUF file has one name for the fused matrix and for the half of it.
-    if features.fused {
-        let units = Block::even(config.ffn, unit);
-        return Ok(plan.with(&names.layer("*", Role::GateUp), Split::fused(0, [units.clone(), units])));
-    }
-    Ok(plan
-        .with(&names.layer("*", Role::Gate), Split::even(0, unit))
-        .with(&names.layer("*", Role::Up), Split::even(0, unit))
-        .with(&names.bias("*", Role::Gate), Split::even(0, unit))
-        .with(&names.bias("*", Role::Up), Split::even(0, unit)))
-}
-
-/// Hidden units of each expert are split over the ranks.
-fn units_of_experts(
-    plan: Plan,
-    config: &Config,
-    experts: Experts,
-    names: Names,
-    weights: &Weights,
-    ranks: usize,
-) -> Result<Plan, ModelError> {
-    let features = &config.features;
-    let Some(layer) = (0..config.layers).find(|layer| features.experts_of(*layer).is_some()) else { return Ok(plan) };
-    let unit = unit_of(&names.expert(layer, 0, Role::Down), experts.ffn, weights, ranks)?;
-    // The experts of a layer are one tensor in GGUF files.
-    let first = usize::from(names == Names::Gguf);
-    let rules = [(Role::Gate, first), (Role::Up, first), (Role::Down, first + 1)];
-    let rule = |plan: Plan, (role, dim)| plan.with(&names.expert("*", "*", role), Split::even(dim, unit));
-    Ok(rules.into_iter().fold(plan, rule))
-}
-
-/// Each rank has some experts whole.
-fn whole_experts(
-    mut plan: Plan,
-    config: &Config,
-    experts: Experts,
-    names: Names,
-    ranks: usize,
-) -> Result<Plan, ModelError> {
-    let count = experts.count;
-    if count < ranks {
-        return Err(ModelError::Call(format!("{count} experts can't be split over {ranks} ranks; use 1 to {count}")));
-    }
-    for role in EXPERT {
-        if names == Names::Gguf {
-            plan = plan.with(&names.expert("*", "", role), Split::even(0, 1));
-            continue;
-        }
-        let rows = if role == Role::Down { config.dim } else { experts.ffn };
-        for expert in 0..count {
-            let own = even_ranges(count, ranks).map(|own| if own.contains(&expert) { 0..rows } else { 0..0 });
-            plan = plan.with(&names.expert("*", expert, role), Split::ranges(0, own));
+    let names = Names::of(config, weights);
+    let mut rules = Rules { plan: Plan::new(), names, weights, ranks };
+    if let Some(first) = config.layers.first() {
+        if config.layers.iter().all(|layer| is_split_alike(layer, first)) {
+            rules.layer("*", 0, first, config)?;
+        } else {
+            for (number, layer) in config.layers.iter().enumerate() {
+                rules.layer(&number.to_string(), number, layer, config)?;
+            }
         }
     }
-    Ok(plan)
+    let rows = Split::even(0, 1);
+    Ok(rules.plan.with(&names.embedding(), rows.clone()).with(names.logits(), rows).with("*", Split::Whole))
+}
+
+/// Whether the tensors of two layers have the same shapes.
+fn is_split_alike(a: &Layer, b: &Layer) -> bool {
+    let shape = |layer: &Layer| {
+        let Attention { heads, kv_heads, head_dim, fused, qk_norm, .. } = layer.attention;
+        (heads, kv_heads, head_dim, fused, qk_norm)
+    };
+    shape(a) == shape(b) && a.feed_forward == b.feed_forward
+}
+
+/// The rules so far.
+struct Rules<'a> {
+    plan: Plan,
+    names: Names,
+    weights: &'a Weights,
+    ranks: usize,
+}
+
+impl Rules<'_> {
+    fn add(&mut self, name: &str, split: Split) {
+        self.plan = std::mem::take(&mut self.plan).with(name, split);
+    }
+
+    /// The dimensions of outputs and of inputs of the matrices of layers.
+    fn dims(&self) -> [usize; 2] {
+        if self.names.is_transposed() { [1, 0] } else { [0, 1] }
+    }
+
+    /// Adds the rules of the layers that `pattern` matches, of which `number` is one.
+    fn layer(&mut self, pattern: &str, number: usize, layer: &Layer, config: &Config) -> Result<(), ModelError> {
+        self.attention(pattern, &layer.attention)?;
+        match (&layer.feed_forward, config.expert_split) {
+            (FeedForward::Dense(dense), _) => self.hidden_units(pattern, number, dense),
+            (FeedForward::Experts(experts), ExpertSplit::Over) => self.whole_experts(pattern, config.dim, experts),
+            (FeedForward::Experts(experts), ExpertSplit::Within) => self.units_of_experts(pattern, number, experts),
+        }
+    }
+
+    fn attention(&mut self, pattern: &str, attention: &Attention) -> Result<(), ModelError> {
+        let &Attention { heads, kv_heads, head_dim, fused, qk_norm, .. } = attention;
+        let (ranks, names, [rows, columns]) = (self.ranks, self.names, self.dims());
+        let plan = HeadPlan::new(heads, kv_heads, ranks)?;
+        let elements = |heads: Range<usize>| heads.start * head_dim..heads.end * head_dim;
+        let query = |rank| elements(plan.query(rank));
+        let kv = |rank| elements(plan.kv(rank));
+        let queries = |dim| Split::ranges(dim, (0..ranks).map(query));
+        let keys = |dim| Split::ranges(dim, (0..ranks).map(kv));
+        self.add(&names.layer(pattern, Role::Output), queries(columns));
+        if fused {
+            let queries = Block::new(heads * head_dim, Cut::Ranges((0..ranks).map(query).collect()));
+            let keys = Block::new(kv_heads * head_dim, Cut::Ranges((0..ranks).map(kv).collect()));
+            let all = [queries, keys.clone(), keys];
+            let name = names.layer(pattern, Role::Qkv);
+            self.add(&name, Split::fused(rows, all.clone()));
+            self.add(&bias(&name), Split::fused(0, all));
+        } else {
+            for (role, is_query) in [(Role::Query, true), (Role::Key, false), (Role::Value, false)] {
+                let name = names.layer(pattern, role);
+                self.add(&name, if is_query { queries(rows) } else { keys(rows) });
+                self.add(&bias(&name), if is_query { queries(0) } else { keys(0) });
+            }
+        }
+        if qk_norm == QkNorm::Joint {
+            self.add(&names.layer(pattern, Role::QueryNorm), queries(0));
+            self.add(&names.layer(pattern, Role::KeyNorm), keys(0));
+        }
+        Ok(())
+    }
+
+    /// Hidden units of a feed-forward network are split over the ranks.
+    fn hidden_units(&mut self, pattern: &str, number: usize, dense: &Dense) -> Result<(), ModelError> {
+        let (names, [rows, columns]) = (self.names, self.dims());
+        let unit = self.unit_of(&names.layer(number, Role::Down), dense.ffn)?;
+        self.add(&names.layer(pattern, Role::Down), Split::even(columns, unit));
+        let inputs: &[Role] = match dense.inputs {
+            Inputs::Gated => &[Role::Gate, Role::Up],
+            Inputs::Plain => &[Role::Up],
+            Inputs::Fused => {
+                let units = Block::even(dense.ffn, unit);
+                let (name, both) = (names.layer(pattern, Role::GateUp), [units.clone(), units]);
+                self.add(&name, Split::fused(rows, both.clone()));
+                self.add(&bias(&name), Split::fused(0, both));
+                return Ok(());
+            }
+        };
+        for role in inputs {
+            let name = names.layer(pattern, *role);
+            self.add(&name, Split::even(rows, unit));
+            self.add(&bias(&name), Split::even(0, unit));
+        }
+        Ok(())
+    }
+
+    /// Hidden units that stay together: a quantisation block of the matrix `down`, whose columns they are. If there are fewer
+    /// blocks than ranks, parts of blocks, which can be packed anew.
+    ///
+    /// # Errors
+    /// There are fewer hidden units than ranks.
+    fn unit_of(&self, down: &str, units: usize) -> Result<usize, ModelError> {
+        let ranks = self.ranks;
+        let sizes = match self.weights.info(down)?.encoding() {
+            Encoding::Ggml(dtype) => [Matrix::unit(dtype), dtype.block_size(), dtype.block_size().min(PACKED), 1],
+            _ => [1; 4],
+        };
+        let fits = |size: &usize| units.is_multiple_of(*size) && units / size >= ranks;
+        sizes.into_iter().find(fits).ok_or_else(|| {
+            ModelError::Call(format!(
+                "{units} hidden units ({down}) can't be split over {ranks} ranks; use 1 to {units}"
+            ))
+        })
+    }
+
+    /// Hidden units of each expert are split over the ranks.
+    fn units_of_experts(&mut self, pattern: &str, number: usize, experts: &Experts) -> Result<(), ModelError> {
+        let names = self.names;
+        let unit = self.unit_of(&names.expert(number, 0, Role::ExpertDown), experts.ffn)?;
+        // A stack has one dimension more.
+        let first = usize::from(names.stacks_experts());
+        for (role, dim) in [(Role::ExpertGate, first), (Role::ExpertUp, first), (Role::ExpertDown, first + 1)] {
+            self.add(&names.expert(pattern, "*", role), Split::even(dim, unit));
+        }
+        Ok(())
+    }
+
+    /// Each rank has some experts whole.
+    fn whole_experts(&mut self, pattern: &str, dim: usize, experts: &Experts) -> Result<(), ModelError> {
+        let (ranks, names, &Experts { count, ffn, .. }) = (self.ranks, self.names, experts);
+        if count < ranks {
+            let text = format!("{count} experts can't be split over {ranks} ranks; use 1 to {count}");
+            return Err(ModelError::Call(text));
+        }
+        for role in EXPERT {
+            if names.stacks_experts() {
+                self.add(&names.layer(pattern, role), Split::even(0, 1));
+                continue;
+            }
+            let rows = if role == Role::ExpertDown { dim } else { ffn };
+            for expert in 0..count {
+                let own = even_ranges(count, ranks).map(|own| if own.contains(&expert) { 0..rows } else { 0..0 });
+                self.add(&names.expert(pattern, expert, role), Split::ranges(0, own));
+            }
+        }
+        Ok(())
+    }
 }

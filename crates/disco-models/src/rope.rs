@@ -4,7 +4,7 @@ use std::f32::consts::TAU;
 
 use candle_core::{D, DType, Device, Result, Tensor};
 
-use crate::{Config, Pairs, Scaling};
+use crate::{Growth, Pairs, Rotary, Scaling};
 
 /// The frequencies of the rotated pairs of a head. Cosines and sines are computed for the positions of each pass, so that
 /// a long context takes no memory before it is used.
@@ -19,9 +19,9 @@ pub(crate) struct Rope {
     /// Factor of the rotated elements.
     factor: f64,
     pairs: Pairs,
-    /// Number of elements of a head, and of those that are rotated.
-    width: usize,
+    /// Number of elements of a head that are rotated.
     rotated: usize,
+    growth: Option<Growth>,
     dtype: DType,
 }
 
@@ -40,30 +40,37 @@ pub(crate) struct Rotation {
     cos: Tensor,
     sin: Tensor,
     pairs: Pairs,
-    width: usize,
     rotated: usize,
+    /// The factor of queries of each token, `[tokens, 1]` or `[sequences, 1, tokens, 1]`.
+    growth: Option<Tensor>,
 }
 
 impl Rope {
-    /// `divisors`: the [tensors](Scaling::tensors) of the scaling.
-    pub(crate) fn new(config: &Config, divisors: &[Tensor], dtype: DType, device: &Device) -> Result<Self> {
-        let (base, rotated) = (config.rope_base, config.rotated);
+    /// `context` is that of the model; `divisors` are the [tensors](Scaling::tensors) of the scaling.
+    pub(crate) fn new(
+        rotary: &Rotary,
+        context: usize,
+        divisors: &[Tensor],
+        dtype: DType,
+        device: &Device,
+    ) -> Result<Self> {
+        let (base, rotated) = (rotary.base, rotary.elements);
         let row = |frequencies: Vec<f32>| Tensor::new(frequencies, device)?.unsqueeze(0);
         let plain = plain(base, rotated);
         let divided = |factors: &[f32]| row(plain.iter().zip(factors).map(|(frequency, by)| frequency / by).collect());
         let mut rope = Self {
-            frequencies: row(plain.iter().enumerate().map(|(i, frequency)| scaled(i, *frequency, config)).collect())?,
+            frequencies: row(plain.iter().enumerate().map(|(i, frequency)| scaled(i, *frequency, rotary)).collect())?,
             long: None,
-            context: config.context,
+            context,
             factor: 1.0,
-            pairs: config.pairs,
-            width: config.head_dim,
+            pairs: rotary.pairs,
             rotated,
+            growth: rotary.growth,
             dtype,
         };
         let all = rope.frequencies.clone();
         let by = |divisors: &Tensor| &all / divisors.to_dtype(DType::F32)?.flatten_all()?.unsqueeze(0)?;
-        match &config.scaling {
+        match &rotary.scaling {
             Scaling::InFile => rope.frequencies = divisors.first().map_or_else(|| Ok(all.clone()), by)?,
             Scaling::LongInFile { context, attention } => {
                 if let [short, long] = divisors {
@@ -177,24 +184,38 @@ impl Rope {
             cos: scaled(angles.cos()?)?.to_dtype(self.dtype)?,
             sin: scaled(angles.sin()?)?.to_dtype(self.dtype)?,
             pairs: self.pairs,
-            width: self.width,
             rotated: self.rotated,
+            growth: self.growth.map(|growth| self.grown(positions, growth)).transpose()?,
         })
+    }
+
+    /// The factors of queries at positions `[.., 1]`.
+    fn grown(&self, positions: &Tensor, Growth { beta, context }: Growth) -> Result<Tensor> {
+        let factors = (((positions / context as f64)?.floor()? + 1.0)?.log()? * beta)? + 1.0;
+        let factors = factors?.to_dtype(self.dtype)?;
+        // Heads come before tokens.
+        if factors.rank() == 3 { factors.unsqueeze(1) } else { Ok(factors) }
     }
 }
 
 impl Rotation {
+    /// Queries `[sequences, heads, tokens, head_dim]` times their factors.
+    pub(crate) fn grown(&self, query: Tensor) -> Result<Tensor> {
+        self.growth.iter().try_fold(query, |query, factors| query.broadcast_mul(factors))
+    }
+
     /// Rotates queries or keys of shape `[sequences, heads, tokens, head_dim]`.
     pub(crate) fn apply(&self, x: &Tensor) -> Result<Tensor> {
         let rotate = |x: &Tensor| match self.pairs {
             Pairs::Interleaved => candle_nn::rotary_emb::rope_i(x, &self.cos, &self.sin),
             Pairs::Halves => candle_nn::rotary_emb::rope(x, &self.cos, &self.sin),
         };
-        if self.rotated == self.width {
+        let width = x.dim(D::Minus1)?;
+        if self.rotated == width {
             return rotate(&x.contiguous()?);
         }
         let first = x.narrow(D::Minus1, 0, self.rotated)?.contiguous()?;
-        Tensor::cat(&[rotate(&first)?, x.narrow(D::Minus1, self.rotated, self.width - self.rotated)?], D::Minus1)
+        Tensor::cat(&[rotate(&first)?, x.narrow(D::Minus1, self.rotated, width - self.rotated)?], D::Minus1)
     }
 }
 
@@ -204,8 +225,8 @@ fn plain(base: f32, rotated: usize) -> Vec<f32> {
 }
 
 /// The frequency with the number `index`.
-fn scaled(index: usize, frequency: f32, config: &Config) -> f32 {
-    match config.scaling {
+fn scaled(index: usize, frequency: f32, rotary: &Rotary) -> f32 {
+    match rotary.scaling {
         Scaling::None | Scaling::InFile | Scaling::Dynamic { .. } => frequency,
         // Their divisors replace these frequencies.
         Scaling::Long { .. } | Scaling::LongInFile { .. } => frequency,
@@ -217,11 +238,11 @@ fn scaled(index: usize, frequency: f32, config: &Config) -> f32 {
             frequency * (kept + (1.0 - kept) / factor)
         }
         Scaling::Yarn { factor, fast, slow, context, truncates, .. } => {
-            let width = config.rotated as f32;
+            let width = rotary.elements as f32;
             // The element whose frequency rotates so often in the original context.
             let element = |rotations: f32| {
                 let rotation = context as f32 / (rotations * TAU);
-                width * rotation.ln() / (2.0 * config.rope_base.ln())
+                width * rotation.ln() / (2.0 * rotary.base.ln())
             };
             let (low, high) =
                 if truncates { (element(fast).floor(), element(slow).ceil()) } else { (element(fast), element(slow)) };

@@ -4,9 +4,9 @@ use std::collections::HashSet;
 
 use disco_candle::weights::Weights;
 
-use crate::names::{EXPERT, Names, Role};
+use crate::families::{EXPERT, Names, Role, bias};
 use crate::scales::scales_of;
-use crate::{Config, Experts, ModelError};
+use crate::{Attention, Config, Dense, Experts, FeedForward, Inputs, Layer, ModelError, Norms, QkNorm};
 
 /// A tensor that the model uses, and its shape.
 struct Used {
@@ -21,14 +21,14 @@ struct Used {
 /// [`UnknownTensor`](disco_candle::weights::WeightsError::UnknownTensor) if a tensor is missing; [`ModelError::Inconsistent`] if it has another
 /// shape, or if there are more layers; [`ModelError::Feature`] if a tensor is not used.
 pub(crate) fn check(config: &Config, weights: &Weights) -> Result<(), ModelError> {
-    let names = Names::of(weights);
-    let mut used = used(config, names, names.embedding_in(weights, config.tied));
+    let names = Names::of(config, weights);
+    let mut used = used(config, &names, &names.embedding_in(weights, config.tied));
     used.extend(scales(config, weights, &used)?);
     let used_names: HashSet<&str> = used.iter().map(|used| used.name.as_str()).collect();
     // A quantised model has scales in place of matrices, so unused tensors are looked at before missing ones.
     let unused = weights.names().filter(|name| !used_names.contains(name));
     for name in unused {
-        refuse(name, config, names)?;
+        refuse(name, config, &names)?;
     }
     for Used { name, shape } in &used {
         let found = weights.info(name)?.shape();
@@ -41,33 +41,98 @@ pub(crate) fn check(config: &Config, weights: &Weights) -> Result<(), ModelError
     Ok(())
 }
 
-fn used(config: &Config, names: Names, embedding: &str) -> Vec<Used> {
-    let &Config { dim, rotated, vocabulary, .. } = config;
+fn used(config: &Config, names: &Names, embedding: &str) -> Vec<Used> {
+    let &Config { dim, vocabulary, .. } = config;
     let tensor = |name: &str, shape: &[usize]| Used { name: name.into(), shape: shape.into() };
-    let mut used = vec![tensor(embedding, &[vocabulary, dim]), tensor(names.norm(), &[dim])];
+    let mut used = vec![tensor(embedding, &[vocabulary, dim])];
+    let norm = |used: &mut Vec<Used>, name: &str, width| {
+        used.push(tensor(name, &[width]));
+        if config.norm.has_bias() {
+            used.push(tensor(&bias(name), &[width]));
+        }
+    };
+    norm(&mut used, &names.norm(), dim);
+    if let Some(positions) = config.positions {
+        used.push(tensor(&names.positions(), &[positions.rows, dim]));
+    }
     if !config.tied {
         used.push(tensor(names.logits(), &[vocabulary, dim]));
     }
-    used.extend(config.scaling.tensors().iter().map(|name| tensor(name, &[rotated / 2])));
-    for layer in 0..config.layers {
-        for role in Role::all(&config.features, layer) {
-            let shape = shape(config, role);
-            if role.has_bias(&config.features) {
-                used.push(tensor(&names.bias(layer, role), &shape[..1]));
+    if let Some(rotary) = config.rotaries().next() {
+        used.extend(rotary.scaling.tensors().iter().map(|name| tensor(name, &[rotary.elements / 2])));
+    }
+    for (number, layer) in config.layers.iter().enumerate() {
+        norms(layer, dim).for_each(|(role, width)| norm(&mut used, &names.layer(number, role), width));
+        for Matrix { role, shape: [rows, columns], has_bias } in matrices(layer, dim) {
+            let name = names.layer(number, role);
+            if has_bias {
+                used.push(tensor(&bias(&name), &[rows]));
             }
-            used.push(Used { name: names.layer(layer, role), shape });
+            used.push(tensor(&name, &if names.is_transposed() { [columns, rows] } else { [rows, columns] }));
         }
-        let Some(Experts { count, ffn, .. }) = config.features.experts_of(layer) else { continue };
+        let Some(&Experts { count, ffn, .. }) = layer.experts() else { continue };
         for role in EXPERT {
-            let [rows, columns] = if role == Role::Down { [dim, ffn] } else { [ffn, dim] };
-            if names == Names::Gguf {
-                used.push(tensor(&names.expert(layer, "", role), &[count, rows, columns]));
+            let [rows, columns] = if role == Role::ExpertDown { [dim, ffn] } else { [ffn, dim] };
+            if names.stacks_experts() {
+                used.push(tensor(&names.layer(number, role), &[count, rows, columns]));
             } else {
-                used.extend((0..count).map(|expert| tensor(&names.expert(layer, expert, role), &[rows, columns])));
+                used.extend((0..count).map(|expert| tensor(&names.expert(number, expert, role), &[rows, columns])));
             }
         }
     }
     used
+}
+
+/// The norms of a layer, and their widths.
+fn norms(layer: &Layer, dim: usize) -> impl Iterator<Item = (Role, usize)> {
+    let Attention { heads, kv_heads, head_dim, qk_norm, .. } = layer.attention;
+    let of_states: &[Role] = match layer.norms {
+        Norms::Before => &[Role::AttentionNorm, Role::FfnNorm],
+        Norms::After => &[Role::AttentionPostNorm, Role::FfnPostNorm],
+        Norms::Around => &[Role::AttentionNorm, Role::AttentionPostNorm, Role::FfnNorm, Role::FfnPostNorm],
+        Norms::Shared => &[Role::AttentionNorm],
+    };
+    let widths = match qk_norm {
+        QkNorm::None => None,
+        QkNorm::Each => Some([head_dim; 2]),
+        QkNorm::Joint => Some([heads * head_dim, kv_heads * head_dim]),
+    };
+    let of_heads = widths.into_iter().flat_map(|[query, key]| [(Role::QueryNorm, query), (Role::KeyNorm, key)]);
+    of_states.iter().map(move |role| (*role, dim)).chain(of_heads)
+}
+
+/// A matrix of a layer.
+struct Matrix {
+    role: Role,
+    /// Outputs and inputs.
+    shape: [usize; 2],
+    has_bias: bool,
+}
+
+/// The matrices of a layer, without those of experts.
+fn matrices(layer: &Layer, dim: usize) -> Vec<Matrix> {
+    let Attention { heads, kv_heads, head_dim, fused, input_bias, output_bias, .. } = layer.attention;
+    let matrix = |role, shape, has_bias| Matrix { role, shape, has_bias };
+    let (queries, keys) = (heads * head_dim, kv_heads * head_dim);
+    let mut all = vec![matrix(Role::Output, [dim, queries], output_bias)];
+    if fused {
+        all.push(matrix(Role::Qkv, [queries + 2 * keys, dim], input_bias));
+    } else {
+        let rows = [(Role::Query, queries), (Role::Key, keys), (Role::Value, keys)];
+        all.extend(rows.map(|(role, rows)| matrix(role, [rows, dim], input_bias)));
+    }
+    match layer.feed_forward {
+        FeedForward::Experts(Experts { count, .. }) => all.push(matrix(Role::Router, [count, dim], false)),
+        FeedForward::Dense(Dense { ffn, inputs, bias, .. }) => {
+            all.push(matrix(Role::Down, [dim, ffn], bias));
+            match inputs {
+                Inputs::Gated => all.extend([Role::Gate, Role::Up].map(|role| matrix(role, [ffn, dim], bias))),
+                Inputs::Fused => all.push(matrix(Role::GateUp, [2 * ffn, dim], bias)),
+                Inputs::Plain => all.push(matrix(Role::Up, [ffn, dim], bias)),
+            }
+        }
+    }
+    all
 }
 
 /// The scales of matrices of 8-bit floats.
@@ -76,52 +141,30 @@ fn scales(config: &Config, weights: &Weights, matrices: &[Used]) -> Result<Vec<U
     for Used { name, shape } in matrices.iter().filter(|used| used.shape.len() == 2 && weights.contains(&used.name)) {
         if let Some(name) = scales_of(weights, name)? {
             let own = weights.info(&name)?.shape().to_vec();
-            crate::scales::check(&name, &own, shape, config.features.scale_block)?;
+            crate::scales::check(&name, &own, shape, config.scale_block)?;
             found.push(Used { name, shape: own });
         }
     }
     Ok(found)
 }
 
-/// The shape of a tensor of a layer.
-fn shape(config: &Config, role: Role) -> Vec<usize> {
-    let &Config { dim, heads, kv_heads, head_dim, ffn, .. } = config;
-    match role {
-        Role::AttentionNorm | Role::AttentionPostNorm => vec![dim],
-        Role::FfnNorm | Role::PreFfnNorm | Role::FfnPostNorm => vec![dim],
-        Role::QueryNorm if config.features.joint_head_norms => vec![heads * head_dim],
-        Role::KeyNorm if config.features.joint_head_norms => vec![kv_heads * head_dim],
-        Role::QueryNorm | Role::KeyNorm => vec![head_dim],
-        Role::Query => vec![heads * head_dim, dim],
-        Role::Key | Role::Value => vec![kv_heads * head_dim, dim],
-        Role::Qkv => vec![(heads + 2 * kv_heads) * head_dim, dim],
-        Role::GateUp => vec![2 * ffn, dim],
-        Role::Output => vec![dim, heads * head_dim],
-        Role::Gate | Role::Up => vec![ffn, dim],
-        Role::Down => vec![dim, ffn],
-        Role::Router => vec![config.features.experts.map_or(0, |experts| experts.count), dim],
-    }
-}
-
 /// Fails if the tensor `name`, which is not used, would change the results.
-fn refuse(name: &str, config: &Config, names: Names) -> Result<(), ModelError> {
-    // transformers computes these frequencies again, as we do.
-    if name.ends_with("rotary_emb.inv_freq") {
+fn refuse(name: &str, config: &Config, names: &Names) -> Result<(), ModelError> {
+    if names.is_skipped(name) {
         return Ok(());
     }
-    if let Some(rest) = name.strip_prefix(names.layers()) {
+    if let Some(rest) = name.strip_prefix(&names.layers()) {
         return match rest.split('.').next().and_then(|layer| layer.parse::<usize>().ok()) {
-            Some(layer) if layer >= config.layers => Err(ModelError::Inconsistent(format!(
+            Some(layer) if layer >= config.layers.len() => Err(ModelError::Inconsistent(format!(
                 "the files have the tensor {name:?}, but the configuration says {} layers",
-                config.layers
+                config.layers.len()
             ))),
             _ => Err(unused(name)),
         };
     }
     // Files of Hugging Face may have tensors for other purposes (a value head, further tokens). llama.cpp refuses unused
     // tensors of GGUF files.
-    let is_of_model = names == Names::Gguf || ["model.", "lm_head."].iter().any(|module| name.starts_with(module));
-    if is_of_model || is_of_adapter(name) { Err(unused(name)) } else { Ok(()) }
+    if names.is_of_model(name) || is_of_adapter(name) { Err(unused(name)) } else { Ok(()) }
 }
 
 /// Whether a tensor belongs to an adapter: peft's names of LoRA and its relatives, and of learnt prompts.

@@ -3,42 +3,47 @@
 use candle_core::{Module as _, Result, Tensor};
 use disco_candle::Matrix;
 
-use crate::names::Role;
+use crate::families::Role;
 use crate::parts::{Parts, Stack};
-use crate::{Activation, ModelError};
+use crate::{Activation, Dense, Inputs, ModelError};
 
 /// Hidden units, and the columns of the matrix that sums them.
 #[derive(Debug)]
 pub(crate) struct Units {
-    gate_and_up: Stack,
+    /// Gate and up, or up only.
+    inputs: Stack,
+    is_gated: bool,
     down: Matrix,
     activation: Activation,
 }
 
 impl Units {
-    pub(crate) fn load(parts: &Parts<'_>, layer: usize) -> std::result::Result<Self, ModelError> {
-        let down = parts.matrix(&parts.names.layer(layer, Role::Down))?;
-        let gate_and_up = if parts.features.fused {
-            // As many units as the other matrix has columns.
-            let units = down.inputs()?;
-            parts.fused(layer, Role::GateUp, vec![units, units])
-        } else {
-            parts.stack(layer, &[Role::Gate, Role::Up])
+    pub(crate) fn load(parts: &Parts<'_>, dense: &Dense, layer: usize) -> std::result::Result<Self, ModelError> {
+        let down = parts.layer_matrix(layer, Role::Down)?;
+        // As many units as the other matrix has columns.
+        let units = down.inputs()?;
+        let inputs = match dense.inputs {
+            Inputs::Gated => parts.stack(layer, &[Role::Gate, Role::Up], dense.bias),
+            Inputs::Fused => parts.fused(layer, Role::GateUp, vec![units, units], dense.bias),
+            Inputs::Plain => parts.fused(layer, Role::Up, vec![units], dense.bias),
         };
-        Ok(Self::new(gate_and_up?, down, parts.features.activation))
+        let is_gated = dense.inputs != Inputs::Plain;
+        Ok(Self { inputs: inputs?, is_gated, down, activation: dense.activation })
     }
 
+    /// Gated units.
     pub(crate) fn new(gate_and_up: Stack, down: Matrix, activation: Activation) -> Self {
-        Self { gate_and_up, down, activation }
+        Self { inputs: gate_and_up, is_gated: true, down, activation }
     }
 
     /// The output of these hidden units: `[.., dim]` to `[.., dim]`.
     pub(crate) fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let y = self.gate_and_up.forward(x)?;
-        let gate = match self.activation {
+        let y = self.inputs.forward(x)?;
+        let active = match self.activation {
             Activation::Silu => y.at(0)?.silu(),
             Activation::GeluTanh => y.at(0)?.gelu(),
-        };
-        self.down.forward(&(gate? * y.at(1)?)?)
+            Activation::Relu => y.at(0)?.relu(),
+        }?;
+        self.down.forward(&if self.is_gated { (active * y.at(1)?)? } else { active })
     }
 }

@@ -7,7 +7,7 @@ use candle_core::Device;
 use disco::Settings;
 use disco_candle::HeadPlan;
 use disco_candle::weights::{Plan, Shards, Weights};
-use disco_models::{BLOCK, Config, Precision};
+use disco_models::{BLOCK, Config, Layer, Precision};
 use sysinfo::{Process, ProcessesToUpdate, System};
 
 use crate::args::Args;
@@ -38,9 +38,13 @@ impl Memory {
         context: usize,
     ) -> Result<Self> {
         let (workers, precision) = (settings.workers, args.precision());
-        let heads = HeadPlan::new(config.heads, config.kv_heads, workers)?;
-        let most = (0..workers).map(|rank| heads.kv(rank).len()).max().unwrap_or(0);
-        let elements = config.layers * 2 * most * BLOCK * config.head_dim;
+        // Of one token on the worker with the most kv heads.
+        let of_layer = |layer: &Layer| {
+            let heads = HeadPlan::new(layer.attention.heads, layer.attention.kv_heads, workers)?;
+            let most = (0..workers).map(|rank| heads.kv(rank).len()).max().unwrap_or(0);
+            Ok::<_, anyhow::Error>(2 * most * layer.attention.head_dim)
+        };
+        let elements = BLOCK * config.layers.iter().map(of_layer).sum::<Result<usize>>()?;
         let block_bytes = (elements * precision.dtype().size_in_bytes()).max(1);
         let needed = (args.max_num_seqs as usize).saturating_mul(context.div_ceil(BLOCK));
         let is_on_the_host = ON_THE_HOST.contains(&settings.backend.as_str());

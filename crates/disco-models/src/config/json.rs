@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::ModelError;
 
 /// Reads a file as Python's `json` writes it, which may have `Infinity` and `NaN`.
-pub(super) fn read(file: &Path) -> Result<Value, ModelError> {
+pub(crate) fn read(file: &Path) -> Result<Value, ModelError> {
     let error = |why: String| ModelError::File { path: file.to_owned(), why };
     let text = fs::read_to_string(file).map_err(|why| error(why.to_string()))?;
     if let Some(what) = foreign(text.as_bytes()) {
@@ -39,29 +39,29 @@ fn without_infinities(text: &str) -> String {
 }
 
 /// A whole number.
-pub(super) fn number(json: &Value, key: &str) -> Result<Option<usize>, ModelError> {
+pub(crate) fn number(json: &Value, key: &str) -> Result<Option<usize>, ModelError> {
     get(json, key, "a whole number", |value| value.as_u64().and_then(|number| usize::try_from(number).ok()))
 }
 
 /// A list of whole numbers; empty if the key is absent.
-pub(super) fn numbers(json: &Value, key: &str) -> Result<Vec<usize>, ModelError> {
+pub(crate) fn numbers(json: &Value, key: &str) -> Result<Vec<usize>, ModelError> {
     let number = |value: &Value| value.as_u64().and_then(|number| usize::try_from(number).ok());
     let numbers = get(json, key, "a list of whole numbers", |value| value.as_array()?.iter().map(number).collect())?;
     Ok(numbers.unwrap_or_default())
 }
 
 /// A number.
-pub(super) fn float(json: &Value, key: &str) -> Result<Option<f64>, ModelError> {
+pub(crate) fn float(json: &Value, key: &str) -> Result<Option<f64>, ModelError> {
     get(json, key, "a number", Value::as_f64)
 }
 
 /// `true` or `false`.
-pub(super) fn flag(json: &Value, key: &str) -> Result<Option<bool>, ModelError> {
+pub(crate) fn flag(json: &Value, key: &str) -> Result<Option<bool>, ModelError> {
     get(json, key, "true or false", Value::as_bool)
 }
 
 /// A text.
-pub(super) fn text<'a>(json: &'a Value, key: &str) -> Result<Option<&'a str>, ModelError> {
+pub(crate) fn text<'a>(json: &'a Value, key: &str) -> Result<Option<&'a str>, ModelError> {
     get(json, key, "a text", Value::as_str)
 }
 
@@ -77,7 +77,7 @@ fn get<'a, T>(
     }
 }
 
-pub(super) fn wrong(key: &str, expected: &str, found: &Value) -> ModelError {
+pub(crate) fn wrong(key: &str, expected: &str, found: &Value) -> ModelError {
     ModelError::Key { key: key.into(), why: format!("expected {expected}, got {found}") }
 }
 

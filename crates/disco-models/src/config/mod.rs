@@ -2,24 +2,25 @@
 
 use std::path::Path;
 
+use candle_core::quantized::gguf_file::Content;
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
-mod family;
-mod features;
-mod json;
-mod metadata;
-mod reading;
+pub(crate) mod json;
+mod layer;
 mod sampling;
 mod scaling;
 
-use family::Family;
-pub use features::{Activation, Experts, Features};
+pub use layer::{
+    Activation, Attention, Dense, Experts, FeedForward, Growth, Inputs, Layer, NormKind, Norms, Pairs, Positions,
+    QkNorm, Rotary,
+};
 pub use sampling::SamplingDefaults;
 pub use scaling::Scaling;
-use scaling::{RopeKeys, rope_from_json};
+pub(crate) use scaling::{DIVISORS, LONG_DIVISORS};
 
 use crate::ModelError;
+use crate::families::{Family, Metadata, Names, Scheme, ends};
 use disco_candle::weights::Weights;
 
 /// Hyperparameters of a model.
@@ -28,40 +29,38 @@ use disco_candle::weights::Weights;
 pub struct Config {
     /// Width of the hidden state.
     pub dim: usize,
-    /// Number of layers.
-    pub layers: usize,
-    /// Number of query heads.
-    pub heads: usize,
-    /// Number of kv heads; divides the number of query heads.
-    pub kv_heads: usize,
-    /// Width of a head.
-    pub head_dim: usize,
-    /// Number of elements of a head that rotary embeddings rotate, the first ones.
-    pub rotated: usize,
-    /// Number of hidden units of a feed-forward network; of an expert if all layers have experts.
-    pub ffn: usize,
+    /// The layers.
+    pub layers: Vec<Layer>,
     /// Number of tokens of the vocabulary.
     pub vocabulary: usize,
     /// The most tokens of a sequence.
     pub context: usize,
-    /// Epsilon of the RMS norms.
+    /// Epsilon of the norms.
     pub eps: f64,
-    /// Base of the frequencies of rotary embeddings.
-    pub rope_base: f32,
-    /// How the frequencies are scaled to longer contexts.
-    pub scaling: Scaling,
-    /// The elements that rotary embeddings rotate together.
-    pub pairs: Pairs,
+    /// How norms are computed.
+    pub norm: NormKind,
+    /// Learnt embeddings of positions.
+    pub positions: Option<Positions>,
+    /// Factor of the embedded tokens.
+    pub embedding_factor: f64,
+    /// Factor of what attention and feed-forward network add to the hidden state.
+    pub residual_factor: f64,
+    /// Factor of the logits.
+    pub logits_factor: f64,
+    /// The logits stay between this and its negative, by a hyperbolic tangent.
+    pub logits_softcap: Option<f64>,
     /// Whether the logits use the embedding matrix.
     pub tied: bool,
+    /// Outputs and inputs of the block of an 8-bit matrix that has one scale, if scales are of blocks.
+    pub scale_block: [usize; 2],
     /// Tokens that end a text.
     pub eos: Vec<u32>,
     /// The choice of tokens that `generation_config.json` recommends.
     pub sampling: SamplingDefaults,
-    /// Differences of the model's family from llama.
-    pub features: Features,
     /// How the experts of a mixture are split over ranks. Files say nothing of it: a program may choose.
     pub expert_split: ExpertSplit,
+    /// The names of the tensors.
+    pub(crate) names: Scheme,
 }
 
 /// How the experts of a mixture are split over ranks.
@@ -75,33 +74,62 @@ pub enum ExpertSplit {
     Over,
 }
 
-/// The elements of a head that rotary embeddings rotate together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Pairs {
-    /// Elements 2i and 2i + 1, as in GGUF files of llama models.
-    Interleaved,
-    /// Elements i and i + half of the head, as in files of Hugging Face.
-    Halves,
-}
-
 /// The most layers, and experts of a layer, that are taken for right: each has its own tensors.
-const MAX_LAYERS: usize = 1 << 12;
+pub(crate) const MAX_LAYERS: usize = 1 << 12;
 const MAX_EXPERTS: usize = 1 << 12;
 
 /// The largest width of a matrix that is taken for right, so that products of two have room.
 const MAX_WIDTH: usize = 1 << 24;
 
 impl Config {
+    /// A model of these layers, with the values that most families have.
+    pub(crate) fn new(dim: usize, layers: Vec<Layer>, vocabulary: usize, context: usize) -> Self {
+        Self {
+            dim,
+            layers,
+            vocabulary,
+            context,
+            eps: 0.0,
+            norm: NormKind::Rms { offset: 0.0, wide: false },
+            positions: None,
+            embedding_factor: 1.0,
+            residual_factor: 1.0,
+            logits_factor: 1.0,
+            logits_softcap: None,
+            tied: false,
+            scale_block: [128, 128],
+            eos: Vec::new(),
+            sampling: SamplingDefaults::default(),
+            expert_split: ExpertSplit::default(),
+            names: Scheme::LLAMA,
+        }
+    }
+
+    /// Changes the attention of all layers.
+    pub(crate) fn each_attention(&mut self, change: impl Fn(&mut Attention)) {
+        self.layers.iter_mut().for_each(|layer| change(&mut layer.attention));
+    }
+
+    /// The rotary embeddings of the layers.
+    pub(crate) fn rotaries(&self) -> impl Iterator<Item = &Rotary> {
+        self.layers.iter().filter_map(|layer| layer.attention.rotary.as_ref())
+    }
+
     /// The number of tokens of a sequence up to which its positions are rotated alike, if longer ones are rotated in another
     /// way.
     pub fn first_context(&self) -> Option<usize> {
-        match self.scaling {
+        let first = |rotary: &Rotary| match rotary.scaling {
             Scaling::Long { context, .. } | Scaling::LongInFile { context, .. } | Scaling::Dynamic { context, .. } => {
                 Some(context)
             }
             _ => None,
-        }
+        };
+        self.rotaries().filter_map(first).min()
+    }
+
+    /// The experts of the layers that have some.
+    pub fn experts(&self) -> Option<&Experts> {
+        self.layers.iter().find_map(Layer::experts)
     }
 
     /// Reads the configuration that belongs to opened weights: the metadata of a GGUF file, else `config.json` in the
@@ -119,15 +147,18 @@ impl Config {
     /// Errors of [`open`](Self::open).
     pub fn open_ignoring(weights: &Weights, ignored: &[String]) -> Result<Self, ModelError> {
         if let Some(content) = weights.gguf() {
-            return Self::from_metadata(content, ignored, |tensor| weights.contains(tensor));
+            return Metadata::config(content, ignored, &|tensor| weights.contains(tensor));
         }
         let path = weights.path();
         let folder = if path.is_dir() { path } else { path.parent().unwrap_or(Path::new(".")) };
         let json = json::read(&folder.join("config.json"))?;
         let mut config = Self::from_json(&json, ignored)?;
-        config.tied |= json["tie_word_embeddings"].is_null() && !weights.contains("lm_head.weight");
+        let names = Names::of(&config, weights);
+        let has_logits = weights.contains(names.logits());
+        let says = |json: &Json| !json["tie_word_embeddings"].is_null();
+        config.tied |= !says(&json) && !says(&json["text_config"]) && !has_logits;
         // As transformers 5, which does not tie matrices if the files have both.
-        config.tied &= !["lm_head.weight", "model.embed_tokens.weight"].iter().all(|name| weights.contains(name));
+        config.tied &= !(has_logits && weights.contains(&names.embedding()));
         // Chats often end with another token than texts, and only this file says so.
         let generation = folder.join("generation_config.json");
         if generation.exists() {
@@ -146,112 +177,98 @@ impl Config {
     /// The model has another architecture or uses an unsupported feature; a key is missing, has the wrong type, or is not
     /// understood.
     pub fn from_json(json: &Json, ignored: &[String]) -> Result<Self, ModelError> {
-        let family = Family::of(json)?;
-        let layers = json::number(json, "num_hidden_layers")?;
-        let features = Features::from_json(json, layers.unwrap_or(0), ignored)?;
-        let context = json::number(json, "max_position_embeddings")?.unwrap_or(family.context());
-        let RopeKeys { base: rope_base, scaling, share } = rope_from_json(json, context)?;
-        let number = |key: &str| json::number(json, key);
-        let required = |key: &str| number(key)?.ok_or_else(|| missing(key));
-        let (dim, heads) = (required("hidden_size")?, required("num_attention_heads")?);
-        let head_dim = match number("head_dim")? {
-            Some(head_dim) => head_dim,
-            None => family.head_dim().unwrap_or(dim.checked_div(heads).unwrap_or(0)),
-        };
-        Self {
-            dim,
-            layers: layers.ok_or_else(|| missing("num_hidden_layers"))?,
-            heads,
-            kv_heads: match number("num_key_value_heads")? {
-                Some(kv_heads) => kv_heads,
-                None if json.get("num_key_value_heads").is_some() => heads,
-                None => family.kv_heads().unwrap_or(heads),
-            },
-            head_dim,
-            rotated: (head_dim as f64 * share) as usize,
-            ffn: match &features.experts {
-                Some(experts) if features.dense_layers.is_empty() => experts.ffn,
-                _ => required("intermediate_size")?,
-            },
-            vocabulary: required("vocab_size")?,
-            context: context.max(scaling.context()),
-            eps: json::float(json, "rms_norm_eps")?.ok_or_else(|| missing("rms_norm_eps"))?,
-            rope_base,
-            scaling,
-            pairs: Pairs::Halves,
-            tied: json::flag(json, "tie_word_embeddings")?.unwrap_or(features.ties),
-            eos: ends(json)?,
-            sampling: SamplingDefaults::default(),
-            features,
-            expert_split: ExpertSplit::default(),
-        }
-        .checked()
+        Family::config(json, ignored)
+    }
+
+    /// Reads the metadata of a GGUF file. Texts end with the tokens of its keys and with tokens that are ends by their
+    /// names (`<|eot_id|>`, `<|im_end|>`, …).
+    ///
+    /// # Errors
+    /// The model has another architecture or uses an unsupported feature; a key is missing, has the wrong type, or is not
+    /// understood.
+    pub fn from_gguf(content: &Content) -> Result<Self, ModelError> {
+        Metadata::config(content, &[], &|tensor| content.tensor_infos.contains_key(tensor))
     }
 
     /// Checks that the values fit each other.
-    fn checked(self) -> Result<Self, ModelError> {
-        let Self { dim, layers, heads, kv_heads, head_dim, ffn, vocabulary, context, .. } = self;
+    pub(crate) fn checked(self) -> Result<Self, ModelError> {
+        let Self { dim, vocabulary, context, .. } = self;
+        let numbers = [
+            ("width", dim),
+            ("vocabulary", vocabulary),
+            ("context", context.min(MAX_WIDTH)),
+            ("number of layers", self.layers.len()),
+        ];
+        check_numbers(numbers)?;
+        self.layers.iter().try_for_each(Layer::check)?;
+        Ok(self)
+    }
+}
+
+impl Layer {
+    fn check(&self) -> Result<(), ModelError> {
+        let &Attention { heads, kv_heads, head_dim, window, .. } = &self.attention;
         let fail = |text: String| Err(ModelError::Inconsistent(text));
-        // That of an expert, if one of both is wrong.
-        let ffn = match self.features.experts {
-            Some(experts) if experts.ffn == 0 || experts.ffn > MAX_WIDTH => experts.ffn,
-            _ => ffn,
-        };
-        if [dim, layers, heads, kv_heads, head_dim, ffn, vocabulary, context].contains(&0) {
-            return fail(format!(
-                "a width or a number is 0 (width {dim}, {layers} layers, {heads} query heads, {kv_heads} kv heads, head width {head_dim}, feed-forward width {ffn}, {vocabulary} tokens, context {context})"
-            ));
-        }
-        if let Some(large) = [dim, heads, head_dim, ffn, vocabulary].into_iter().find(|number| *number > MAX_WIDTH) {
-            return fail(format!("a width or a number is {large}, and at most {MAX_WIDTH} can be right"));
-        }
-        if self.features.window == Some(0) {
+        check_numbers([
+            ("number of query heads", heads),
+            ("number of kv heads", kv_heads),
+            ("width of a head", head_dim),
+        ])?;
+        if window == Some(0) {
             return fail("a window of 0 tokens (sliding_window)".into());
         }
         if !heads.is_multiple_of(kv_heads) {
             return fail(format!("{heads} query heads can't share {kv_heads} kv heads equally"));
         }
-        let rotated = self.rotated;
-        if !rotated.is_multiple_of(2) || rotated == 0 || rotated > head_dim {
-            return fail(format!("rotary embeddings can't rotate {rotated} of the {head_dim} elements of a head"));
+        if let Some(Rotary { elements, scaling, .. }) = &self.attention.rotary {
+            if !elements.is_multiple_of(2) || *elements == 0 || *elements > head_dim {
+                return fail(format!("rotary embeddings can't rotate {elements} of the {head_dim} elements of a head"));
+            }
+            if let Scaling::Long { short, long, .. } = scaling
+                && let Some(wrong) = [short.len(), long.len()].into_iter().find(|len| *len != elements / 2)
+            {
+                return fail(format!(
+                    "{wrong} divisors of frequencies, and the rotated elements have {}",
+                    elements / 2
+                ));
+            }
         }
-        if let Scaling::Long { short, long, .. } = &self.scaling
-            && let Some(wrong) = [short.len(), long.len()].into_iter().find(|len| *len != rotated / 2)
-        {
-            return fail(format!("{wrong} divisors of frequencies, and the rotated elements have {}", rotated / 2));
+        match self.feed_forward {
+            FeedForward::Dense(Dense { ffn, .. }) => check_numbers([("feed-forward width", ffn)]),
+            FeedForward::Experts(Experts { count, ffn, per_token, .. }) => {
+                if count > MAX_EXPERTS || !(1..=count).contains(&per_token) {
+                    return fail(format!(
+                        "{per_token} of {count} experts for each token, and at most {MAX_EXPERTS} can be right"
+                    ));
+                }
+                check_numbers([("width of an expert", ffn)])
+            }
         }
-        if let Some(experts) = &self.features.experts
-            && (experts.count > MAX_EXPERTS || !(1..=experts.count).contains(&experts.per_token))
-        {
-            let (some, all) = (experts.per_token, experts.count);
-            return fail(format!("{some} of {all} experts for each token, and at most {MAX_EXPERTS} can be right"));
+    }
+}
+
+/// # Errors
+/// A width or a number is 0, or larger than can be right.
+fn check_numbers<const N: usize>(numbers: [(&str, usize); N]) -> Result<(), ModelError> {
+    match numbers.into_iter().find(|(_, number)| !(1..=MAX_WIDTH).contains(number)) {
+        None => Ok(()),
+        Some((name, 0)) => Err(ModelError::Inconsistent(format!("the {name} is 0"))),
+        Some((name, number)) => {
+            Err(ModelError::Inconsistent(format!("the {name} is {number}, and at most {MAX_WIDTH} can be right")))
         }
-        Ok(self)
     }
 }
 
 /// # Errors
 /// There are more layers than can be right.
-fn check_layers(layers: usize) -> Result<(), ModelError> {
+pub(crate) fn check_layers(layers: usize) -> Result<(), ModelError> {
     if layers <= MAX_LAYERS {
         return Ok(());
     }
     Err(ModelError::Inconsistent(format!("{layers} layers, and at most {MAX_LAYERS} can be right")))
 }
 
-/// The tokens of the key `eos_token_id`: none, one, or a list.
-fn ends(json: &Json) -> Result<Vec<u32>, ModelError> {
-    let key = "eos_token_id";
-    let token = |token: &Json| token.as_u64().and_then(|token| u32::try_from(token).ok());
-    let tokens = match &json[key] {
-        Json::Null => Some(Vec::new()),
-        Json::Array(tokens) => tokens.iter().map(token).collect(),
-        one => token(one).map(|token| vec![token]),
-    };
-    tokens.ok_or_else(|| json::wrong(key, "a token or a list of tokens", &json[key]))
-}
-
-pub(super) fn missing(key: &str) -> ModelError {
+pub(crate) fn missing(key: &str) -> ModelError {
     ModelError::Key { key: key.into(), why: "the key is missing".into() }
 }
 
@@ -312,8 +329,9 @@ mod tests {
             "original_max_position_embeddings": 64,
         });
         let config = llama("rope_parameters", llama3).unwrap();
-        assert_eq!(config.rope_base, 500_000.0);
-        assert_eq!(config.scaling, Scaling::Llama3 { factor: 8.0, low: 1.0, high: 4.0, context: 64 });
+        let rotary = config.rotaries().next().unwrap();
+        assert_eq!(rotary.base, 500_000.0);
+        assert_eq!(rotary.scaling, Scaling::Llama3 { factor: 8.0, low: 1.0, high: 4.0, context: 64 });
 
         let by_layer = serde_json::json!({"full_attention": {"rope_type": "default", "rope_theta": 10000.0}});
         let error = llama("rope_parameters", by_layer).unwrap_err().to_string();

@@ -2,7 +2,6 @@
 
 use serde_json::Value as Json;
 
-use super::family::Family;
 use super::{json, missing};
 use crate::ModelError;
 
@@ -77,53 +76,11 @@ pub enum Scaling {
     InFile,
 }
 
-/// The rotary embeddings of `config.json`.
-pub(super) struct RopeKeys {
-    /// Base of the frequencies.
-    pub(super) base: f32,
-    pub(super) scaling: Scaling,
-    /// The share of a head that is rotated.
-    pub(super) share: f64,
-}
-
-/// Base, scaling and share, from `rope_parameters` (transformers 5), else from `rope_scaling`. What they leave out is at the
-/// top: `rope_theta`, `partial_rotary_factor`.
-///
-/// `context` is that of the whole model.
-pub(super) fn rope_from_json(json: &Json, context: usize) -> Result<RopeKeys, ModelError> {
-    let family = Family::of(json)?;
-    let parent = if json["rope_parameters"].is_null() { "rope_scaling" } else { "rope_parameters" };
-    let parameters = &json[parent];
-    // The parameters of layers with a window are among the features of the family.
-    let full = &parameters["full_attention"];
-    let parameters = if family.has_window_rope() && full.is_object() { full } else { parameters };
-    if parent == "rope_parameters" && !json["rope_scaling"].is_null() && json["rope_scaling"] != *parameters {
-        let both = "both rope_parameters and rope_scaling are set, and differ; remove one of them";
-        return Err(ModelError::Inconsistent(both.into()));
-    }
-    let is_flat = parameters.as_object().is_some_and(|values| !values.values().any(Json::is_object));
-    if !parameters.is_null() && !is_flat {
-        return Err(ModelError::Feature { feature: format!("{parent} that differ between layers") });
-    }
-    let key = |name: &str| match (json::float(parameters, name)?, json::float(json, name)?) {
-        (Some(own), Some(top)) if own != top => Err(ModelError::Inconsistent(format!(
-            "both {name} ({top}) and {parent}.{name} ({own}) are set, and differ"
-        ))),
-        (own, top) => Ok(own.or(top)),
-    };
-    let share = key("partial_rotary_factor")?.unwrap_or(1.0);
-    if share != 1.0 && !family.rotates_partly() {
-        return Err(ModelError::Feature { feature: format!("partial_rotary_factor {share}") });
-    }
-    let base = key("rope_theta")?.unwrap_or(family.rope_base()) as f32;
-    Ok(RopeKeys { base, scaling: Scaling::of(json, context, parent, parameters)?, share })
-}
-
 /// The tensor of [`Scaling::InFile`], which is in GGUF files.
-pub(super) const DIVISORS: &str = "rope_freqs.weight";
+pub(crate) const DIVISORS: &str = "rope_freqs.weight";
 
 /// The tensors of [`Scaling::LongInFile`]: for sequences within the original context, and for longer ones.
-pub(super) const LONG_DIVISORS: [&str; 2] = ["rope_factors_short.weight", "rope_factors_long.weight"];
+pub(crate) const LONG_DIVISORS: [&str; 2] = ["rope_factors_short.weight", "rope_factors_long.weight"];
 
 impl Scaling {
     /// The names of the tensors with divisors.
@@ -136,7 +93,9 @@ impl Scaling {
     }
 
     /// Reads the value `json` of the key `parent` of `config`.
-    fn of(config: &Json, context: usize, parent: &str, json: &Json) -> Result<Self, ModelError> {
+    ///
+    /// `context` is that of the whole model.
+    pub(crate) fn from_json(config: &Json, context: usize, parent: &str, json: &Json) -> Result<Self, ModelError> {
         if json.is_null() {
             return Ok(Self::None);
         }
@@ -192,7 +151,7 @@ impl Scaling {
     }
 
     /// The context that the scaling is made for; 0 if that of the model counts.
-    pub(super) fn context(&self) -> usize {
+    pub(crate) fn context(&self) -> usize {
         match self {
             Self::Yarn { factor, context, .. } | Self::Dynamic { factor, context } => {
                 (*context as f32 * factor) as usize

@@ -6,9 +6,14 @@ use std::path::Path;
 
 use candle_core::quantized::gguf_file::{Content, Value, VersionedMagic};
 use disco_candle::weights::Weights;
-use disco_models::{Config, SamplingDefaults, Scaling};
+use disco_models::{Config, FeedForward, Rotary, SamplingDefaults, Scaling};
 
 use super::random::{Model, THREE_HEADS};
+
+/// The rotary embeddings of the first layer.
+fn rotary(config: &Config) -> Rotary {
+    config.layers[0].attention.rotary.clone().unwrap()
+}
 
 fn model() -> Model {
     Model::safetensors(THREE_HEADS, 1, serde_json::Value::Null)
@@ -81,7 +86,7 @@ fn values_that_no_model_has_are_refused_before_memory_is_taken() {
     let error = config_with("num_hidden_layers", 1_000_000_000_000_000u64.into()).unwrap_err();
     assert!(error.ends_with("1000000000000000 layers, and at most 4096 can be right"), "{error}");
     let error = config_with("head_dim", (1u64 << 40).into()).unwrap_err();
-    assert!(error.ends_with("a width or a number is 1099511627776, and at most 16777216 can be right"), "{error}");
+    assert!(error.ends_with("the width of a head is 1099511627776, and at most 16777216 can be right"), "{error}");
     let model = model();
     let file = model.path().with_file_name("config.json");
     let text = fs::read_to_string(&file).unwrap().replacen("\"llama\"", r#""mistral", "sliding_window": 0"#, 1);
@@ -153,7 +158,7 @@ fn what_the_parameters_of_rope_leave_out_is_at_the_top() {
         json["rope_scaling"] = serde_json::Value::Null;
         keys.iter().for_each(|(key, value)| json[*key] = value.clone());
         fs::write(&file, json.to_string()).unwrap();
-        open(&model).map(|config| config.rope_base)
+        open(&model).map(|config| rotary(&config).base)
     };
     let linear = serde_json::json!({"rope_type": "linear", "factor": 2.0});
     let with_base = serde_json::json!({"rope_type": "linear", "factor": 2.0, "rope_theta": 500.0});
@@ -174,8 +179,8 @@ fn the_factor_of_longrope_comes_before_the_ratio_of_the_contexts() {
             "rope_type": "longrope", "short_factor": [1.0, 1.0, 1.0, 1.0], "long_factor": [2.0, 2.0, 2.0, 2.0],
             "original_max_position_embeddings": 16, "factor": factor,
         });
-        match config_with("rope_scaling", scaling).unwrap().scaling {
-            Scaling::Long { attention, .. } => f64::from(attention),
+        match &rotary(&config_with("rope_scaling", scaling).unwrap()).scaling {
+            Scaling::Long { attention, .. } => f64::from(*attention),
             other => panic!("{other:?}"),
         }
     };
@@ -218,11 +223,15 @@ fn layers_without_experts_are_those_of_both_keys() {
         json["num_hidden_layers"] = 4.into();
         keys.as_object().unwrap().iter().for_each(|(key, value)| json[key] = value.clone());
         let config = Config::from_json(&json, &[]).map_err(|error| error.to_string())?;
-        Ok::<_, String>((config.features.dense_layers, config.ffn, config.features.experts.unwrap().ffn))
+        let dense = config.layers.iter().enumerate().filter_map(|(number, layer)| match &layer.feed_forward {
+            FeedForward::Dense(dense) => Some((number, dense.ffn)),
+            _ => None,
+        });
+        Ok::<_, String>((dense.collect::<Vec<_>>(), config.experts().unwrap().ffn))
     };
-    assert_eq!(dense(serde_json::json!({"intermediate_size": null})).unwrap(), (vec![], 44, 44));
+    assert_eq!(dense(serde_json::json!({"intermediate_size": null})).unwrap(), (vec![], 44));
     let step = serde_json::json!({"decoder_sparse_step": 2, "mlp_only_layers": [3], "intermediate_size": 96});
-    assert_eq!(dense(step).unwrap(), (vec![0, 2, 3], 96, 44));
+    assert_eq!(dense(step).unwrap(), (vec![(0, 96), (2, 96), (3, 96)], 44));
     let error = dense(serde_json::json!({"mlp_only_layers": ["0"]})).unwrap_err();
     assert!(error.ends_with("mlp_only_layers: expected a list of whole numbers, got [\"0\"]"), "{error}");
 }
@@ -233,9 +242,9 @@ fn windows_are_those_of_the_one_mask_of_a_family() {
     json["use_sliding_window"] = true.into();
     json["sliding_window"] = 8.into();
     json["max_window_layers"] = 28.into();
-    let features = Config::from_json(&json, &[]).unwrap().features;
-    assert_eq!((features.window, features.full_layers), (Some(8), vec![]));
+    let config = Config::from_json(&json, &[]).unwrap();
+    assert!(config.layers.iter().all(|layer| layer.attention.window == Some(8)));
     json["layer_types"] = serde_json::json!(["sliding_attention", "full_attention"]);
     let error = Config::from_json(&json, &[]).unwrap_err().to_string();
-    assert!(error.contains("layer_types: layers with and without a window in this family"), "{error}");
+    assert!(error.contains("a layer of the type \"full_attention\" (layer_types) in this model"), "{error}");
 }

@@ -13,7 +13,7 @@ use candle_core::{Device, Tensor};
 use disco::SessionKind;
 use disco_candle::weights::Weights;
 use disco_models::worker::Load;
-use disco_models::{Config, ExpertSplit, Precision, Scaling};
+use disco_models::{Attention, Config, ExpertSplit, Precision, Rotary, Scaling};
 use serde_json::Value as Json;
 
 use super::families::{Case, Prompt, case};
@@ -115,6 +115,17 @@ impl Conversion {
         conversion
     }
 
+    /// The attention of the first layer.
+    fn attention(&self) -> &Attention {
+        &self.known.layers[0].attention
+    }
+
+    /// The rotary embeddings of the first layer without a window, or of the first layer.
+    fn rotary(&self) -> &Rotary {
+        let full = self.known.layers.iter().find(|layer| layer.attention.window.is_none());
+        full.unwrap_or(&self.known.layers[0]).attention.rotary.as_ref().unwrap()
+    }
+
     fn set(&mut self, name: &str, value: Value) {
         self.metadata.insert(format!("{}.{name}", self.architecture), value);
     }
@@ -132,11 +143,11 @@ impl Conversion {
                 self.set(name, Value::F32(number as f32));
             }
         }
-        let width = Value::U32(self.known.head_dim as u32);
+        let width = Value::U32(self.attention().head_dim as u32);
         self.set("attention.key_length", width.clone());
         self.set("attention.value_length", width);
-        self.set("rope.dimension_count", Value::U32(self.known.rotated as u32));
-        self.set("rope.freq_base", Value::F32(self.known.rope_base));
+        self.set("rope.dimension_count", Value::U32(self.rotary().elements as u32));
+        self.set("rope.freq_base", Value::F32(self.rotary().base));
     }
 
     fn add_rope(&mut self) {
@@ -166,7 +177,7 @@ impl Conversion {
             }
             "llama3" => {
                 // The divisors, as the conversion computes them.
-                let width = self.known.head_dim;
+                let width = self.attention().head_dim;
                 let frequencies = (0..width).step_by(2).map(|i| float("rope_theta").powf(-(i as f64) / width as f64));
                 let [low, high, factor] = ["low_freq_factor", "high_freq_factor", "factor"].map(float);
                 let original = float("original_max_position_embeddings");
@@ -225,7 +236,7 @@ impl Conversion {
 
     /// Rows of heads whose two elements of a rotated pair are neighbours, not half a head apart.
     fn interleaved(&self, matrix: &Tensor) -> Tensor {
-        let (width, dims) = (self.known.head_dim, matrix.dims());
+        let (width, dims) = (self.attention().head_dim, matrix.dims());
         let halves = matrix.reshape((dims[0] / width, 2, width / 2, ())).unwrap();
         halves.transpose(1, 2).unwrap().contiguous().unwrap().reshape(dims).unwrap()
     }
@@ -336,9 +347,9 @@ fn a_key_of_a_gguf_file_that_is_not_understood_is_refused_by_name() {
     let error = error_with("qwen2", "expert_shared_feed_forward_length", Value::U32(8)).unwrap();
     assert!(error.contains("qwen2.expert_shared_feed_forward_length"), "{error}");
     let error = error_with("llama", "logit_scale", Value::F32(0.5)).unwrap();
-    assert!(error.contains("llama.logit_scale of a model of llama is not supported"), "{error}");
+    assert!(error.contains("the key \"llama.logit_scale\" (F32(0.5))"), "{error}");
     let error = error_with("qwen2", "expert_count", Value::U32(4)).unwrap();
-    assert!(error.contains("qwen2.expert_count is not supported"), "{error}");
+    assert!(error.contains("the key \"qwen2.expert_count\" (U32(4))"), "{error}");
     let error = error_with("mamba", "block_count", Value::U32(4)).unwrap();
     assert!(error.contains("the architecture \"mamba\", which is not supported"), "{error}");
     assert!(error.contains("qwen3moe, phi3, gemma2, gemma3, olmo2, smollm3, granite (of GGUF files)"), "{error}");
@@ -353,18 +364,19 @@ fn keys_of_a_gguf_file_that_turn_something_off_are_obeyed() {
         Config::open(&Weights::open(&path).unwrap()).map_err(|error| error.to_string())
     };
     let mut granite = Conversion::new(&model("granite"), "granite");
-    assert!(open(&granite).unwrap().features.unrotated.is_empty());
+    assert!(open(&granite).unwrap().layers.iter().all(|layer| layer.attention.rotary.is_some()));
     granite.set("rope.scaling.finetuned", Value::Bool(false));
-    assert_eq!(open(&granite).unwrap().features.unrotated, [0, 1]);
+    assert!(open(&granite).unwrap().layers.iter().all(|layer| layer.attention.rotary.is_none()));
 
     let mut gemma = Conversion::new(&model("gemma3-plain"), "gemma3");
-    assert!(open(&gemma).unwrap().features.window.is_some());
+    assert!(open(&gemma).unwrap().layers.iter().any(|layer| layer.attention.window.is_some()));
     gemma.metadata.remove("gemma3.attention.sliding_window");
-    let features = open(&gemma).unwrap().features;
-    assert_eq!((features.window, features.window_rope_base), (None, None));
+    let config = open(&gemma).unwrap();
+    let (first, layers) = (&config.layers[0].attention, &config.layers);
+    assert!(layers.iter().all(|layer| layer.attention.window.is_none() && layer.attention.rotary == first.rotary));
 
     let mut llama = Conversion::new(&model("llama-3"), "llama");
-    assert_eq!(open(&llama).unwrap().scaling, Scaling::InFile);
+    assert_eq!(open(&llama).unwrap().layers[0].attention.rotary.as_ref().unwrap().scaling, Scaling::InFile);
     llama.set("rope.scaling.factor", Value::F32(2.0));
     let error = open(&llama).unwrap_err();
     assert!(error.contains("the rope scaling Linear { factor: 2.0 } beside rope_freqs.weight is not"), "{error}");

@@ -1,5 +1,6 @@
 //! Tiny models of each family give the tokens and logits of transformers.
 
+use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -10,6 +11,7 @@ use disco_models::text::Text;
 use disco_models::worker::Load;
 use disco_models::{Config, ExpertSplit, Precision, plan};
 use serde::Deserialize;
+use serde_json::Value as Json;
 
 use super::logits::logits_of;
 use super::tokens::{batch, tokens, tokens_of};
@@ -91,7 +93,7 @@ fn texts_are_the_same_if_workers_have_whole_experts() {
     let mut mixtures = 0;
     for Case { folder, prompts, .. } in cases() {
         let config = Config::open(&Weights::open(&folder).unwrap()).unwrap();
-        let Some(experts) = config.features.experts else { continue };
+        let Some(experts) = config.experts().copied() else { continue };
         mixtures += 1;
         let mut load = Load::new(folder.clone(), Precision::F32);
         load.expert_split = ExpertSplit::Over;
@@ -111,6 +113,52 @@ fn texts_are_the_same_if_workers_have_whole_experts() {
         assert!(error.contains(&many) || error.contains(heads), "{error}");
     }
     assert!(mixtures > 1, "the models are missing");
+}
+
+#[test]
+fn the_text_part_of_a_model_with_images_gives_the_texts_of_the_model_alone() {
+    let Case { folder, prompts, .. } = case(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/models/qwen3"));
+    let whole = tempfile::tempdir().unwrap();
+    let mut text: Json = serde_json::from_str(&fs::read_to_string(folder.join("config.json")).unwrap()).unwrap();
+    text["model_type"] = "qwen3_vl_text".into();
+    text["rope_parameters"]["mrope_section"] = serde_json::json!([3, 3, 2]);
+    let write = |config: &Json| fs::write(whole.path().join("config.json"), config.to_string()).unwrap();
+    let mut config = serde_json::json!({
+        "architectures": ["Qwen3VLForConditionalGeneration"], "model_type": "qwen3_vl", "text_config": text,
+        "tie_word_embeddings": true, "vision_config": {"depth": 1}, "image_token_id": 3, "video_token_id": 4,
+    });
+    write(&config);
+    let tensors = candle_core::safetensors::load(folder.join("model.safetensors"), &candle_core::Device::Cpu).unwrap();
+    let mut renamed: HashMap<String, _> = tensors
+        .into_iter()
+        .map(|(name, tensor)| (name.replacen("model.", "model.language_model.", 1), tensor))
+        .collect();
+    let tower = renamed.values().next().unwrap().clone();
+    renamed.insert("model.visual.patch_embed.proj.weight".into(), tower.clone());
+    let save = |tensors: &HashMap<String, _>| {
+        candle_core::safetensors::save(tensors, whole.path().join("model.safetensors")).unwrap();
+    };
+    save(&renamed);
+    for Prompt { prompt_ids, greedy_ids, .. } in &prompts {
+        let batch = batch(std::slice::from_ref(prompt_ids));
+        let found = tokens(SessionKind::Threads, 3, whole.path(), &batch, greedy_ids.len());
+        assert_eq!(found, std::slice::from_ref(greedy_ids));
+    }
+    // What is neither of the text model nor of the tower is refused, and so is an unknown key of the whole.
+    renamed.insert("model.language_model.layers.0.self_attn.sinks".into(), tower);
+    save(&renamed);
+    let open = || {
+        let weights = Weights::open(whole.path()).unwrap();
+        Config::open(&weights).and_then(|config| plan(&config, &weights, 1)).unwrap_err().to_string()
+    };
+    assert!(
+        open().contains("the tensor \"model.language_model.layers.0.self_attn.sinks\" is not supported"),
+        "{}",
+        open()
+    );
+    config["logit_scale"] = 0.5.into();
+    write(&config);
+    assert!(open().contains("the key \"logit_scale\" (0.5)"), "{}", open());
 }
 
 #[test]

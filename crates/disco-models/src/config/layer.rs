@@ -1,0 +1,213 @@
+//! The parts of which families put their layers together.
+
+use super::Scaling;
+
+/// One layer.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Layer {
+    /// The attention.
+    pub attention: Attention,
+    /// The feed-forward network.
+    pub feed_forward: FeedForward,
+    /// The norms around both.
+    pub norms: Norms,
+}
+
+/// Where a layer has norms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Norms {
+    /// Before the attention, and before the feed-forward network.
+    Before,
+    /// Behind both, before the sum with the hidden state.
+    After,
+    /// Before and behind both.
+    Around,
+    /// One norm, behind which attention and feed-forward network are computed beside each other.
+    Shared,
+}
+
+/// How norms are computed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum NormKind {
+    /// Root mean square.
+    Rms {
+        /// Added to the weights of norms of layers, heads and the last hidden state.
+        offset: f64,
+        /// Whether weights keep 32 bits beside states of 16: 1 + w would lose most of a small w.
+        wide: bool,
+    },
+    /// Mean and variance.
+    LayerNorm {
+        /// Whether there are biases.
+        bias: bool,
+    },
+}
+
+/// The attention of a layer.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Attention {
+    /// Number of query heads.
+    pub heads: usize,
+    /// Number of kv heads; divides the number of query heads.
+    pub kv_heads: usize,
+    /// Width of a head.
+    pub head_dim: usize,
+    /// Query, key and value are one matrix.
+    pub fused: bool,
+    /// Biases of query, key and value.
+    pub input_bias: bool,
+    /// A bias of the output.
+    pub output_bias: bool,
+    /// Norms of queries and keys, before they are rotated.
+    pub qk_norm: QkNorm,
+    /// The rotary embeddings of queries and keys; `None`: none (NoPE).
+    pub rotary: Option<Rotary>,
+    /// A token attends to this many last tokens, itself among them.
+    pub window: Option<usize>,
+    /// The scores stay between this and its negative, by a hyperbolic tangent.
+    pub softcap: Option<f64>,
+    /// Factor of the products of query and key.
+    pub factor: f64,
+}
+
+/// Norms of queries and keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum QkNorm {
+    /// None.
+    None,
+    /// Of each head by itself, with the same weights.
+    Each,
+    /// Of all heads together.
+    Joint,
+}
+
+/// Rotary embeddings.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Rotary {
+    /// Base of the frequencies.
+    pub base: f32,
+    /// How the frequencies are scaled to longer contexts.
+    pub scaling: Scaling,
+    /// The elements that are rotated together.
+    pub pairs: Pairs,
+    /// Number of elements of a head that are rotated, the first ones.
+    pub elements: usize,
+    /// Growth of queries with their position.
+    pub growth: Option<Growth>,
+}
+
+/// Queries at position p are multiplied by 1 + `beta` · ln(1 + ⌊p / `context`⌋).
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Growth {
+    /// The factor of the logarithm.
+    pub beta: f64,
+    /// The context within which queries stay as they are.
+    pub context: usize,
+}
+
+/// The elements of a head that rotary embeddings rotate together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Pairs {
+    /// Elements 2i and 2i + 1, as in GGUF files of llama models.
+    Interleaved,
+    /// Elements i and i + half of the head, as in most files of Hugging Face.
+    Halves,
+}
+
+/// The feed-forward network of a layer.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum FeedForward {
+    /// One network for all tokens.
+    Dense(Dense),
+    /// A mixture of experts.
+    Experts(Experts),
+}
+
+/// A feed-forward network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Dense {
+    /// Number of hidden units.
+    pub ffn: usize,
+    /// The matrices of its input.
+    pub inputs: Inputs,
+    /// Biases of all matrices.
+    pub bias: bool,
+    /// The activation.
+    pub activation: Activation,
+}
+
+/// The matrices of the input of a feed-forward network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Inputs {
+    /// Gate and up; hidden units are the activated gate times up.
+    Gated,
+    /// Gate and up, in one matrix.
+    Fused,
+    /// Up only, which is activated.
+    Plain,
+}
+
+/// A mixture of experts, of which a router chooses some for each token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Experts {
+    /// Number of experts.
+    pub count: usize,
+    /// Number of hidden units of an expert.
+    pub ffn: usize,
+    /// How many of them compute each token.
+    pub per_token: usize,
+    /// Whether the shares of the chosen experts sum up to 1; otherwise those of all experts do.
+    pub normalises: bool,
+    /// The activation of the gates.
+    pub activation: Activation,
+}
+
+/// An activation function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Activation {
+    /// x · σ(x).
+    Silu,
+    /// GELU by a hyperbolic tangent.
+    GeluTanh,
+    /// The larger one of x and 0.
+    Relu,
+}
+
+/// Learnt embeddings of positions, which are added to those of tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Positions {
+    /// Number of rows of their table.
+    pub rows: usize,
+    /// The row of position 0.
+    pub first: usize,
+}
+
+impl Layer {
+    /// The experts of the layer, if it has some.
+    pub fn experts(&self) -> Option<&Experts> {
+        match &self.feed_forward {
+            FeedForward::Experts(experts) => Some(experts),
+            FeedForward::Dense(_) => None,
+        }
+    }
+}
+
+impl NormKind {
+    pub(crate) fn has_bias(self) -> bool {
+        matches!(self, Self::LayerNorm { bias: true })
+    }
+}

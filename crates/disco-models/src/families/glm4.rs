@@ -1,0 +1,36 @@
+//! GLM-4 (0414): llama with norms around attention and feed-forward network, one matrix for gate and up, and rotary embeddings
+//! of half of each head, whose pairs are next to each other.
+
+use super::{Defaults, Family, Role, Scheme};
+use crate::config::{FeedForward, Inputs, Norms, Pairs};
+
+pub(super) const FAMILY: Family = Family {
+    name: "glm4",
+    architecture: "Glm4ForCausalLM",
+    keys: &["attention_bias"],
+    json: |keys| {
+        let defaults = Defaults {
+            kv_heads: Some(2),
+            head_dim: Some(128),
+            context: 131_072,
+            rotates_partly: true,
+            ..Defaults::LLAMA
+        };
+        let mut config = keys.llama(defaults)?;
+        for layer in &mut config.layers {
+            layer.norms = Norms::Around;
+            layer.attention.output_bias = false;
+            layer.attention.rotary.iter_mut().for_each(|rotary| rotary.pairs = Pairs::Interleaved);
+            if let FeedForward::Dense(dense) = &mut layer.feed_forward {
+                dense.inputs = Inputs::Fused;
+            }
+        }
+        Ok(config)
+    },
+    names: Scheme {
+        own: &[(Role::AttentionPostNorm, "post_self_attn_layernorm"), (Role::FfnPostNorm, "post_mlp_layernorm")],
+        ..Scheme::LLAMA
+    },
+    wrapper: None,
+    gguf: None,
+};

@@ -1,0 +1,90 @@
+//! GPT-2: learnt positions, LayerNorm, matrices stored as inputs × outputs, and a feed-forward network without a gate.
+
+use super::{Family, Role, Scheme, ends};
+use crate::config::{
+    Activation, Attention, Config, Dense, FeedForward, Inputs, Layer, NormKind, Norms, Positions, QkNorm, check_layers,
+    json,
+};
+
+pub(super) const FAMILY: Family = Family {
+    name: "gpt2",
+    architecture: "GPT2LMHeadModel",
+    keys: &[
+        "activation_function",
+        "attn_pdrop",
+        "layer_norm_epsilon",
+        "n_ctx",
+        "n_embd",
+        "n_head",
+        "n_inner",
+        "n_layer",
+        "n_positions",
+        "scale_attn_weights",
+        // Of heads of classifiers.
+        "summary_activation",
+        "summary_first_dropout",
+        "summary_proj_to_labels",
+        "summary_type",
+        "summary_use_proj",
+        // How products of 16 bits are rounded.
+        "reorder_and_upcast_attn",
+    ],
+    json: |keys| {
+        let number = |key, default| Ok::<_, crate::ModelError>(keys.number(key)?.unwrap_or(default));
+        let (dim, heads, layers) = (number("n_embd", 768)?, number("n_head", 12)?, number("n_layer", 12)?);
+        check_layers(layers)?;
+        let (context, head_dim) = (number("n_positions", 1024)?, dim.checked_div(heads).unwrap_or(0));
+        let is_scaled = json::flag(keys.json, "scale_attn_weights")?.unwrap_or(true);
+        let layer = Layer {
+            attention: Attention {
+                heads,
+                kv_heads: heads,
+                head_dim,
+                fused: true,
+                input_bias: true,
+                output_bias: true,
+                qk_norm: QkNorm::None,
+                rotary: None,
+                window: None,
+                softcap: None,
+                factor: if is_scaled { (head_dim as f64).powf(-0.5) } else { 1.0 },
+            },
+            feed_forward: FeedForward::Dense(Dense {
+                ffn: number("n_inner", dim.saturating_mul(4))?,
+                inputs: Inputs::Plain,
+                bias: true,
+                activation: keys.activation(("activation_function", Activation::GeluTanh))?,
+            }),
+            norms: Norms::Before,
+        };
+        let mut config = Config::new(dim, vec![layer; layers], keys.required("vocab_size")?, context);
+        config.eps = keys.float("layer_norm_epsilon")?.unwrap_or(1e-5);
+        config.norm = NormKind::LayerNorm { bias: true };
+        config.positions = Some(Positions { rows: context, first: 0 });
+        config.tied = json::flag(keys.json, "tie_word_embeddings")?.unwrap_or(true);
+        config.eos = ends(keys.json)?;
+        config.names = FAMILY.names;
+        Ok(config)
+    },
+    names: Scheme {
+        modules: &[("transformer.", "lm_head.weight"), ("", "lm_head.weight")],
+        embedding: "wte",
+        positions: "wpe",
+        norm: "ln_f",
+        layers: "h.",
+        own: &[
+            (Role::AttentionNorm, "ln_1"),
+            (Role::Qkv, "attn.c_attn"),
+            (Role::Output, "attn.c_proj"),
+            (Role::FfnNorm, "ln_2"),
+            (Role::Up, "mlp.c_fc"),
+            (Role::Down, "mlp.c_proj"),
+        ],
+        is_transposed: true,
+        // Masks.
+        buffers: &["attn.bias", "attn.masked_bias"],
+        ..Scheme::LLAMA
+    },
+    wrapper: None,
+    gguf: None,
+};

@@ -1,0 +1,346 @@
+//! The metadata of GGUF files. Source of keys and of what files leave out: llama.cpp's `llama-model.cpp` and
+//! `convert_hf_to_gguf.py`.
+
+use candle_core::quantized::gguf_file::{Content, Value};
+
+use super::{Family, Gguf, Scheme};
+use crate::config::{
+    Activation, Attention, Config, DIVISORS, Dense, Experts, FeedForward, Inputs, LONG_DIVISORS, Layer, Norms, Pairs,
+    QkNorm, Rotary, Scaling, check_layers, missing,
+};
+use crate::error::ModelError;
+
+/// Tokens that end a text or a turn whatever the metadata says, as in llama.cpp: many files name only one of several ends.
+const ENDS: [&str; 9] = [
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|im_end|>",
+    "<|end|>",
+    "<|return|>",
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "<end_of_turn>",
+    "<EOT>",
+];
+
+/// The key for what a file is: a model, an adapter, the image tower of a model.
+const TYPE: &str = "general.type";
+
+/// Keys that all families read.
+const READ: [&str; 23] = [
+    "attention.head_count",
+    "attention.head_count_kv",
+    "attention.key_length",
+    "attention.layer_norm_rms_epsilon",
+    "attention.sliding_window",
+    "attention.value_length",
+    "block_count",
+    "context_length",
+    "embedding_length",
+    "feed_forward_length",
+    "rope.dimension_count",
+    "rope.freq_base",
+    "rope.scale_linear",
+    "rope.scaling.attn_factor",
+    "rope.scaling.factor",
+    "rope.scaling.finetuned",
+    "rope.scaling.original_context_length",
+    "rope.scaling.type",
+    "rope.scaling.yarn_beta_fast",
+    "rope.scaling.yarn_beta_slow",
+    "vocab_size",
+    // These do not change what a model computes.
+    "tensor_data_layout",
+    "sub_type",
+];
+
+/// The keys of experts.
+pub(super) const EXPERTS: [&str; 4] =
+    ["expert_count", "expert_feed_forward_length", "expert_used_count", "expert_weights_norm"];
+
+/// Keys of other architectures, and the values with which each has no effect.
+const NEUTRAL: [(&str, &[f64]); 15] = [
+    ("attention.clamp_kqv", &[0.0]),
+    ("attention.max_alibi_bias", &[0.0]),
+    ("attention.shared_kv_layers", &[0.0]),
+    ("expert_count", &[0.0]),
+    // None, which is that of the architecture, and softmax.
+    ("expert_gating_func", &[0.0, 1.0]),
+    ("expert_group_count", &[0.0, 1.0]),
+    ("expert_group_used_count", &[0.0, 1.0]),
+    ("expert_shared_count", &[0.0]),
+    ("expert_shared_feed_forward_length", &[0.0]),
+    ("expert_weights_scale", &[0.0, 1.0]),
+    ("interleave_moe_layer_step", &[1.0]),
+    ("leading_dense_block_count", &[0.0]),
+    ("nextn_predict_layers", &[0.0]),
+    ("pooling_type", &[0.0]),
+    ("rope.scaling.yarn_log_multiplier", &[0.0]),
+];
+
+/// Typed access to the metadata of a file.
+pub(crate) struct Metadata<'a> {
+    content: &'a Content,
+    family: &'static Gguf,
+    /// Whether there is a tensor, also one of a type that candle can't hold.
+    has: &'a dyn Fn(&str) -> bool,
+}
+
+impl<'a> Metadata<'a> {
+    /// Reads the configuration. `ignored`: keys that may be unknown. `has`: whether there is a tensor.
+    ///
+    /// # Errors
+    /// The architecture is missing, or is not one that can be computed; a key is missing, has the wrong type, or is not
+    /// understood.
+    pub(crate) fn config(
+        content: &Content,
+        ignored: &[String],
+        has: &dyn Fn(&str) -> bool,
+    ) -> Result<Config, ModelError> {
+        let key = "general.architecture";
+        let architecture = match content.metadata.get(key) {
+            Some(Value::String(text)) => text.as_str(),
+            Some(other) => return Err(wrong(key, "a text", other)),
+            None => return Err(missing(key)),
+        };
+        let keys = Metadata { content, family: Family::gguf(architecture)?, has };
+        if let Some(Value::String(kind)) = content.metadata.get(TYPE)
+            && kind != "model"
+        {
+            return Err(ModelError::Feature { feature: format!("a file of the type {kind:?} ({TYPE})") });
+        }
+        keys.check(ignored)?;
+        (keys.family.read)(&keys)?.checked()
+    }
+
+    /// A model whose layers are those of llama.
+    pub(super) fn llama(&self, pairs: Pairs) -> Result<Config, ModelError> {
+        let dim = self.required("embedding_length")?;
+        let heads = self.required("attention.head_count")?;
+        let layers = self.required("block_count")?;
+        check_layers(layers)?;
+        let embedding = self.content.tensor_infos.get("token_embd.weight");
+        let rows = embedding.and_then(|info| info.shape.dims().first().copied());
+        let head_dim = self.number("attention.key_length")?.unwrap_or(dim.checked_div(heads).unwrap_or(0));
+        if self.number("attention.value_length")?.is_some_and(|width| width != head_dim) {
+            return Err(ModelError::Feature { feature: self.key("attention.value_length (another width of values)") });
+        }
+        let activation = Activation::Silu;
+        let layer = Layer {
+            attention: Attention {
+                heads,
+                kv_heads: self.number("attention.head_count_kv")?.unwrap_or(heads),
+                head_dim,
+                fused: false,
+                input_bias: self.has("blk.0.attn_q.bias"),
+                output_bias: self.has("blk.0.attn_output.bias"),
+                qk_norm: QkNorm::None,
+                rotary: Some(Rotary {
+                    base: self.float("rope.freq_base")?.unwrap_or(10_000.0) as f32,
+                    scaling: self.scaling()?,
+                    pairs,
+                    elements: self.number("rope.dimension_count")?.unwrap_or(head_dim),
+                    growth: None,
+                }),
+                window: self.number("attention.sliding_window")?.filter(|window| *window > 0),
+                softcap: None,
+                factor: (head_dim as f64).powf(-0.5),
+            },
+            feed_forward: match self.experts(activation)? {
+                Some(experts) => FeedForward::Experts(experts),
+                None => FeedForward::Dense(Dense {
+                    ffn: self.required("feed_forward_length")?,
+                    inputs: Inputs::Gated,
+                    bias: self.has("blk.0.ffn_down.bias"),
+                    activation,
+                }),
+            },
+            norms: Norms::Before,
+        };
+        let vocabulary = rows.map_or_else(|| self.required("vocab_size"), Ok)?;
+        let mut config = Config::new(dim, vec![layer; layers], vocabulary, self.required("context_length")?);
+        let eps = "attention.layer_norm_rms_epsilon";
+        config.eps = self.float(eps)?.ok_or_else(|| missing(&self.key(eps)))?;
+        config.tied = !self.has("output.weight");
+        config.eos = self.ends()?;
+        config.names = Scheme::GGUF;
+        Ok(config)
+    }
+
+    /// Whether there is a tensor.
+    pub(super) fn has(&self, tensor: &str) -> bool {
+        (self.has)(tensor)
+    }
+
+    /// # Errors
+    /// [`ModelError::UnknownKey`] for a key of the architecture that is not known, is not one of `ignored`, and is not off.
+    fn check(&self, ignored: &[String]) -> Result<(), ModelError> {
+        let is_neutral = |name: &str, number: f64| NEUTRAL.iter().any(|off| off.0 == name && off.1.contains(&number));
+        let is_off = |name: &str, value: &Value| match value {
+            Value::Bool(is_on) => *is_on == (name == "attention.causal"),
+            Value::Array(values) => values.is_empty(),
+            Value::U32(number) => is_neutral(name, (*number).into()),
+            Value::F32(number) => is_neutral(name, (*number).into()),
+            _ => false,
+        };
+        let own = self.content.metadata.iter().filter_map(|(key, value)| {
+            let name = key.strip_prefix(self.family.name)?.strip_prefix('.')?;
+            (!READ.contains(&name)
+                && !self.family.keys.contains(&name)
+                && !ignored.contains(key)
+                && !is_off(name, value))
+            .then_some((key, value))
+        });
+        match own.min_by_key(|(key, _)| *key) {
+            Some((key, value)) => Err(ModelError::UnknownKey { key: key.clone(), value: format!("{value:?}") }),
+            None => Ok(()),
+        }
+    }
+
+    fn experts(&self, activation: Activation) -> Result<Option<Experts>, ModelError> {
+        let Some(count) = self.number("expert_count")?.filter(|count| *count > 0) else { return Ok(None) };
+        let ffn = self.number("expert_feed_forward_length")?;
+        Ok(Some(Experts {
+            count,
+            ffn: ffn.map_or_else(|| self.required("feed_forward_length"), Ok)?,
+            per_token: self.required("expert_used_count")?,
+            normalises: self.flag("expert_weights_norm")?.unwrap_or(true),
+            activation,
+        }))
+    }
+
+    /// The layers without a window: each `period`-th, unless the file says so itself.
+    pub(super) fn full_layers(&self, layers: usize, period: usize) -> Result<Vec<usize>, ModelError> {
+        let name = "attention.sliding_window_pattern";
+        let key = self.key(name);
+        let period = match self.content.metadata.get(&key) {
+            Some(Value::Array(windowed)) if windowed.len() == layers => {
+                let full = (0..layers).map(|layer| windowed[layer].to_bool().map(|windowed| (layer, !windowed)));
+                let full = full.collect::<Result<Vec<_>, _>>().map_err(|_| wrong(&key, "flags", &windowed[0]))?;
+                return Ok(full.into_iter().filter(|(_, is_full)| *is_full).map(|(layer, _)| layer).collect());
+            }
+            _ => self.number(name)?.unwrap_or(period).max(1),
+        };
+        Ok((0..layers).filter(|layer| (layer + 1).is_multiple_of(period)).collect())
+    }
+
+    fn scaling(&self) -> Result<Scaling, ModelError> {
+        match self.scaling_of_keys()? {
+            scaling if !self.has(DIVISORS) => Ok(scaling),
+            Scaling::None => Ok(Scaling::InFile),
+            scaling => Err(ModelError::Feature { feature: format!("the rope scaling {scaling:?} beside {DIVISORS}") }),
+        }
+    }
+
+    fn scaling_of_keys(&self) -> Result<Scaling, ModelError> {
+        let factor = self.float("rope.scaling.factor")?.map(|factor| factor as f32);
+        let attention = self.float("rope.scaling.attn_factor")?.unwrap_or(1.0);
+        let original = self.number("rope.scaling.original_context_length")?;
+        let type_key = self.key("rope.scaling.type");
+        let kind = match self.content.metadata.get(&type_key) {
+            // phi3 writes no type.
+            None if self.has(LONG_DIVISORS[1]) => "longrope",
+            // Older files have a factor without a type, or by another name.
+            None => "linear",
+            Some(Value::String(kind)) => kind,
+            Some(other) => return Err(wrong(&type_key, "a text", other)),
+        };
+        let original_of =
+            |original: Option<usize>| original.map_or_else(|| self.required("context_length"), Ok::<_, ModelError>);
+        match kind {
+            "none" => Ok(Scaling::None),
+            "linear" if attention == 1.0 => {
+                let factor = factor.or(self.float("rope.scale_linear")?.map(|factor| factor as f32));
+                let factor = factor.filter(|factor| ![0.0, 1.0].contains(factor));
+                Ok(factor.map_or(Scaling::None, |factor| Scaling::Linear { factor }))
+            }
+            "yarn" => {
+                let factor = factor.ok_or_else(|| missing(&self.key("rope.scaling.factor")))?;
+                Ok(Scaling::Yarn {
+                    factor,
+                    fast: self.float("rope.scaling.yarn_beta_fast")?.unwrap_or(32.0) as f32,
+                    slow: self.float("rope.scaling.yarn_beta_slow")?.unwrap_or(1.0) as f32,
+                    context: original_of(original)?,
+                    attention: (attention * (1.0 + 0.1 * f64::from(factor.max(1.0)).ln())) as f32,
+                    truncates: true,
+                })
+            }
+            "longrope" => Ok(Scaling::LongInFile { context: original_of(original)?, attention: attention as f32 }),
+            other => {
+                Err(ModelError::Feature { feature: format!("rope scaling {other:?} with a factor of {attention}") })
+            }
+        }
+    }
+
+    /// The tokens that end a text, by the keys and by the names of tokens.
+    fn ends(&self) -> Result<Vec<u32>, ModelError> {
+        let eos = ["eos", "eot", "eom"].map(|end| self.whole(&format!("tokenizer.ggml.{end}_token_id")));
+        let mut eos = eos.into_iter().filter_map(Result::transpose).collect::<Result<Vec<_>, _>>()?;
+        if let Some(Value::Array(tokens)) = self.content.metadata.get("tokenizer.ggml.tokens") {
+            let is_end = |token: &Value| matches!(token, Value::String(text) if ENDS.contains(&text.as_str()));
+            eos.extend((0..).zip(tokens).filter(|(_, token)| is_end(token)).map(|(number, _)| number));
+        }
+        eos.sort_unstable();
+        eos.dedup();
+        Ok(eos.into_iter().map(|token| token as u32).collect())
+    }
+
+    /// The key `name` of the architecture.
+    pub(super) fn key(&self, name: &str) -> String {
+        format!("{}.{name}", self.family.name)
+    }
+
+    pub(super) fn required(&self, name: &str) -> Result<usize, ModelError> {
+        self.number(name)?.ok_or_else(|| missing(&self.key(name)))
+    }
+
+    pub(super) fn number(&self, name: &str) -> Result<Option<usize>, ModelError> {
+        self.whole(&self.key(name))
+    }
+
+    pub(super) fn flag(&self, name: &str) -> Result<Option<bool>, ModelError> {
+        let key = self.key(name);
+        match self.content.metadata.get(&key) {
+            None => Ok(None),
+            Some(Value::Bool(is_on)) => Ok(Some(*is_on)),
+            Some(other) => Err(wrong(&key, "true or false", other)),
+        }
+    }
+
+    /// An optional whole number of any integer type.
+    fn whole(&self, key: &str) -> Result<Option<usize>, ModelError> {
+        let Some(value) = self.content.metadata.get(key) else { return Ok(None) };
+        let signed = |number: i64| usize::try_from(number).ok();
+        let number = match value {
+            Value::U8(number) => Some((*number).into()),
+            Value::U16(number) => Some((*number).into()),
+            Value::U32(number) => Some(*number as usize),
+            Value::U64(number) => usize::try_from(*number).ok(),
+            Value::I8(number) => signed((*number).into()),
+            Value::I16(number) => signed((*number).into()),
+            Value::I32(number) => signed((*number).into()),
+            Value::I64(number) => signed(*number),
+            _ => None,
+        };
+        number.map(Some).ok_or_else(|| wrong(key, "a whole number", value))
+    }
+
+    /// A float; `None` for 0, which stands for none.
+    pub(super) fn factor(&self, name: &str) -> Result<Option<f64>, ModelError> {
+        Ok(self.float(name)?.filter(|factor| *factor != 0.0))
+    }
+
+    pub(super) fn float(&self, name: &str) -> Result<Option<f64>, ModelError> {
+        let key = self.key(name);
+        match self.content.metadata.get(&key) {
+            None => Ok(None),
+            Some(Value::F32(number)) => Ok(Some((*number).into())),
+            Some(Value::F64(number)) => Ok(Some(*number)),
+            Some(other) => Err(wrong(&key, "a float", other)),
+        }
+    }
+}
+
+fn wrong(key: &str, expected: &str, found: &Value) -> ModelError {
+    ModelError::Key { key: key.into(), why: format!("expected {expected}, got {:?}", found.value_type()) }
+}

@@ -1,0 +1,236 @@
+//! Names of tensors, in GGUF files and in files of Hugging Face.
+
+use std::fmt::Display;
+
+use disco_candle::weights::Weights;
+
+use crate::Config;
+
+/// A tensor of a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    AttentionNorm,
+    Query,
+    Key,
+    Value,
+    /// Query, key and value in one matrix.
+    Qkv,
+    QueryNorm,
+    KeyNorm,
+    Output,
+    AttentionPostNorm,
+    FfnNorm,
+    FfnPostNorm,
+    Gate,
+    Up,
+    /// Gate and up in one matrix.
+    GateUp,
+    Down,
+    /// The matrix of the logits of experts.
+    Router,
+    ExpertGate,
+    ExpertUp,
+    ExpertDown,
+}
+
+/// The matrices of an expert.
+pub(crate) const EXPERT: [Role; 3] = [Role::ExpertGate, Role::ExpertUp, Role::ExpertDown];
+
+/// The names of a family's tensors. `*` in the name of an expert's matrix is its number; without it, one tensor stacks the
+/// matrices of all experts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Scheme {
+    /// What all names but that of the logits begin with, and the matrix of the logits; of several, the one that the files
+    /// have.
+    pub(crate) modules: &'static [(&'static str, &'static str)],
+    pub(crate) embedding: &'static str,
+    pub(crate) positions: &'static str,
+    /// The norm behind the last layer.
+    pub(crate) norm: &'static str,
+    pub(crate) layers: &'static str,
+    /// Names in a layer that differ from llama's.
+    pub(crate) own: &'static [(Role, &'static str)],
+    /// Matrices of layers are stored as inputs × outputs.
+    pub(crate) is_transposed: bool,
+    /// Beginnings of names of tensors that the text model does not have, and endings of names in layers: buffers.
+    pub(crate) skipped: &'static [&'static str],
+    pub(crate) buffers: &'static [&'static str],
+}
+
+impl Scheme {
+    /// Llama's names in files of Hugging Face.
+    pub(crate) const LLAMA: Self = Self {
+        modules: &[("model.", "lm_head.weight")],
+        embedding: "embed_tokens",
+        positions: "",
+        norm: "norm",
+        layers: "layers.",
+        own: &[],
+        is_transposed: false,
+        skipped: &[],
+        // transformers computes these frequencies again, as we do.
+        buffers: &["rotary_emb.inv_freq"],
+    };
+
+    /// Names of files whose model has towers for images beside it.
+    pub(crate) const WITH_TOWERS: Self = Self {
+        modules: &[
+            ("model.", "lm_head.weight"),
+            ("language_model.model.", "language_model.lm_head.weight"),
+            ("model.language_model.", "lm_head.weight"),
+        ],
+        skipped: &[
+            "vision_tower.",
+            "multi_modal_projector.",
+            "model.vision_tower.",
+            "model.multi_modal_projector.",
+            "model.visual.",
+        ],
+        ..Self::LLAMA
+    };
+
+    /// llama.cpp's names, which are the same for all families.
+    pub(crate) const GGUF: Self = Self {
+        modules: &[("", "output.weight")],
+        embedding: "token_embd",
+        norm: "output_norm",
+        layers: "blk.",
+        own: &[
+            (Role::AttentionNorm, "attn_norm"),
+            (Role::Query, "attn_q"),
+            (Role::Key, "attn_k"),
+            (Role::Value, "attn_v"),
+            (Role::Qkv, "attn_qkv"),
+            (Role::QueryNorm, "attn_q_norm"),
+            (Role::KeyNorm, "attn_k_norm"),
+            (Role::Output, "attn_output"),
+            (Role::AttentionPostNorm, "post_attention_norm"),
+            (Role::FfnNorm, "ffn_norm"),
+            (Role::FfnPostNorm, "post_ffw_norm"),
+            (Role::Gate, "ffn_gate"),
+            (Role::Up, "ffn_up"),
+            (Role::GateUp, "ffn_up"),
+            (Role::Down, "ffn_down"),
+            (Role::Router, "ffn_gate_inp"),
+            (Role::ExpertGate, "ffn_gate_exps"),
+            (Role::ExpertUp, "ffn_up_exps"),
+            (Role::ExpertDown, "ffn_down_exps"),
+        ],
+        buffers: &[],
+        ..Self::LLAMA
+    };
+}
+
+/// The names of the tensors of a model.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Names {
+    scheme: Scheme,
+    module: &'static str,
+    logits: &'static str,
+    is_gguf: bool,
+}
+
+impl Names {
+    /// The names in opened weights.
+    pub(crate) fn of(config: &Config, weights: &Weights) -> Self {
+        let scheme = config.names;
+        let has = |module: &str| weights.contains(&format!("{module}{}.weight", scheme.norm));
+        let found = scheme.modules.iter().find(|(module, _)| has(module)).or(scheme.modules.first());
+        let (module, logits) = found.copied().unwrap_or_default();
+        Self { scheme, module, logits, is_gguf: weights.gguf().is_some() }
+    }
+
+    /// Whether matrices of layers are stored as inputs × outputs.
+    pub(crate) fn is_transposed(&self) -> bool {
+        self.scheme.is_transposed
+    }
+
+    /// The embedding matrix.
+    pub(crate) fn embedding(&self) -> String {
+        format!("{}{}.weight", self.module, self.scheme.embedding)
+    }
+
+    /// The embedding matrix in `weights`, which may have one matrix for both ends of a model with `tied` ends, by either
+    /// name.
+    pub(crate) fn embedding_in(&self, weights: &Weights, tied: bool) -> String {
+        let embedding = self.embedding();
+        let has_only_logits = !weights.contains(&embedding) && weights.contains(self.logits);
+        if tied && has_only_logits { self.logits.into() } else { embedding }
+    }
+
+    /// The table of learnt embeddings of positions.
+    pub(crate) fn positions(&self) -> String {
+        format!("{}{}.weight", self.module, self.scheme.positions)
+    }
+
+    /// The matrix of the logits, unless it is the embedding matrix.
+    pub(crate) fn logits(&self) -> &'static str {
+        self.logits
+    }
+
+    /// The norm behind the last layer.
+    pub(crate) fn norm(&self) -> String {
+        format!("{}{}.weight", self.module, self.scheme.norm)
+    }
+
+    /// What the names of all tensors of layers begin with.
+    pub(crate) fn layers(&self) -> String {
+        format!("{}{}", self.module, self.scheme.layers)
+    }
+
+    /// A tensor of a layer; `*` as the layer gives a pattern for all layers.
+    pub(crate) fn layer(&self, layer: impl Display, role: Role) -> String {
+        format!("{}{layer}.{}.weight", self.layers(), self.in_layer(role))
+    }
+
+    /// A matrix of an expert, or the tensor that stacks those of all experts.
+    pub(crate) fn expert(&self, layer: impl Display, expert: impl Display, role: Role) -> String {
+        let name = self.in_layer(role).replacen('*', &expert.to_string(), 1);
+        format!("{}{layer}.{name}.weight", self.layers())
+    }
+
+    /// Whether the matrices of all experts of a layer are one tensor.
+    pub(crate) fn stacks_experts(&self) -> bool {
+        !self.in_layer(Role::ExpertDown).contains('*')
+    }
+
+    /// Whether a tensor that is not used is none of the text model's weights.
+    pub(crate) fn is_skipped(&self, name: &str) -> bool {
+        self.scheme.skipped.iter().any(|module| name.starts_with(module))
+            || self.scheme.buffers.iter().any(|buffer| name.ends_with(buffer))
+    }
+
+    /// Whether a tensor is of the text model, by the beginning of its name.
+    pub(crate) fn is_of_model(&self, name: &str) -> bool {
+        self.is_gguf || name.starts_with(self.module) || name.starts_with("lm_head.")
+    }
+
+    fn in_layer(&self, role: Role) -> &'static str {
+        let own = self.scheme.own.iter().find(|(known, _)| *known == role).map(|(_, name)| *name);
+        own.unwrap_or(match role {
+            Role::AttentionNorm => "input_layernorm",
+            Role::Query => "self_attn.q_proj",
+            Role::Key => "self_attn.k_proj",
+            Role::Value => "self_attn.v_proj",
+            Role::Qkv => "self_attn.qkv_proj",
+            Role::QueryNorm => "self_attn.q_norm",
+            Role::KeyNorm => "self_attn.k_norm",
+            Role::Output => "self_attn.o_proj",
+            Role::AttentionPostNorm | Role::FfnNorm => "post_attention_layernorm",
+            Role::FfnPostNorm => "post_feedforward_layernorm",
+            Role::Gate => "mlp.gate_proj",
+            Role::Up => "mlp.up_proj",
+            Role::GateUp => "mlp.gate_up_proj",
+            Role::Down => "mlp.down_proj",
+            Role::Router => "mlp.gate",
+            Role::ExpertGate => "mlp.experts.*.gate_proj",
+            Role::ExpertUp => "mlp.experts.*.up_proj",
+            Role::ExpertDown => "mlp.experts.*.down_proj",
+        })
+    }
+}
+
+/// The bias beside a matrix or a norm.
+pub(crate) fn bias(weight: &str) -> String {
+    weight.strip_suffix(".weight").map_or_else(String::new, |name| format!("{name}.bias"))
+}

@@ -1,0 +1,33 @@
+//! Qwen 3: llama with q/k norms of each head.
+
+use super::keys::SLIDES;
+use super::{Defaults, Family, Gguf, Scheme, qwen2};
+use crate::config::{Pairs, QkNorm};
+
+/// A key of some models, which have q/k norms whatever it says.
+pub(super) const QK_NORM: &str = "use_qk_norm";
+
+pub(super) const FAMILY: Family = Family {
+    name: "qwen3",
+    architecture: "Qwen3ForCausalLM",
+    keys: &["attention_bias", SLIDES, "sliding_window", "max_window_layers", QK_NORM],
+    json: |keys| {
+        let defaults = Defaults { kv_heads: Some(32), head_dim: Some(128), context: 32768, ..Defaults::LLAMA };
+        let mut config = keys.llama(defaults)?;
+        config.each_attention(|attention| attention.qk_norm = QkNorm::Each);
+        let first = keys.number("max_window_layers")?.unwrap_or(qwen2::FIRST_WINDOW);
+        keys.windows_from(&mut config, first)?;
+        Ok(config)
+    },
+    names: Scheme::LLAMA,
+    wrapper: None,
+    gguf: Some(Gguf {
+        name: "qwen3",
+        keys: &[],
+        read: |keys| {
+            let mut config = keys.llama(Pairs::Halves)?;
+            config.each_attention(|attention| attention.qk_norm = QkNorm::Each);
+            Ok(config)
+        },
+    }),
+};

@@ -1,0 +1,14 @@
+//! The text part of Qwen3-VL: Qwen 3, whose positions have sections for images, which are alike in a text.
+
+use super::keys::SLIDES;
+use super::{Family, Scheme, Wrapper, qwen3};
+
+pub(super) const FAMILY: Family = Family {
+    name: "qwen3_vl_text",
+    architecture: "Qwen3VLTextModel",
+    keys: &["attention_bias", SLIDES, "sliding_window", "max_window_layers", qwen3::QK_NORM],
+    json: qwen3::FAMILY.json,
+    names: Scheme::WITH_TOWERS,
+    wrapper: Some(Wrapper { name: "qwen3_vl", architecture: "Qwen3VLForConditionalGeneration" }),
+    gguf: None,
+};
