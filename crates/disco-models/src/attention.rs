@@ -7,9 +7,9 @@ use disco_candle::Comm;
 use disco_candle::HeadPlan;
 use disco_candle::RowParallelLinear;
 
-use crate::families::Role;
 use crate::head_norms::HeadNorms;
 use crate::heads::Heads;
+use crate::names::Role;
 use crate::parts::{Parts, Stack};
 use crate::rope::Rotation;
 use crate::{ModelError, config};

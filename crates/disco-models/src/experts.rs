@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use candle_core::{D, DType, Result, Tensor};
 
-use crate::families::{EXPERT, Role};
+use crate::names::{EXPERT, Role};
 use crate::parts::{Parts, Stack};
 use crate::units::Units;
 use crate::{Experts, ModelError};

@@ -8,7 +8,7 @@ use disco_core::Reduction;
 
 use crate::config;
 use crate::experts::Mixture;
-use crate::families::Role;
+use crate::names::Role;
 use crate::parts::Parts;
 use crate::units::Units;
 use crate::{Config, ExpertSplit, Experts, ModelError};

@@ -7,7 +7,7 @@ use disco_candle::Comm;
 use disco_candle::HeadPlan;
 use disco_core::Reduction;
 
-use crate::families::Role;
+use crate::names::Role;
 use crate::norm::Norm;
 use crate::parts::Parts;
 use crate::{ModelError, QkNorm};
@@ -44,8 +44,8 @@ impl HeadNorms {
         let names = [Role::QueryNorm, Role::KeyNorm].map(|role| parts.names.layer(layer, role));
         let attention = &parts.config.layers[layer].attention;
         match attention.qk_norm {
-            QkNorm::None => return Ok(None),
-            QkNorm::Each => return Ok(Some(Self::Each([parts.norm(&names[0])?, parts.norm(&names[1])?]))),
+            QkNorm::None => Ok(None),
+            QkNorm::Each => Ok(Some(Self::Each([parts.norm(&names[0])?, parts.norm(&names[1])?]))),
             QkNorm::Joint => {
                 let own = heads.kv(comm.rank());
                 let first =

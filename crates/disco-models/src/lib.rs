@@ -47,6 +47,7 @@ mod heads;
 pub mod hub;
 mod mask;
 mod model;
+mod names;
 mod norm;
 mod paged;
 mod parts;

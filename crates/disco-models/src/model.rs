@@ -16,10 +16,10 @@ use disco_core::WorkerContext;
 
 use crate::attention::{Attention, Memory, View};
 use crate::cache::{Slots, Slotted};
-use crate::families::{Names, Role};
 use crate::feed_forward::FeedForward;
 use crate::heads::capped;
 use crate::mask::mask;
+use crate::names::{Names, Role};
 use crate::norm::Norm;
 use crate::parts::{Parts, Precision};
 use crate::rope::Rope;
@@ -118,7 +118,7 @@ impl Transformer {
     pub fn load(config: Config, shards: &Shards, precision: Precision, comm: Comm) -> Result<Self, ModelError> {
         let fingerprint = shards.fingerprint();
         comm.require_same(COMPARED, fingerprint, shards.device()).map_err(disco_candle::to_candle)?;
-        let names = Names::of(&config, shards.weights());
+        let names = Names::of(config.names, shards.weights());
         #[cfg(feature = "cuda")]
         if let Device::Cuda(device) = shards.device() {
             cuda::require_memory(device, shards.memory_bytes(precision == Precision::File))

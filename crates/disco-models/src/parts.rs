@@ -10,7 +10,7 @@ use disco_candle::Matrix;
 use disco_candle::weights::{Encoding, Part, Shards, WeightsError};
 use serde::{Deserialize, Serialize};
 
-use crate::families::{Names, Role, bias};
+use crate::names::{Names, Role, bias};
 use crate::norm::Norm;
 use crate::scales::{scaled, scales_of};
 use crate::{Config, ModelError, NormKind};

@@ -5,7 +5,7 @@ use std::ops::Range;
 use disco_candle::weights::{Block, Cut, Encoding, Plan, Split, Weights};
 use disco_candle::{HeadPlan, Matrix, even_ranges};
 
-use crate::families::{EXPERT, Names, Role, bias};
+use crate::names::{EXPERT, Names, Role, bias};
 use crate::{Attention, Config, Dense, ExpertSplit, Experts, FeedForward, Inputs, Layer, ModelError, QkNorm, tensors};
 
 /// Columns of a quantised matrix that products take together.
@@ -23,7 +23,7 @@ const PACKED: usize = 32;
 /// bias, a scale, an adapter).
 pub fn plan(config: &Config, weights: &Weights, ranks: usize) -> Result<Plan, ModelError> {
     tensors::check(config, weights)?;
-    let names = Names::of(config, weights);
+    let names = Names::of(config.names, weights);
     let mut rules = Rules { plan: Plan::new(), names, weights, ranks };
     if let Some(first) = config.layers.first() {
         if config.layers.iter().all(|layer| is_split_alike(layer, first)) {

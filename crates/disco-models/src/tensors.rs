@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use disco_candle::weights::Weights;
 
-use crate::families::{EXPERT, Names, Role, bias};
+use crate::names::{EXPERT, Names, Role, bias};
 use crate::scales::scales_of;
 use crate::{Attention, Config, Dense, Experts, FeedForward, Inputs, Layer, ModelError, Norms, QkNorm};
 
@@ -21,7 +21,7 @@ struct Used {
 /// [`UnknownTensor`](disco_candle::weights::WeightsError::UnknownTensor) if a tensor is missing; [`ModelError::Inconsistent`] if it has another
 /// shape, or if there are more layers; [`ModelError::Feature`] if a tensor is not used.
 pub(crate) fn check(config: &Config, weights: &Weights) -> Result<(), ModelError> {
-    let names = Names::of(config, weights);
+    let names = Names::of(config.names, weights);
     let mut used = used(config, &names, &names.embedding_in(weights, config.tied));
     used.extend(scales(config, weights, &used)?);
     let used_names: HashSet<&str> = used.iter().map(|used| used.name.as_str()).collect();

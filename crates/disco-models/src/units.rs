@@ -3,7 +3,7 @@
 use candle_core::{Module as _, Result, Tensor};
 use disco_candle::Matrix;
 
-use crate::families::Role;
+use crate::names::Role;
 use crate::parts::{Parts, Stack};
 use crate::{Activation, Dense, Inputs, ModelError};
 

@@ -1,10 +1,6 @@
 //! The hyperparameters of a model, from GGUF metadata or from `config.json`.
 
-use std::path::Path;
-
-use candle_core::quantized::gguf_file::Content;
 use serde::{Deserialize, Serialize};
-use serde_json::Value as Json;
 
 pub(crate) mod json;
 mod layer;
@@ -20,8 +16,7 @@ pub use scaling::Scaling;
 pub(crate) use scaling::{DIVISORS, LONG_DIVISORS};
 
 use crate::ModelError;
-use crate::families::{Family, Metadata, Names, Scheme, ends};
-use disco_candle::weights::Weights;
+use crate::names::Scheme;
 
 /// Hyperparameters of a model.
 #[derive(Clone, Debug, PartialEq)]
@@ -132,64 +127,6 @@ impl Config {
         self.layers.iter().find_map(Layer::experts)
     }
 
-    /// Reads the configuration that belongs to opened weights: the metadata of a GGUF file, else `config.json` in the
-    /// folder of the weights. Texts end with the tokens of `config.json` and of `generation_config.json`.
-    ///
-    /// # Errors
-    /// The model has another architecture or uses an unsupported feature; the configuration is missing or incomplete.
-    pub fn open(weights: &Weights) -> Result<Self, ModelError> {
-        Self::open_ignoring(weights, &[])
-    }
-
-    /// As [`open`](Self::open), but goes on if `config.json` has keys of `ignored` that are not understood.
-    ///
-    /// # Errors
-    /// Errors of [`open`](Self::open).
-    pub fn open_ignoring(weights: &Weights, ignored: &[String]) -> Result<Self, ModelError> {
-        if let Some(content) = weights.gguf() {
-            return Metadata::config(content, ignored, &|tensor| weights.contains(tensor));
-        }
-        let path = weights.path();
-        let folder = if path.is_dir() { path } else { path.parent().unwrap_or(Path::new(".")) };
-        let json = json::read(&folder.join("config.json"))?;
-        let mut config = Self::from_json(&json, ignored)?;
-        let names = Names::of(&config, weights);
-        let has_logits = weights.contains(names.logits());
-        let says = |json: &Json| !json["tie_word_embeddings"].is_null();
-        config.tied |= !says(&json) && !says(&json["text_config"]) && !has_logits;
-        // As transformers 5, which does not tie matrices if the files have both.
-        config.tied &= !(has_logits && weights.contains(&names.embedding()));
-        // Chats often end with another token than texts, and only this file says so.
-        let generation = folder.join("generation_config.json");
-        if generation.exists() {
-            let json = json::read(&generation)?;
-            config.sampling = SamplingDefaults::from_json(&json)?;
-            config.eos.extend(ends(&json)?);
-            config.eos.sort_unstable();
-            config.eos.dedup();
-        }
-        Ok(config)
-    }
-
-    /// Reads the content of a `config.json`. Keys of `ignored` may be unknown.
-    ///
-    /// # Errors
-    /// The model has another architecture or uses an unsupported feature; a key is missing, has the wrong type, or is not
-    /// understood.
-    pub fn from_json(json: &Json, ignored: &[String]) -> Result<Self, ModelError> {
-        Family::config(json, ignored)
-    }
-
-    /// Reads the metadata of a GGUF file. Texts end with the tokens of its keys and with tokens that are ends by their
-    /// names (`<|eot_id|>`, `<|im_end|>`, …).
-    ///
-    /// # Errors
-    /// The model has another architecture or uses an unsupported feature; a key is missing, has the wrong type, or is not
-    /// understood.
-    pub fn from_gguf(content: &Content) -> Result<Self, ModelError> {
-        Metadata::config(content, &[], &|tensor| content.tensor_infos.contains_key(tensor))
-    }
-
     /// Checks that the values fit each other.
     pub(crate) fn checked(self) -> Result<Self, ModelError> {
         let Self { dim, vocabulary, context, .. } = self;
@@ -274,6 +211,8 @@ pub(crate) fn missing(key: &str) -> ModelError {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value as Json;
+
     use super::*;
 
     fn llama(key: &str, value: Json) -> Result<Config, ModelError> {

@@ -31,7 +31,7 @@ impl Default for SamplingDefaults {
 
 impl SamplingDefaults {
     /// The values of a `generation_config.json`; the usual ones for keys that it does not have.
-    pub(super) fn from_json(json: &Json) -> Result<Self, ModelError> {
+    pub(crate) fn from_json(json: &Json) -> Result<Self, ModelError> {
         let usual = Self::default();
         let number = |key, usual| json::float(json, key).map(|number| number.unwrap_or(usual));
         let penalty = "repetition_penalty";

@@ -1,6 +1,7 @@
 //! GPT-2: learnt positions, LayerNorm, matrices stored as inputs × outputs, and a feed-forward network without a gate.
 
-use super::{Family, Role, Scheme, ends};
+use super::keys::ends;
+use super::{Family, Role, Scheme};
 use crate::config::{
     Activation, Attention, Config, Dense, FeedForward, Inputs, Layer, NormKind, Norms, Positions, QkNorm, check_layers,
     json,

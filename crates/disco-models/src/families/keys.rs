@@ -2,7 +2,7 @@
 
 use serde_json::Value as Json;
 
-use super::{Family, ends};
+use super::Family;
 use crate::config::{
     Activation, Attention, Config, Dense, Experts, FeedForward, Inputs, Layer, NormKind, Norms, Pairs, QkNorm, Rotary,
     Scaling, check_layers, json, missing,
@@ -450,4 +450,16 @@ fn quantization(json: &Json) -> Result<Option<[usize; 2]>, ModelError> {
         Some("compressed-tensors") => refuse(&format!(", format {}", config["format"])),
         _ => refuse(""),
     }
+}
+
+/// The tokens of the key `eos_token_id`: none, one, or a list.
+pub(super) fn ends(json: &Json) -> Result<Vec<u32>, ModelError> {
+    let key = "eos_token_id";
+    let token = |token: &Json| token.as_u64().and_then(|token| u32::try_from(token).ok());
+    let tokens = match &json[key] {
+        Json::Null => Some(Vec::new()),
+        Json::Array(tokens) => tokens.iter().map(token).collect(),
+        one => token(one).map(|token| vec![token]),
+    };
+    tokens.ok_or_else(|| json::wrong(key, "a token or a list of tokens", &json[key]))
 }

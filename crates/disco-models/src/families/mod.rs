@@ -5,14 +5,14 @@
 //! mod        the list of the families
 //! keys       a family's keys in `config.json`; what all families read of it
 //! metadata   the same of GGUF files
-//! names      names of tensors
+//! open       what files a configuration is read from
 //! ```
 //!
 //! A family begins with what llama reads ([`Keys::llama`], [`Metadata::llama`]) and changes it, or builds its [`Config`] itself.
 
 mod keys;
 mod metadata;
-mod names;
+mod open;
 
 mod cohere;
 mod cohere2;
@@ -37,11 +37,11 @@ mod smollm3;
 
 use serde_json::Value as Json;
 
-use crate::config::{Config, json};
+use crate::config::Config;
 use crate::error::ModelError;
-pub(crate) use keys::{Defaults, Keys};
-pub(crate) use metadata::Metadata;
-pub(crate) use names::{EXPERT, Names, Role, Scheme, bias};
+use crate::names::{Role, Scheme};
+use keys::{Defaults, Keys};
+use metadata::Metadata;
 
 /// The families that can be computed.
 static FAMILIES: [Family; 20] = [
@@ -164,16 +164,4 @@ fn text_part(json: &Json, ignored: &[String]) -> Result<Option<Json>, ModelError
         }
     }
     Ok(Some(Json::Object(text)))
-}
-
-/// The tokens of the key `eos_token_id`: none, one, or a list.
-pub(crate) fn ends(json: &Json) -> Result<Vec<u32>, ModelError> {
-    let key = "eos_token_id";
-    let token = |token: &Json| token.as_u64().and_then(|token| u32::try_from(token).ok());
-    let tokens = match &json[key] {
-        Json::Null => Some(Vec::new()),
-        Json::Array(tokens) => tokens.iter().map(token).collect(),
-        one => token(one).map(|token| vec![token]),
-    };
-    tokens.ok_or_else(|| json::wrong(key, "a token or a list of tokens", &json[key]))
 }

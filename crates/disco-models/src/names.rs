@@ -4,8 +4,6 @@ use std::fmt::Display;
 
 use disco_candle::weights::Weights;
 
-use crate::Config;
-
 /// A tensor of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
@@ -132,8 +130,7 @@ pub(crate) struct Names {
 
 impl Names {
     /// The names in opened weights.
-    pub(crate) fn of(config: &Config, weights: &Weights) -> Self {
-        let scheme = config.names;
+    pub(crate) fn of(scheme: Scheme, weights: &Weights) -> Self {
         let has = |module: &str| weights.contains(&format!("{module}{}.weight", scheme.norm));
         let found = scheme.modules.iter().find(|(module, _)| has(module)).or(scheme.modules.first());
         let (module, logits) = found.copied().unwrap_or_default();

@@ -1,0 +1,74 @@
+//! Configurations of opened weights.
+
+use std::path::Path;
+
+use candle_core::quantized::gguf_file::Content;
+use disco_candle::weights::Weights;
+use serde_json::Value as Json;
+
+use super::Family;
+use super::keys::ends;
+use super::metadata::Metadata;
+use crate::config::{Config, SamplingDefaults, json};
+use crate::error::ModelError;
+use crate::names::Names;
+
+impl Config {
+    /// Reads the configuration that belongs to opened weights: the metadata of a GGUF file, else `config.json` in the
+    /// folder of the weights. Texts end with the tokens of `config.json` and of `generation_config.json`.
+    ///
+    /// # Errors
+    /// The model has another architecture or uses an unsupported feature; the configuration is missing or incomplete.
+    pub fn open(weights: &Weights) -> Result<Self, ModelError> {
+        Self::open_ignoring(weights, &[])
+    }
+
+    /// As [`open`](Self::open), but goes on if `config.json` has keys of `ignored` that are not understood.
+    ///
+    /// # Errors
+    /// Errors of [`open`](Self::open).
+    pub fn open_ignoring(weights: &Weights, ignored: &[String]) -> Result<Self, ModelError> {
+        if let Some(content) = weights.gguf() {
+            return Metadata::config(content, ignored, &|tensor| weights.contains(tensor));
+        }
+        let path = weights.path();
+        let folder = if path.is_dir() { path } else { path.parent().unwrap_or(Path::new(".")) };
+        let json = json::read(&folder.join("config.json"))?;
+        let mut config = Self::from_json(&json, ignored)?;
+        let names = Names::of(config.names, weights);
+        let has_logits = weights.contains(names.logits());
+        let says = |json: &Json| !json["tie_word_embeddings"].is_null();
+        config.tied |= !says(&json) && !says(&json["text_config"]) && !has_logits;
+        // As transformers 5, which does not tie matrices if the files have both.
+        config.tied &= !(has_logits && weights.contains(&names.embedding()));
+        // Chats often end with another token than texts, and only this file says so.
+        let generation = folder.join("generation_config.json");
+        if generation.exists() {
+            let json = json::read(&generation)?;
+            config.sampling = SamplingDefaults::from_json(&json)?;
+            config.eos.extend(ends(&json)?);
+            config.eos.sort_unstable();
+            config.eos.dedup();
+        }
+        Ok(config)
+    }
+
+    /// Reads the content of a `config.json`. Keys of `ignored` may be unknown.
+    ///
+    /// # Errors
+    /// The model has another architecture or uses an unsupported feature; a key is missing, has the wrong type, or is not
+    /// understood.
+    pub fn from_json(json: &Json, ignored: &[String]) -> Result<Self, ModelError> {
+        Family::config(json, ignored)
+    }
+
+    /// Reads the metadata of a GGUF file. Texts end with the tokens of its keys and with tokens that are ends by their
+    /// names (`<|eot_id|>`, `<|im_end|>`, …).
+    ///
+    /// # Errors
+    /// The model has another architecture or uses an unsupported feature; a key is missing, has the wrong type, or is not
+    /// understood.
+    pub fn from_gguf(content: &Content) -> Result<Self, ModelError> {
+        Metadata::config(content, &[], &|tensor| content.tensor_infos.contains_key(tensor))
+    }
+}
