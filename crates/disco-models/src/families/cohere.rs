@@ -21,6 +21,10 @@ pub(super) fn command_r(keys: &Keys<'_>) -> Result<Config, ModelError> {
     let mut config = keys.llama(defaults)?;
     config.norm = NormKind::LayerNorm { bias: false };
     config.logits_factor = keys.float("logit_scale")?.unwrap_or(0.0625);
+    if config.logits_factor <= 0.0 {
+        let text = format!("logit_scale is {}, and must be positive", config.logits_factor);
+        return Err(ModelError::Inconsistent(text));
+    }
     for layer in &mut config.layers {
         layer.norms = Norms::Shared;
         layer.attention.rotary.iter_mut().for_each(|rotary| rotary.pairs = Pairs::Interleaved);
