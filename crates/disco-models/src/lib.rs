@@ -32,6 +32,7 @@
 #![doc(html_root_url = "https://docs.rs/disco-models/latest")]
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests wait for results"))]
 
+mod adapter;
 mod attention;
 pub mod bert;
 mod cache;
@@ -49,6 +50,7 @@ mod mask;
 mod model;
 mod names;
 mod norm;
+mod packed;
 mod paged;
 mod parts;
 mod plan;
@@ -61,15 +63,16 @@ pub mod text;
 mod units;
 pub mod worker;
 
+pub use adapter::Adapter;
 pub use cache::Cache;
 pub use config::{
     Activation, Attention, Config, Dense, ExpertSplit, Experts, FeedForward, Growth, Inputs, Layer, NormKind, Norms,
-    Pairs, Positions, QkNorm, Rotary, SamplingDefaults, Scaling,
+    Packing, Pairs, Positions, QkNorm, Rotary, SamplingDefaults, Scaling,
 };
 pub use error::ModelError;
 pub use generation::{Generation, Steps};
 pub use model::Transformer;
 pub use paged::{BLOCK, Pool, Ragged, Run};
 pub use parts::Precision;
-pub use plan::plan;
+pub use plan::{memory_bytes, plan};
 pub use sampler::Sampler;

@@ -23,7 +23,7 @@ use crate::names::{Names, Role};
 use crate::norm::Norm;
 use crate::parts::{Parts, Precision};
 use crate::rope::Rope;
-use crate::{Cache, Config, Layer, ModelError, Norms};
+use crate::{Adapter, Cache, Config, Layer, ModelError, Norms, tensors};
 
 /// The most tokens of each sequence that are processed together, which bounds the memory for attention.
 const CHUNK: usize = 512;
@@ -116,15 +116,32 @@ impl Transformer {
     /// # Errors
     /// The weights can't be read, or lack a tensor.
     pub fn load(config: Config, shards: &Shards, precision: Precision, comm: Comm) -> Result<Self, ModelError> {
-        let fingerprint = shards.fingerprint();
+        Self::load_adapted(config, shards, None, precision, comm)
+    }
+
+    /// As [`load`](Self::load), with an adapter merged into the weights. Quantised matrices that it changes become dense.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load); the adapter does not fit the model.
+    pub fn load_adapted(
+        config: Config,
+        shards: &Shards,
+        adapter: Option<&Adapter>,
+        precision: Precision,
+        comm: Comm,
+    ) -> Result<Self, ModelError> {
+        let of_adapter = adapter.map_or(0, |adapter| adapter.fingerprint().rotate_left(1));
+        let fingerprint = shards.fingerprint() ^ of_adapter;
         comm.require_same(COMPARED, fingerprint, shards.device()).map_err(disco_candle::to_candle)?;
         let names = Names::of(config.names, shards.weights());
         #[cfg(feature = "cuda")]
         if let Device::Cuda(device) = shards.device() {
-            cuda::require_memory(device, shards.memory_bytes(precision == Precision::File))
+            cuda::require_memory(device, crate::memory_bytes(&config, shards, precision))
                 .map_err(disco_candle::to_candle)?;
         }
-        let parts = Parts { shards, names, config: &config, precision, bytes: Cell::new(0) };
+        let shapes = tensors::matrix_shapes(&config, shards.weights());
+        adapter.map_or(Ok(()), |adapter| adapter.check(&shapes))?;
+        let parts = Parts { shards, names, config: &config, precision, shapes, adapter, bytes: Cell::new(0) };
         let embedding_name = names.embedding_in(shards.weights(), config.tied);
         let embedding = parts.tensor(&embedding_name)?;
         let device = embedding.device().clone();

@@ -1,6 +1,7 @@
 //! The parts of a model's tensors that one rank reads.
 
 use std::cell::Cell;
+use std::collections::HashMap;
 use std::ops::Range;
 
 use candle_core::quantized::{QStorage, QTensor};
@@ -10,8 +11,10 @@ use disco_candle::Matrix;
 use disco_candle::weights::{Encoding, Part, Shards, WeightsError};
 use serde::{Deserialize, Serialize};
 
+use crate::adapter::Adapter;
 use crate::names::{Names, Role, bias};
 use crate::norm::Norm;
+use crate::packed::Packed;
 use crate::scales::{scaled, scales_of};
 use crate::{Config, ModelError, NormKind};
 
@@ -49,6 +52,9 @@ pub(crate) struct Parts<'a> {
     pub(crate) names: Names,
     pub(crate) config: &'a Config,
     pub(crate) precision: Precision,
+    /// The shapes of all matrices in whole.
+    pub(crate) shapes: HashMap<String, [usize; 2]>,
+    pub(crate) adapter: Option<&'a Adapter>,
     pub(crate) bytes: Cell<usize>,
 }
 
@@ -68,12 +74,26 @@ pub(crate) enum Outputs<'a> {
 impl Parts<'_> {
     /// This rank's part of a tensor.
     pub(crate) fn tensor(&self, name: &str) -> Result<Tensor, ModelError> {
-        let tensor = match scales_of(self.shards.weights(), name)? {
-            Some(scales) => scaled(self.shards, name, &scales, self.config.scale_block)?,
-            None => self.shards.tensor(name)?,
+        let tensor = match self.packed(name) {
+            Some(packed) => packed.part(self.shards, name)?,
+            None => match scales_of(self.shards.weights(), name)? {
+                Some(scales) => scaled(self.shards, name, &scales, self.config.scale_block)?,
+                None => self.shards.tensor(name)?,
+            },
+        };
+        let tensor = match (self.adapter, self.shapes.get(name)) {
+            (Some(adapter), Some(shape)) if adapter.changes(name) => {
+                adapter.merged(self.shards, name, *shape, &tensor)?
+            }
+            _ => tensor,
         };
         self.count(tensor.elem_count() * tensor.dtype().size_in_bytes());
         Ok(tensor)
+    }
+
+    /// The matrix, if it is packed in 4 bits.
+    fn packed<'b>(&'b self, name: &'b str) -> Option<Packed<'b>> {
+        Packed::find(self.config.packing, self.shards.weights(), name, *self.shapes.get(name)?)
     }
 
     /// This rank's part of a matrix.
@@ -193,6 +213,9 @@ impl Parts<'_> {
 
     /// Whether a matrix is used as quantised blocks.
     pub(crate) fn is_quantized(&self, name: &str) -> Result<bool, ModelError> {
+        if self.packed(name).is_some() || self.adapter.is_some_and(|adapter| adapter.changes(name)) {
+            return Ok(false);
+        }
         let encoding = self.shards.weights().info(name)?.encoding();
         Ok(self.precision == Precision::File && matches!(encoding, Encoding::Ggml(dtype) if dtype.block_size() > 1))
     }

@@ -2,11 +2,14 @@
 
 use std::ops::Range;
 
-use disco_candle::weights::{Block, Cut, Encoding, Plan, Split, Weights};
+use disco_candle::weights::{Block, Cut, Encoding, Part, Plan, Shards, Split, Weights};
 use disco_candle::{HeadPlan, Matrix, even_ranges};
 
 use crate::names::{EXPERT, Names, Role, bias};
-use crate::{Attention, Config, Dense, ExpertSplit, Experts, FeedForward, Inputs, Layer, ModelError, QkNorm, tensors};
+use crate::packed::Packed;
+use crate::{
+    Attention, Config, Dense, ExpertSplit, Experts, FeedForward, Inputs, Layer, ModelError, Precision, QkNorm, tensors,
+};
 
 /// Columns of a quantised matrix that products take together.
 const PACKED: usize = 32;
@@ -36,6 +39,26 @@ pub fn plan(config: &Config, weights: &Weights, ranks: usize) -> Result<Plan, Mo
     }
     let rows = Split::even(0, 1);
     Ok(rules.plan.with(&names.embedding(), rows.clone()).with(names.logits(), rows).with("*", Split::Whole))
+}
+
+/// Bytes of a rank's weights in memory, at most.
+pub fn memory_bytes(config: &Config, shards: &Shards, precision: Precision) -> u64 {
+    let read = shards.memory_bytes(precision == Precision::File);
+    if config.packing.is_none() {
+        return read;
+    }
+    let weights = shards.weights();
+    let expanded = tensors::matrix_shapes(config, weights).into_iter().filter_map(|(name, shape)| {
+        Packed::find(config.packing, weights, &name, shape)?;
+        let part = shards.plan().part(&name, &shape, shards.rank(), shards.size()).ok()?;
+        let own = match part {
+            Part::Range { dim, range } => range.len() * shape[1 - dim],
+            Part::Ranges { dim, ranges } => ranges.iter().map(Range::len).sum::<usize>() * shape[1 - dim],
+            _ => shape[0] * shape[1],
+        };
+        Some((own * shards.dtype().size_in_bytes()) as u64)
+    });
+    read.saturating_add(expanded.sum())
 }
 
 /// Whether the tensors of two layers have the same shapes.
@@ -137,8 +160,10 @@ impl Rules<'_> {
     /// There are fewer hidden units than ranks.
     fn unit_of(&self, down: &str, units: usize) -> Result<usize, ModelError> {
         let ranks = self.ranks;
-        let sizes = match self.weights.info(down)?.encoding() {
-            Encoding::Ggml(dtype) => [Matrix::unit(dtype), dtype.block_size(), dtype.block_size().min(PACKED), 1],
+        // A packed matrix has another name.
+        let encoding = self.weights.contains(down).then(|| self.weights.info(down)).transpose()?;
+        let sizes = match encoding.map(|info| info.encoding()) {
+            Some(Encoding::Ggml(dtype)) => [Matrix::unit(dtype), dtype.block_size(), dtype.block_size().min(PACKED), 1],
             _ => [1; 4],
         };
         let fits = |size: &usize| units.is_multiple_of(*size) && units / size >= ranks;

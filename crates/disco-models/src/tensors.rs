@@ -1,10 +1,11 @@
 //! The tensors of a model's files, compared with its configuration.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use disco_candle::weights::Weights;
 
 use crate::names::{EXPERT, Names, Role, bias};
+use crate::packed::Packed;
 use crate::scales::scales_of;
 use crate::{Attention, Config, Dense, Experts, FeedForward, Inputs, Layer, ModelError, Norms, QkNorm};
 
@@ -22,8 +23,17 @@ struct Used {
 /// shape, or if there are more layers; [`ModelError::Feature`] if a tensor is not used.
 pub(crate) fn check(config: &Config, weights: &Weights) -> Result<(), ModelError> {
     let names = Names::of(config.names, weights);
-    let mut used = used(config, &names, &names.embedding_in(weights, config.tied));
+    let (mut used, mut packed) = (used(config, &names, &names.embedding_in(weights, config.tied)), Vec::new());
+    used.retain(|used| {
+        packed_tensors(config, weights, used).is_none_or(|tensors| {
+            packed.push(tensors);
+            false
+        })
+    });
     used.extend(scales(config, weights, &used)?);
+    for tensors in packed {
+        used.extend(tensors?.into_iter().map(|(name, shape)| Used { name, shape }));
+    }
     let used_names: HashSet<&str> = used.iter().map(|used| used.name.as_str()).collect();
     // A quantised model has scales in place of matrices, so unused tensors are looked at before missing ones.
     let unused = weights.names().filter(|name| !used_names.contains(name));
@@ -81,6 +91,23 @@ fn used(config: &Config, names: &Names, embedding: &str) -> Vec<Used> {
         }
     }
     used
+}
+
+/// The shapes of all matrices.
+pub(crate) fn matrix_shapes(config: &Config, weights: &Weights) -> HashMap<String, [usize; 2]> {
+    let names = Names::of(config.names, weights);
+    let all = used(config, &names, &names.embedding_in(weights, config.tied)).into_iter();
+    all.filter_map(|Used { name, shape }| Some((name, <[usize; 2]>::try_from(shape).ok()?))).collect()
+}
+
+/// The tensors of a matrix that is packed.
+fn packed_tensors(
+    config: &Config,
+    weights: &Weights,
+    used: &Used,
+) -> Option<Result<Vec<(String, Vec<usize>)>, ModelError>> {
+    let shape = <[usize; 2]>::try_from(used.shape.as_slice()).ok()?;
+    Some(Packed::find(config.packing, weights, &used.name, shape)?.tensors())
 }
 
 /// The norms of a layer, and their widths.

@@ -13,7 +13,7 @@ use disco_core::function::Json;
 use disco_core::{Error, Object, Opaque, Scope, WorkerContext};
 use serde::{Deserialize, Serialize};
 
-use crate::{Config, ExpertSplit, Generation, ModelError, Precision, Sampler, Steps, Transformer, plan};
+use crate::{Adapter, Config, ExpertSplit, Generation, ModelError, Precision, Sampler, Steps, Transformer, plan};
 
 /// The argument of `disco.models.load`.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -21,6 +21,8 @@ use crate::{Config, ExpertSplit, Generation, ModelError, Precision, Sampler, Ste
 pub struct Load {
     /// GGUF file, safetensors file, or folder with safetensors files.
     pub model: PathBuf,
+    /// Folder of an adapter (LoRA), which is merged into the weights.
+    pub adapter: Option<PathBuf>,
     /// The type of the weights in memory.
     pub precision: Precision,
     /// Keys of `config.json` that may be unknown.
@@ -48,6 +50,7 @@ impl Load {
     pub fn new(model: PathBuf, precision: Precision) -> Self {
         Self {
             model,
+            adapter: None,
             precision,
             ignored_keys: Vec::new(),
             expert_split: ExpertSplit::default(),
@@ -159,7 +162,8 @@ pub(crate) fn open(
     if let Some(progress) = progress {
         shards = shards.with_progress(progress);
     }
-    let model = Transformer::load(config, &shards, load.precision, comm)?;
+    let adapter = load.adapter.as_deref().map(Adapter::open).transpose()?;
+    let model = Transformer::load_adapted(config, &shards, adapter.as_ref(), load.precision, comm)?;
     // Those of loading wait for the slowest reader.
     model.comm().take_stats().map_err(disco_candle::to_candle)?;
     Ok((model, weights))

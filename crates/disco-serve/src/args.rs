@@ -56,6 +56,10 @@ pub(crate) struct Args {
     /// Type of the weights in memory
     #[arg(long, value_enum, default_value_t)]
     pub(crate) dtype: Dtype,
+    /// Folder of an adapter (LoRA) of the model, which is merged into its weights; `--model` may name such a folder itself, if
+    /// its `adapter_config.json` says where the base is
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) adapter: Option<PathBuf>,
     /// A key of `config.json` that is not understood and does not change the results; can be given more than once
     #[arg(long, value_name = "KEY")]
     pub(crate) ignore_key: Vec<String>,

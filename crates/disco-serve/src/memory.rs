@@ -7,7 +7,7 @@ use candle_core::Device;
 use disco::Settings;
 use disco_candle::HeadPlan;
 use disco_candle::weights::{Plan, Shards, Weights};
-use disco_models::{BLOCK, Config, Layer, Precision};
+use disco_models::{BLOCK, Config, Layer, Precision, memory_bytes};
 use sysinfo::{Process, ProcessesToUpdate, System};
 
 use crate::args::Args;
@@ -50,7 +50,7 @@ impl Memory {
         let is_on_the_host = ON_THE_HOST.contains(&settings.backend.as_str());
         let free = || {
             let free = free_bytes().context("the free memory is not known: set --kv-cache-bytes")?;
-            Ok::<_, anyhow::Error>(free.saturating_sub(weights_bytes(weights, plan, precision, workers)))
+            Ok::<_, anyhow::Error>(free.saturating_sub(weights_bytes(config, weights, plan, precision, workers)))
         };
         let blocks = match args.kv_cache_bytes {
             Some(bytes) => {
@@ -84,10 +84,10 @@ impl Memory {
 }
 
 /// Bytes of the weights of all workers in memory.
-fn weights_bytes(weights: &Arc<Weights>, plan: &Plan, precision: Precision, workers: usize) -> u64 {
+fn weights_bytes(config: &Config, weights: &Arc<Weights>, plan: &Plan, precision: Precision, workers: usize) -> u64 {
     let of = |rank| {
         let shards = Shards::new(weights.clone(), plan.clone(), rank, workers, precision.dtype(), Device::Cpu);
-        shards.memory_bytes(precision == Precision::File)
+        memory_bytes(config, &shards, precision)
     };
     (0..workers).map(of).sum()
 }

@@ -8,7 +8,7 @@ use disco::Settings;
 use disco_candle::weights::Weights;
 use disco_models::text::Text;
 use disco_models::worker::Load;
-use disco_models::{Config, SamplingDefaults, plan};
+use disco_models::{Adapter, Config, SamplingDefaults, plan};
 use disco_serve::http::Model;
 
 use crate::args::{Args, SamplingSource};
@@ -35,6 +35,7 @@ impl Prepared {
     /// There is no such model, it can't be split over the workers, or options ask for more than it has.
     pub(crate) fn new(args: &Args, settings: &Settings) -> Result<Self> {
         let path = model::find(args.model.as_deref(), &SMOLLM2)?;
+        let (path, adapter) = Adapter::resolve(path, args.adapter.clone())?;
         let weights = Arc::new(Weights::open(&path)?);
         let config = Config::open_ignoring(&weights, &args.ignore_key)?;
         // Also compares the tensors with the configuration, before a worker reads them.
@@ -45,8 +46,9 @@ impl Prepared {
         ensure!(context <= most, "--max-model-len {context}: the model can be served with at most {most} tokens");
         let memory = Memory::new(args, settings, &config, (&weights, &plan), context)?;
         let ends = if config.eos.is_empty() { text.ends().to_vec() } else { config.eos.to_vec() };
-        let name = args.served_model_name.clone().unwrap_or_else(|| name_of(&path));
-        let load = load(args, path);
+        let named = adapter.as_deref().unwrap_or(&path);
+        let name = args.served_model_name.clone().unwrap_or_else(|| name_of(named));
+        let load = load(args, path, adapter);
         let sampling = match args.sampling_defaults {
             SamplingSource::Model => config.sampling,
             SamplingSource::Openai => SamplingDefaults::default(),
@@ -55,8 +57,9 @@ impl Prepared {
     }
 }
 
-fn load(args: &Args, path: PathBuf) -> Load {
+fn load(args: &Args, path: PathBuf, adapter: Option<PathBuf>) -> Load {
     let mut load = Load::new(path, args.precision());
+    load.adapter = adapter;
     load.threads = args.threads();
     load.ignored_keys.clone_from(&args.ignore_key);
     load

@@ -41,6 +41,10 @@ pub(crate) struct Args {
     /// [default: SmolLM2-135M-Instruct, fetched once]
     #[arg(long, value_name = "FILE|FOLDER|NAME")]
     pub(crate) model: Option<String>,
+    /// Folder of an adapter (LoRA) of the model, which is merged into its weights; `--model` may name such a folder itself, if
+    /// its `adapter_config.json` says where the base is
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) adapter: Option<PathBuf>,
     /// Type of the weights in memory
     #[arg(long, value_enum, default_value_t)]
     pub(crate) dtype: Dtype,

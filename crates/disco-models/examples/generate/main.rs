@@ -23,7 +23,7 @@ use disco::{Builder, LaneSession, SessionKind};
 use disco_candle::weights::Weights;
 use disco_models::text::{Chat, Text};
 use disco_models::worker::{Batch, Load};
-use disco_models::{Config, Sampler, plan};
+use disco_models::{Adapter, Config, Sampler, plan};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::args::Args;
@@ -104,6 +104,7 @@ fn run(args: &Args, stop: &AtomicBool) -> Result<()> {
 fn prepare(args: &Args) -> Result<Option<(Text, Vec<String>, Job)>> {
     let restarts = args.restarts()?;
     let path = model::find(args.model.as_deref(), &SMOLLM2)?;
+    let (path, adapter) = Adapter::resolve(path, args.adapter.clone())?;
     let weights = Weights::open(&path)?;
     let mut config = Config::open_ignoring(&weights, &args.ignore_key)?;
     config.expert_split = args.experts.split();
@@ -124,6 +125,7 @@ fn prepare(args: &Args) -> Result<Option<(Text, Vec<String>, Job)>> {
     );
     let most = generate::rooms(&batch.prompts, args.max_tokens as usize, config.context);
     let mut job = job(args, path, batch, most, restarts);
+    job.load.adapter = adapter;
     if config.eos.is_empty() {
         job.load.ends = text.ends().to_vec();
     }

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) mod json;
 mod layer;
+mod quantization;
 mod sampling;
 mod scaling;
 
@@ -11,6 +12,8 @@ pub use layer::{
     Activation, Attention, Dense, Experts, FeedForward, Growth, Inputs, Layer, NormKind, Norms, Pairs, Positions,
     QkNorm, Rotary,
 };
+pub use quantization::Packing;
+pub(crate) use quantization::Quantization;
 pub use sampling::SamplingDefaults;
 pub use scaling::Scaling;
 pub(crate) use scaling::{DIVISORS, LONG_DIVISORS};
@@ -48,6 +51,8 @@ pub struct Config {
     pub tied: bool,
     /// Outputs and inputs of the block of an 8-bit matrix that has one scale, if scales are of blocks.
     pub scale_block: [usize; 2],
+    /// How matrices of layers are packed in 4 bits, if they are.
+    pub packing: Option<Packing>,
     /// Tokens that end a text.
     pub eos: Vec<u32>,
     /// The choice of tokens that `generation_config.json` recommends.
@@ -93,6 +98,7 @@ impl Config {
             logits_softcap: None,
             tied: false,
             scale_block: [128, 128],
+            packing: None,
             eos: Vec::new(),
             sampling: SamplingDefaults::default(),
             expert_split: ExpertSplit::default(),

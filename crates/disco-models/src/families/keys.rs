@@ -4,8 +4,8 @@ use serde_json::Value as Json;
 
 use super::Family;
 use crate::config::{
-    Activation, Attention, Config, Dense, Experts, FeedForward, Inputs, Layer, NormKind, Norms, Pairs, QkNorm, Rotary,
-    Scaling, check_layers, json, missing,
+    Activation, Attention, Config, Dense, Experts, FeedForward, Inputs, Layer, NormKind, Norms, Pairs, QkNorm,
+    Quantization, Rotary, Scaling, check_layers, json, missing,
 };
 use crate::error::ModelError;
 
@@ -292,7 +292,9 @@ impl<'a> Keys<'a> {
         config.norm = NormKind::Rms { offset: 0.0, wide: false };
         config.tied = json::flag(self.json, "tie_word_embeddings")?.unwrap_or(defaults.tied);
         config.eos = ends(self.json)?;
-        config.scale_block = quantization(self.json)?.unwrap_or(config.scale_block);
+        let quantization = Quantization::from_json(self.json)?;
+        config.scale_block = quantization.scale_block.unwrap_or(config.scale_block);
+        config.packing = quantization.packing;
         config.names = self.family.names;
         Ok(config)
     }
@@ -419,38 +421,6 @@ impl<'a> Keys<'a> {
 
 const LAYER_TYPES: &str = "layer_types";
 const FULL: &str = "full_attention";
-
-/// The block of weights with a scale each, of the key `quantization_config`, if it is known.
-///
-/// # Errors
-/// The weights are quantised in a way that is not supported: all but 8-bit floats (E4M3) whose activations are quantised
-/// while they are computed, which is not done here, and costs no precision to leave out.
-fn quantization(json: &Json) -> Result<Option<[usize; 2]>, ModelError> {
-    let config = &json["quantization_config"];
-    let refuse = |what: &str| {
-        let feature = format!("quantised weights (quantization_config, {}{what})", config["quant_method"]);
-        Err(ModelError::Feature { feature })
-    };
-    match config["quant_method"].as_str() {
-        None if config.is_null() => Ok(None),
-        Some("fp8" | "fbgemm_fp8") if config["activation_scheme"] == "static" => refuse(", activation_scheme static"),
-        Some("fp8" | "fbgemm_fp8") => match config["weight_block_size"].as_array().map(Vec::as_slice) {
-            None => Ok(None),
-            Some([rows, columns]) => match (rows.as_u64(), columns.as_u64()) {
-                (Some(rows @ 1..), Some(columns @ 1..)) => Ok(Some([rows as usize, columns as usize])),
-                _ => {
-                    Err(json::wrong("quantization_config.weight_block_size", "two sizes", &config["weight_block_size"]))
-                }
-            },
-            _ => Err(json::wrong("quantization_config.weight_block_size", "two sizes", &config["weight_block_size"])),
-        },
-        Some("compressed-tensors") if config["format"] == "float-quantized" && config["kv_cache_scheme"].is_null() => {
-            Ok(None)
-        }
-        Some("compressed-tensors") => refuse(&format!(", format {}", config["format"])),
-        _ => refuse(""),
-    }
-}
 
 /// The tokens of the key `eos_token_id`: none, one, or a list.
 pub(super) fn ends(json: &Json) -> Result<Vec<u32>, ModelError> {

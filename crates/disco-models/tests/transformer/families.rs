@@ -56,14 +56,20 @@ pub(crate) fn cases() -> Vec<Case> {
 }
 
 pub(crate) fn case(folder: PathBuf) -> Case {
+    let config = Config::open(&Weights::open(&folder).unwrap()).unwrap();
+    let prompts = prompts(&folder, &config);
+    Case { folder, prompts, vocabulary: config.vocabulary, context: config.context }
+}
+
+/// The prompts of a folder, and their texts by a model of `config`.
+pub(crate) fn prompts(folder: &Path, config: &Config) -> Vec<Prompt> {
     let text = fs::read_to_string(folder.join("reference.json")).unwrap();
     let Reference { mut prompts } = serde_json::from_str(&text).unwrap();
-    let config = Config::open(&Weights::open(&folder).unwrap()).unwrap();
     for prompt in &mut prompts {
         let end = prompt.greedy_ids.iter().position(|token| config.eos.contains(token));
         prompt.greedy_ids.truncate(end.unwrap_or(usize::MAX));
     }
-    Case { folder, prompts, vocabulary: config.vocabulary, context: config.context }
+    prompts
 }
 
 #[test]

@@ -9,6 +9,7 @@ mod decoding;
 mod dequantise;
 mod draw;
 mod families;
+mod formats;
 #[allow(dead_code, reason = "as the test needs")]
 #[path = "../../examples/generate/generate.rs"]
 mod generate;
