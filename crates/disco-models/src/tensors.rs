@@ -32,7 +32,7 @@ pub(crate) fn check(config: &Config, weights: &Weights) -> Result<(), ModelError
     });
     used.extend(scales(config, weights, &used)?);
     for tensors in packed {
-        used.extend(tensors?.into_iter().map(|(name, shape)| Used { name, shape }));
+        used.extend(tensors?);
     }
     let used_names: HashSet<&str> = used.iter().map(|used| used.name.as_str()).collect();
     // A quantised model has scales in place of matrices, so unused tensors are looked at before missing ones.
@@ -101,13 +101,10 @@ pub(crate) fn matrix_shapes(config: &Config, weights: &Weights) -> HashMap<Strin
 }
 
 /// The tensors of a matrix that is packed.
-fn packed_tensors(
-    config: &Config,
-    weights: &Weights,
-    used: &Used,
-) -> Option<Result<Vec<(String, Vec<usize>)>, ModelError>> {
+fn packed_tensors(config: &Config, weights: &Weights, used: &Used) -> Option<Result<Vec<Used>, ModelError>> {
     let shape = <[usize; 2]>::try_from(used.shape.as_slice()).ok()?;
-    Some(Packed::find(config.packing, weights, &used.name, shape)?.tensors())
+    let tensors = Packed::find(config.packing, weights, &used.name, shape)?.tensors();
+    Some(tensors.map(|all| all.into_iter().map(|(name, shape)| Used { name, shape }).collect()))
 }
 
 /// The norms of a layer, and their widths.

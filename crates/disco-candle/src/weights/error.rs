@@ -59,8 +59,8 @@ pub enum WeightsError {
     },
     /// A folder has an adapter, which changes the results of its model.
     #[error(
-        "the folder `{}` has the file `{file}` of an adapter, and adapters are not applied; merge the adapter into the \
-         model (`merge_and_unload` of peft), or pass the path of the model's own file or index",
+        "the folder `{}` has the file `{file}` of an adapter, and adapters in the folder of a model are not applied; \
+         pass the adapter's folder beside the model (`--adapter`), or the path of the model's own file or index",
         folder.display()
     )]
     Adapter {

@@ -23,7 +23,7 @@ use candle_core::quantized::gguf_file::{Content, DEFAULT_ALIGNMENT, TensorInfo a
 
 use crate::weights::safetensors::{bytes, malformed};
 use crate::weights::source::io_error;
-use crate::weights::{Encoding, TensorInfo, WeightsError};
+use crate::weights::{Codes, Encoding, TensorInfo, WeightsError};
 
 /// First bytes of a file.
 pub(super) const MAGIC: [u8; 4] = *b"GGUF";
@@ -334,7 +334,8 @@ fn ggml_type(code: u32) -> Option<GgmlType> {
         return Some(GgmlType { encoding: Encoding::Ggml(dtype), block: dtype.block_size(), bytes: dtype.type_size() });
     }
     let (_, name, block, bytes) = *OTHER_TYPES.iter().find(|(known, ..)| *known == code)?;
-    Some(GgmlType { encoding: Encoding::Other(name), block, bytes })
+    let encoding = Codes::of(name).map_or(Encoding::Other(name), Encoding::Codes);
+    Some(GgmlType { encoding, block, bytes })
 }
 
 /// Codes of the types that candle can hold.

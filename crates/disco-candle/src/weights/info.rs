@@ -7,6 +7,8 @@ use std::sync::Arc;
 use candle_core::DType;
 use candle_core::quantized::GgmlDType;
 
+use super::codes::Codes;
+
 /// Encoding of a tensor's elements in its file.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -15,6 +17,8 @@ pub enum Encoding {
     Dense(DType),
     /// Elements of GGUF; all but F32, F16 and BF16 are in quantisation blocks along the last dimension.
     Ggml(GgmlDType),
+    /// Blocks of GGUF along the last dimension that candle can't hold; they are expanded while they are read.
+    Codes(Codes),
     /// Elements that candle can't hold, with their name in safetensors or in GGML. Such a tensor can't be read.
     Other(&'static str),
 }
@@ -27,7 +31,7 @@ impl Encoding {
             Self::Ggml(GgmlDType::F32) => Some(DType::F32),
             Self::Ggml(GgmlDType::F16) => Some(DType::F16),
             Self::Ggml(GgmlDType::BF16) => Some(DType::BF16),
-            Self::Ggml(_) | Self::Other(_) => None,
+            Self::Ggml(_) | Self::Codes(_) | Self::Other(_) => None,
         }
     }
 
@@ -36,6 +40,7 @@ impl Encoding {
         match self {
             Self::Dense(dtype) => Some((1, dtype.size_in_bytes())),
             Self::Ggml(dtype) => Some((dtype.block_size(), dtype.type_size())),
+            Self::Codes(codes) => Some(codes.block()),
             Self::Other(_) => None,
         }
     }
@@ -46,6 +51,7 @@ impl fmt::Display for Encoding {
         match self {
             Self::Dense(dtype) => f.write_str(dtype.as_str()),
             Self::Ggml(dtype) => write!(f, "GGML {dtype:?}"),
+            Self::Codes(codes) => write!(f, "GGML {}", codes.name()),
             Self::Other(name) => f.write_str(name),
         }
     }

@@ -105,8 +105,10 @@ pub(super) fn unsupported(name: &str, info: &TensorInfo) -> WeightsError {
 
 /// The first range along the last dimension that begins or ends inside of a block.
 pub(super) fn cut_block(info: &TensorInfo, part: &Part) -> Option<(usize, Range<usize>)> {
-    let (Encoding::Ggml(dtype), Some((dim, ranges))) = (info.encoding, part.ranges()) else { return None };
-    let block = dtype.block_size();
+    let (Encoding::Ggml(_) | Encoding::Codes(_), Some((dim, ranges))) = (info.encoding, part.ranges()) else {
+        return None;
+    };
+    let (block, _) = info.encoding.block()?;
     let is_cut = |at: usize| !at.is_multiple_of(block);
     let inside = |range: &&Range<usize>| !range.is_empty() && (is_cut(range.start) || is_cut(range.end));
     let range = ranges.iter().find(inside)?;

@@ -43,6 +43,7 @@
 //! Headers are untrusted: lengths are checked against the length of the file before memory is allocated, and memory for
 //! tensors is allocated fallibly. A safetensors header may have 100 MB, a GGUF header 256 MiB and 2²⁴ array elements.
 
+mod codes;
 mod error;
 mod files;
 mod find;
@@ -64,6 +65,7 @@ mod shards;
 mod source;
 mod split;
 
+pub use codes::Codes;
 pub use error::WeightsError;
 pub use files::Weights;
 pub use foreign::foreign;

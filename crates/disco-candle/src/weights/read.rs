@@ -13,7 +13,7 @@ use half::{bf16, f16};
 use crate::weights::layout::{Layout, cut_block, unsupported};
 use crate::weights::memory::{self, AnyBytes};
 use crate::weights::source::Source;
-use crate::weights::{Encoding, Part, TensorInfo, Weights, WeightsError};
+use crate::weights::{Codes, Encoding, Part, TensorInfo, Weights, WeightsError};
 
 /// A tensor that is being read: its name, header entry and file.
 struct Reading<'a> {
@@ -39,16 +39,21 @@ impl Weights {
         if let Some(stored) = info.encoding.dense() {
             return reading.dense(&layout, stored, dtype, device);
         }
-        let Encoding::Ggml(ggml) = info.encoding else { return Err(unsupported(name, info)) };
         if layout.bytes == 0 {
             // candle panics if a tensor without elements is cut.
             return Tensor::zeros(part.shape(info.shape()), dtype, device).map_err(reading.candle("make"));
         }
-        let quantized = reading.quantized(&layout, ggml, device)?;
-        // candle's memory for the elements is infallible, so that the room is tried first.
-        drop(memory::reserve::<f32>(name, reading.source, layout.shape.iter().product())?);
-        let dense = quantized.dequantize(device).map_err(reading.candle("dequantise"))?;
-        drop(quantized);
+        let dense = match info.encoding {
+            Encoding::Codes(codes) => reading.expanded(&layout, codes)?.to_device(device),
+            Encoding::Ggml(ggml) => {
+                let quantized = reading.quantized(&layout, ggml, device)?;
+                // candle's memory for the elements is infallible, so that the room is tried first.
+                drop(memory::reserve::<f32>(name, reading.source, layout.shape.iter().product())?);
+                quantized.dequantize(device)
+            }
+            _ => return Err(unsupported(name, info)),
+        };
+        let dense = dense.map_err(reading.candle("dequantise"))?;
         let dense = match cut_block(info, part) {
             None => dense,
             Some((block, _)) => cut(&dense, part, block).map_err(reading.candle("cut"))?,
@@ -152,6 +157,16 @@ impl Reading<'_> {
 
     fn elements<T: AnyBytes + candle_core::WithDType>(&self, layout: &Layout) -> Result<Tensor, WeightsError> {
         let elements = memory::read::<T>(self.name, self.source, layout)?;
+        Tensor::from_vec(elements, layout.shape.as_slice(), &Device::Cpu).map_err(self.candle("read"))
+    }
+
+    /// Reads whole blocks and expands them, on the host.
+    fn expanded(&self, layout: &Layout, codes: Codes) -> Result<Tensor, WeightsError> {
+        let blocks = memory::read::<u8>(self.name, self.source, layout)?;
+        let count = layout.shape.iter().product();
+        let mut elements = memory::reserve::<f32>(self.name, self.source, count)?;
+        elements.resize(count, 0.0);
+        codes.expand(&blocks, &mut elements);
         Tensor::from_vec(elements, layout.shape.as_slice(), &Device::Cpu).map_err(self.candle("read"))
     }
 

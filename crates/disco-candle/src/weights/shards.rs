@@ -88,12 +88,12 @@ impl Shards {
         self.weights.names().filter_map(|name| bytes(name).ok()).sum()
     }
 
-    /// Bytes of memory of all parts of this rank: in the type of these shards, or as in the files.
+    /// Bytes of memory of all parts of this rank: in the type of these shards, or as in the files but for [`Encoding::Codes`].
     pub fn memory_bytes(&self, is_as_in_files: bool) -> u64 {
-        if is_as_in_files {
-            return self.expected_bytes();
-        }
         let bytes = |name: &str| {
+            if is_as_in_files && !matches!(self.weights.info(name)?.encoding(), Encoding::Codes(_)) {
+                return self.weights.bytes_of(name, &self.part(name)?);
+            }
             let elements = self.part(name)?.shape(self.weights.info(name)?.shape()).iter().product::<usize>();
             Ok::<_, WeightsError>((elements * self.dtype_of(name)?.size_in_bytes()) as u64)
         };

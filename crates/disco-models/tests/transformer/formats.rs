@@ -53,6 +53,14 @@ fn packed_matrices_are_what_their_codes_and_scales_say() {
 }
 
 #[test]
+fn blocks_of_gguf_that_candle_lacks_are_expanded() {
+    for name in ["gguf-iq4_nl", "gguf-iq4_xs", "gguf-mxfp4"] {
+        expect_reference(name, Precision::F32);
+    }
+    expect_reference("gguf-iq4_xs", Precision::File);
+}
+
+#[test]
 fn adapters_are_merged_into_their_base() {
     for name in ["lora", "lora-rslora"] {
         expect_reference(name, Precision::F32);
