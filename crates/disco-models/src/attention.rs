@@ -59,12 +59,18 @@ impl Attention {
         } else {
             parts.stack(layer, &[Role::Query, Role::Key, Role::Value], config.input_bias)
         };
+        let sinks = config.sinks.then(|| parts.sinks(layer, query.clone()));
         let output_bias = config.output_bias.then(|| parts.bias(layer, Role::Output)).transpose()?;
         Ok(Self {
             projections: projections?,
             norms: HeadNorms::load(parts, heads, layer, comm)?,
             output: RowParallelLinear::new(parts.layer_matrix(layer, Role::Output)?, output_bias, comm.clone()),
-            heads: Heads { groups: groups.collect(), head_dim: config.head_dim, softcap: config.softcap },
+            heads: Heads {
+                groups: groups.collect(),
+                head_dim: config.head_dim,
+                softcap: config.softcap,
+                sinks: sinks.transpose()?,
+            },
             factor: config.factor,
         })
     }

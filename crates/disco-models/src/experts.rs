@@ -3,17 +3,20 @@
 use std::ops::Range;
 
 use candle_core::{D, DType, Result, Tensor};
+use disco_candle::{Comm, even_ranges};
 
 use crate::names::{EXPERT, Role};
 use crate::parts::{Parts, Stack};
 use crate::units::Units;
-use crate::{Experts, ModelError};
+use crate::{ExpertLayout, ExpertSplit, Experts, ModelError, interleaved};
 
 /// The experts of a layer of which this rank has hidden units, and the router, which is on every rank.
 #[derive(Debug)]
 pub(crate) struct Mixture {
     /// `[experts, dim]`.
     router: Tensor,
+    /// `[experts]`.
+    router_bias: Option<Tensor>,
     units: Vec<Units>,
     /// The number of the first of them.
     first: usize,
@@ -27,10 +30,16 @@ impl Mixture {
         experts: Experts,
         layer: usize,
         own: Range<usize>,
+        comm: &Comm,
     ) -> std::result::Result<Self, ModelError> {
         let (names, activation) = (parts.names, experts.activation);
         let router = parts.tensor(&names.layer(layer, Role::Router))?;
-        let units: Vec<_> = if names.stacks_experts() {
+        let is_split_within = parts.config.expert_split == ExpertSplit::Within;
+        let units: Vec<_> = if experts.layout == ExpertLayout::Interleaved {
+            let all = even_ranges(experts.ffn, comm.size()).nth(comm.rank()).filter(|_| is_split_within);
+            let adds_bias = !is_split_within || comm.rank() == 0;
+            interleaved::load(parts, &experts, layer, own.clone(), all.unwrap_or(0..experts.ffn), adds_bias)?
+        } else if names.stacks_experts() {
             let [gate, up, down] = EXPERT.map(|role| parts.matrices(&names.layer(layer, role)));
             let pairs = gate?.into_iter().zip(up?).map(|(gate, up)| Stack::separate([gate, up]));
             pairs.zip(down?).map(|(inputs, down)| Units::new(inputs, down, activation)).collect()
@@ -42,7 +51,9 @@ impl Mixture {
             });
             units.collect::<std::result::Result<_, _>>()?
         };
-        Ok(Self { router, units, first: own.start, experts })
+        let has_bias = experts.layout == ExpertLayout::Interleaved;
+        let router_bias = has_bias.then(|| parts.bias(layer, Role::Router)).transpose()?;
+        Ok(Self { router, router_bias, units, first: own.start, experts })
     }
 
     /// The sum of this rank's part of the experts' outputs: `[.., dim]` to `[.., dim]`.
@@ -55,7 +66,9 @@ impl Mixture {
 
     /// The share of each expert in each of `rows`, f32 `[rows, experts]`: 0 for those that are not chosen.
     fn shares(&self, rows: &Tensor) -> Result<Tensor> {
-        let logits = rows.matmul(&self.router.t()?)?.to_dtype(DType::F32)?;
+        let logits = rows.matmul(&self.router.t()?)?;
+        let logits = self.router_bias.iter().try_fold(logits, |logits, bias| logits.broadcast_add(bias))?;
+        let logits = logits.to_dtype(DType::F32)?;
         let all = candle_nn::ops::softmax_last_dim(&logits)?;
         let chosen = logits.arg_sort_last_dim(false)?.narrow(1, 0, self.experts.per_token)?.contiguous()?;
         let mut shares = all.gather(&chosen, 1)?;
@@ -115,9 +128,22 @@ mod tests {
             Units::new(inputs, Matrix::dense(random(&[5, 6])), Activation::Silu)
         };
         for normalises in [false, true] {
-            let experts = Experts { count: 4, ffn: 6, per_token: 2, normalises, activation: Activation::Silu };
+            let experts = Experts {
+                count: 4,
+                ffn: 6,
+                per_token: 2,
+                normalises,
+                activation: Activation::Silu,
+                layout: ExpertLayout::Apart,
+            };
             // A rank with the experts 1 to 3.
-            let mixture = Mixture { router: random(&[4, 5]), units: (1..4).map(units).collect(), first: 1, experts };
+            let mixture = Mixture {
+                router: random(&[4, 5]),
+                router_bias: None,
+                units: (1..4).map(units).collect(),
+                first: 1,
+                experts,
+            };
             let rows = random(&[7, 5]);
             let shares = mixture.shares(&rows).unwrap();
             let all = candle_nn::ops::softmax_last_dim(&rows.matmul(&mixture.router.t().unwrap()).unwrap()).unwrap();
@@ -143,8 +169,16 @@ mod tests {
         let units = |up| Units::new(Stack::separate([matrix(1.0), matrix(up)]), matrix(1.0), Activation::Silu);
         // Positive tokens go to the first expert, and the second one computes infinity for them.
         let router = Tensor::new(&[[1f32], [-1.0]], &Device::Cpu).unwrap();
-        let experts = Experts { count: 2, ffn: 1, per_token: 1, normalises: true, activation: Activation::Silu };
-        let mixture = Mixture { router, units: vec![units(1.0), units(f32::INFINITY)], first: 0, experts };
+        let experts = Experts {
+            count: 2,
+            ffn: 1,
+            per_token: 1,
+            normalises: true,
+            activation: Activation::Silu,
+            layout: ExpertLayout::Apart,
+        };
+        let mixture =
+            Mixture { router, router_bias: None, units: vec![units(1.0), units(f32::INFINITY)], first: 0, experts };
         let rows = Tensor::new(&[[2f32]], &Device::Cpu).unwrap();
         let y = mixture.masked(&rows, &mixture.shares(&rows).unwrap()).unwrap().to_vec2::<f32>().unwrap();
         assert!((y[0][0] - 4.0 / (1.0 + (-2f32).exp())).abs() < 1e-5, "{y:?}");

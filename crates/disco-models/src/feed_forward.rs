@@ -32,7 +32,7 @@ impl FeedForward {
         let (kind, has_bias) = match &parts.config.layers[layer].feed_forward {
             config::FeedForward::Experts(experts) => {
                 let own = own_experts(parts.config, experts, comm);
-                (Kind::Experts(Mixture::load(parts, *experts, layer, own)?), false)
+                (Kind::Experts(Mixture::load(parts, *experts, layer, own, comm)?), false)
             }
             config::FeedForward::Dense(dense) => (Kind::Dense(Units::load(parts, dense, layer)?), dense.bias),
         };

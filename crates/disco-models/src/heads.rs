@@ -11,6 +11,8 @@ pub(crate) struct Heads {
     pub(crate) groups: Vec<Range<usize>>,
     pub(crate) head_dim: usize,
     pub(crate) softcap: Option<f64>,
+    /// Of each head; a tensor for whole tensors, and numbers for blocks.
+    pub(crate) sinks: Option<(Tensor, Vec<f32>)>,
 }
 
 impl Heads {
@@ -25,17 +27,24 @@ impl Heads {
     ) -> Result<Tensor> {
         let size = self.groups[0].len();
         if self.groups.iter().all(|group| group.len() == size) {
-            return self.attend_equally(query, keys, values, mask);
+            return self.attend_equally(query, keys, values, mask, 0);
         }
         let groups = self.groups.iter().enumerate().map(|(kv, group)| {
             let query = query.narrow(1, group.start, group.len())?;
-            self.attend_equally(&query, &keys.narrow(1, kv, 1)?, &values.narrow(1, kv, 1)?, mask)
+            self.attend_equally(&query, &keys.narrow(1, kv, 1)?, &values.narrow(1, kv, 1)?, mask, group.start)
         });
         Tensor::cat(&groups.collect::<Result<Vec<_>>>()?, 1)
     }
 
-    /// Attention where each kv head belongs to the same number of query heads.
-    fn attend_equally(&self, query: &Tensor, keys: &Tensor, values: &Tensor, mask: Option<&Tensor>) -> Result<Tensor> {
+    /// Attention where each kv head belongs to the same number of query heads, the first of which is `first`.
+    fn attend_equally(
+        &self,
+        query: &Tensor,
+        keys: &Tensor,
+        values: &Tensor,
+        mask: Option<&Tensor>,
+        first: usize,
+    ) -> Result<Tensor> {
         let (sequences, heads, tokens, width) = query.dims4()?;
         let (_, kv_heads, slots, _) = keys.dims4()?;
         // The query heads of a kv head are rows of one matrix, so that keys and values are not repeated.
@@ -48,7 +57,17 @@ impl Heads {
             scores = scores.broadcast_add(mask)?;
         }
         // Sums of exponentials need more than the precision of 16 bits.
-        let shares = candle_nn::ops::softmax_last_dim(&scores.to_dtype(DType::F32)?)?.to_dtype(query.dtype())?;
+        let scores = scores.to_dtype(DType::F32)?;
+        let shares = match &self.sinks {
+            None => candle_nn::ops::softmax_last_dim(&scores)?,
+            Some((sinks, _)) => {
+                let sinks = sinks.narrow(0, first, heads)?.reshape((1, heads, 1, 1))?;
+                let sinks = sinks.broadcast_as((sequences, heads, tokens, 1))?.contiguous()?;
+                let all = candle_nn::ops::softmax_last_dim(&Tensor::cat(&[scores, sinks], 3)?)?;
+                all.narrow(3, 0, slots)?.contiguous()?
+            }
+        };
+        let shares = shares.to_dtype(query.dtype())?;
         let shares = shares.reshape((sequences, kv_heads, (), slots))?;
         shares.matmul(values)?.reshape((sequences, heads, tokens, width))
     }

@@ -46,6 +46,7 @@ mod head_norms;
 mod heads;
 #[cfg(feature = "hub")]
 pub mod hub;
+mod interleaved;
 mod mask;
 mod model;
 mod names;
@@ -66,8 +67,8 @@ pub mod worker;
 pub use adapter::Adapter;
 pub use cache::Cache;
 pub use config::{
-    Activation, Attention, Config, Dense, ExpertSplit, Experts, FeedForward, Growth, Inputs, Layer, NormKind, Norms,
-    Packing, Pairs, Positions, QkNorm, Rotary, SamplingDefaults, Scaling,
+    Activation, Attention, Config, Dense, ExpertLayout, ExpertSplit, Experts, FeedForward, Growth, Inputs, Layer,
+    NormKind, Norms, Packing, Pairs, Positions, QkNorm, Rotary, SamplingDefaults, Scaling,
 };
 pub use error::ModelError;
 pub use generation::{Generation, Steps};

@@ -26,8 +26,12 @@ pub(crate) enum Role {
     Down,
     /// The matrix of the logits of experts.
     Router,
+    /// A score of each head beside those of tokens.
+    Sinks,
     ExpertGate,
     ExpertUp,
+    /// Gate and up of all experts in turn.
+    ExpertGateUp,
     ExpertDown,
 }
 
@@ -177,7 +181,17 @@ impl Names {
 
     /// A tensor of a layer; `*` as the layer gives a pattern for all layers.
     pub(crate) fn layer(&self, layer: impl Display, role: Role) -> String {
-        format!("{}{layer}.{}.weight", self.layers(), self.in_layer(role))
+        format!("{}.weight", self.module(layer, role))
+    }
+
+    /// The name of a tensor of a layer without `.weight`.
+    pub(crate) fn module(&self, layer: impl Display, role: Role) -> String {
+        format!("{}{layer}.{}", self.layers(), self.in_layer(role))
+    }
+
+    /// The bias beside a matrix of a layer.
+    pub(crate) fn bias(&self, layer: impl Display, role: Role) -> String {
+        format!("{}.bias", self.module(layer, role))
     }
 
     /// A matrix of an expert, or the tensor that stacks those of all experts.
@@ -220,6 +234,8 @@ impl Names {
             Role::GateUp => "mlp.gate_up_proj",
             Role::Down => "mlp.down_proj",
             Role::Router => "mlp.gate",
+            Role::Sinks => "self_attn.sinks",
+            Role::ExpertGateUp => "mlp.experts.gate_up_proj",
             Role::ExpertGate => "mlp.experts.*.gate_proj",
             Role::ExpertUp => "mlp.experts.*.up_proj",
             Role::ExpertDown => "mlp.experts.*.down_proj",

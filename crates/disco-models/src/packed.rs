@@ -305,7 +305,7 @@ fn nibble(word: u32, place: usize) -> f32 {
 }
 
 /// The number `element` of codes of E2M1, two in a byte, the lower half first.
-fn e2m1(codes: &[u8], element: usize) -> f32 {
+pub(crate) fn e2m1(codes: &[u8], element: usize) -> f32 {
     let code = codes[element / 2] >> (4 * (element % 2));
     let number = E2M1[usize::from(code & 7)];
     if code & 8 == 0 { number } else { -number }

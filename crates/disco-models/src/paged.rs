@@ -140,6 +140,7 @@ impl Memory for Paged<'_> {
         }
         let mut scope = Scope::new(self.plan);
         (scope.window, scope.cap) = (view.window, heads.softcap);
+        scope.sinks = heads.sinks.as_ref().map(|(_, sinks)| &sinks[..]);
         attention(&query.contiguous()?, &self.layer[0], &self.layer[1], scope)
     }
 }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use candle_core::quantized::{QStorage, QTensor};
-use candle_core::{D, DType, Module as _, Tensor};
+use candle_core::{D, DType, Device, Module as _, Tensor};
 use candle_nn::{LayerNorm, RmsNorm};
 use disco_candle::Matrix;
 use disco_candle::weights::{Encoding, Part, Shards, WeightsError};
@@ -91,6 +91,13 @@ impl Parts<'_> {
         Ok(tensor)
     }
 
+    /// A tensor of the host as one of the model: of its type, on its device.
+    pub(crate) fn taken(&self, tensor: Tensor) -> Result<Tensor, ModelError> {
+        let tensor = tensor.to_dtype(self.precision.dtype())?.to_device(self.shards.device())?;
+        self.count(tensor.elem_count() * tensor.dtype().size_in_bytes());
+        Ok(tensor)
+    }
+
     /// The matrix, if it is packed in 4 bits.
     fn packed<'b>(&'b self, name: &'b str) -> Option<Packed<'b>> {
         Packed::find(self.config.packing, self.shards.weights(), name, *self.shapes.get(name)?)
@@ -153,6 +160,14 @@ impl Parts<'_> {
     /// This rank's part of the bias beside a matrix of a layer.
     pub(crate) fn bias(&self, layer: usize, role: Role) -> Result<Tensor, ModelError> {
         self.tensor(&bias(&self.names.layer(layer, role)))
+    }
+
+    /// The attention sinks of the query heads `heads`, in 32 bits: on the device, and on the host.
+    #[expect(clippy::disallowed_methods, reason = "the tensor is on the host")]
+    pub(crate) fn sinks(&self, layer: usize, heads: Range<usize>) -> Result<(Tensor, Vec<f32>), ModelError> {
+        let (name, part) = (self.names.module(layer, Role::Sinks), Part::Range { dim: 0, range: heads });
+        let sinks = self.shards.weights().read(&name, &part, DType::F32, &Device::Cpu)?;
+        Ok((sinks.to_device(self.shards.device())?, sinks.to_vec1()?))
     }
 
     /// This rank's part of a matrix of a layer, as outputs × inputs.

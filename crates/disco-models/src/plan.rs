@@ -8,7 +8,8 @@ use disco_candle::{HeadPlan, Matrix, even_ranges};
 use crate::names::{EXPERT, Names, Role, bias};
 use crate::packed::Packed;
 use crate::{
-    Attention, Config, Dense, ExpertSplit, Experts, FeedForward, Inputs, Layer, ModelError, Precision, QkNorm, tensors,
+    Attention, Config, Dense, ExpertLayout, ExpertSplit, Experts, FeedForward, Inputs, Layer, ModelError, Precision,
+    QkNorm, tensors,
 };
 
 /// Columns of a quantised matrix that products take together.
@@ -70,6 +71,15 @@ fn is_split_alike(a: &Layer, b: &Layer) -> bool {
     shape(a) == shape(b) && a.feed_forward == b.feed_forward
 }
 
+/// # Errors
+/// There are fewer of them than ranks.
+fn check_split(count: usize, what: &str, ranks: usize) -> Result<(), ModelError> {
+    if count >= ranks {
+        return Ok(());
+    }
+    Err(ModelError::Call(format!("{count} {what} can't be split over {ranks} ranks; use 1 to {count}")))
+}
+
 /// The rules so far.
 struct Rules<'a> {
     plan: Plan,
@@ -93,6 +103,14 @@ impl Rules<'_> {
         self.attention(pattern, &layer.attention)?;
         match (&layer.feed_forward, config.expert_split) {
             (FeedForward::Dense(dense), _) => self.hidden_units(pattern, number, dense),
+            (FeedForward::Experts(experts), split) if experts.layout == ExpertLayout::Interleaved => {
+                // Each rank reads its own part of whole stacks.
+                let (count, what) = match split {
+                    ExpertSplit::Over => (experts.count, "experts"),
+                    ExpertSplit::Within => (experts.ffn, "hidden units of experts"),
+                };
+                check_split(count, what, self.ranks)
+            }
             (FeedForward::Experts(experts), ExpertSplit::Over) => self.whole_experts(pattern, config.dim, experts),
             (FeedForward::Experts(experts), ExpertSplit::Within) => self.units_of_experts(pattern, number, experts),
         }
@@ -189,10 +207,7 @@ impl Rules<'_> {
     /// Each rank has some experts whole.
     fn whole_experts(&mut self, pattern: &str, dim: usize, experts: &Experts) -> Result<(), ModelError> {
         let (ranks, names, &Experts { count, ffn, .. }) = (self.ranks, self.names, experts);
-        if count < ranks {
-            let text = format!("{count} experts can't be split over {ranks} ranks; use 1 to {count}");
-            return Err(ModelError::Call(text));
-        }
+        check_split(count, "experts", ranks)?;
         for role in EXPERT {
             if names.stacks_experts() {
                 self.add(&names.layer(pattern, role), Split::even(0, 1));

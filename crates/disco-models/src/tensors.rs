@@ -7,7 +7,9 @@ use disco_candle::weights::Weights;
 use crate::names::{EXPERT, Names, Role, bias};
 use crate::packed::Packed;
 use crate::scales::scales_of;
-use crate::{Attention, Config, Dense, Experts, FeedForward, Inputs, Layer, ModelError, Norms, QkNorm};
+use crate::{
+    Attention, Config, Dense, ExpertLayout, Experts, FeedForward, Inputs, Layer, ModelError, Norms, QkNorm, interleaved,
+};
 
 /// A tensor that the model uses, and its shape.
 struct Used {
@@ -23,7 +25,7 @@ struct Used {
 /// shape, or if there are more layers; [`ModelError::Feature`] if a tensor is not used.
 pub(crate) fn check(config: &Config, weights: &Weights) -> Result<(), ModelError> {
     let names = Names::of(config.names, weights);
-    let (mut used, mut packed) = (used(config, &names, &names.embedding_in(weights, config.tied)), Vec::new());
+    let (mut used, mut packed) = (used(config, &names, weights), Vec::new());
     used.retain(|used| {
         packed_tensors(config, weights, used).is_none_or(|tensors| {
             packed.push(tensors);
@@ -51,7 +53,8 @@ pub(crate) fn check(config: &Config, weights: &Weights) -> Result<(), ModelError
     Ok(())
 }
 
-fn used(config: &Config, names: &Names, embedding: &str) -> Vec<Used> {
+fn used(config: &Config, names: &Names, weights: &Weights) -> Vec<Used> {
+    let embedding = &names.embedding_in(weights, config.tied);
     let &Config { dim, vocabulary, .. } = config;
     let tensor = |name: &str, shape: &[usize]| Used { name: name.into(), shape: shape.into() };
     let mut used = vec![tensor(embedding, &[vocabulary, dim])];
@@ -80,7 +83,15 @@ fn used(config: &Config, names: &Names, embedding: &str) -> Vec<Used> {
             }
             used.push(tensor(&name, &if names.is_transposed() { [columns, rows] } else { [rows, columns] }));
         }
-        let Some(&Experts { count, ffn, .. }) = layer.experts() else { continue };
+        if layer.attention.sinks {
+            used.push(tensor(&names.module(number, Role::Sinks), &[layer.attention.heads]));
+        }
+        let Some(&Experts { count, ffn, layout, .. }) = layer.experts() else { continue };
+        if layout == ExpertLayout::Interleaved {
+            let all = layer.experts().map(|experts| interleaved::tensors(names, weights, experts, number, dim));
+            used.extend(all.into_iter().flatten().map(|(name, shape)| Used { name, shape }));
+            continue;
+        }
         for role in EXPERT {
             let [rows, columns] = if role == Role::ExpertDown { [dim, ffn] } else { [ffn, dim] };
             if names.stacks_experts() {
@@ -96,7 +107,7 @@ fn used(config: &Config, names: &Names, embedding: &str) -> Vec<Used> {
 /// The shapes of all matrices.
 pub(crate) fn matrix_shapes(config: &Config, weights: &Weights) -> HashMap<String, [usize; 2]> {
     let names = Names::of(config.names, weights);
-    let all = used(config, &names, &names.embedding_in(weights, config.tied)).into_iter();
+    let all = used(config, &names, weights).into_iter();
     all.filter_map(|Used { name, shape }| Some((name, <[usize; 2]>::try_from(shape).ok()?))).collect()
 }
 

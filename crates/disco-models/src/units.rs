@@ -1,6 +1,7 @@
 //! The hidden units that a rank has of one feed-forward network or of one expert.
 
 use candle_core::{Module as _, Result, Tensor};
+use candle_nn::ops;
 use disco_candle::Matrix;
 
 use crate::names::Role;
@@ -14,6 +15,8 @@ pub(crate) struct Units {
     inputs: Stack,
     is_gated: bool,
     down: Matrix,
+    /// Of the output; only where no other rank adds it, too.
+    bias: Option<Tensor>,
     activation: Activation,
 }
 
@@ -28,12 +31,17 @@ impl Units {
             Inputs::Plain => parts.fused(layer, Role::Up, vec![units], dense.bias),
         };
         let is_gated = dense.inputs != Inputs::Plain;
-        Ok(Self { inputs: inputs?, is_gated, down, activation: dense.activation })
+        Ok(Self { inputs: inputs?, is_gated, down, bias: None, activation: dense.activation })
     }
 
     /// Gated units.
     pub(crate) fn new(gate_and_up: Stack, down: Matrix, activation: Activation) -> Self {
-        Self { inputs: gate_and_up, is_gated: true, down, activation }
+        Self { inputs: gate_and_up, is_gated: true, down, bias: None, activation }
+    }
+
+    /// Adds a bias to the output.
+    pub(crate) fn with_bias(self, bias: Option<Tensor>) -> Self {
+        Self { bias, ..self }
     }
 
     /// The output of these hidden units: `[.., dim]` to `[.., dim]`.
@@ -43,7 +51,17 @@ impl Units {
             Activation::Silu => y.at(0)?.silu(),
             Activation::GeluTanh => y.at(0)?.gelu(),
             Activation::Relu => y.at(0)?.relu(),
+            Activation::ClampedSwiglu { limit } => {
+                let gate = y.at(0)?.minimum(limit)?;
+                gate.clone() * ops::sigmoid(&(gate * 1.702)?)?
+            }
         }?;
-        self.down.forward(&if self.is_gated { (active * y.at(1)?)? } else { active })
+        let units = match (self.is_gated, self.activation) {
+            (false, _) => active,
+            (true, Activation::ClampedSwiglu { limit }) => (active * (y.at(1)?.clamp(-limit, limit)? + 1.0)?)?,
+            (true, _) => (active * y.at(1)?)?,
+        };
+        let y = self.down.forward(&units)?;
+        self.bias.iter().try_fold(y, |y, bias| y.broadcast_add(bias))
     }
 }

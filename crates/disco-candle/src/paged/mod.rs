@@ -38,12 +38,14 @@ pub struct Scope<'a> {
     pub window: Option<usize>,
     /// Scores are between this and its negative.
     pub cap: Option<f64>,
+    /// A score of each head beside those of its tokens, which takes a share and has no value (attention sinks). On the host only.
+    pub sinks: Option<&'a [f32]>,
 }
 
 impl<'a> Scope<'a> {
     /// All earlier tokens of the same sequence.
     pub fn new(plan: &'a Plan<'a>) -> Self {
-        Self { plan, window: None, cap: None }
+        Self { plan, window: None, cap: None, sinks: None }
     }
 }
 
@@ -52,7 +54,7 @@ impl<'a> Scope<'a> {
 ///
 /// # Errors
 /// The tensors have other shapes than the plan, are not contiguous, not on the host or a CUDA device, or of different types or
-/// other types than f32, f16 and bf16. On a CUDA device: the plan is not on it; heads are wider than 256 elements, or have an
+/// other types than f32, f16 and bf16; there are not as many sinks as heads. On a CUDA device: the plan is not on it; there are sinks; heads are wider than 256 elements, or have an
 /// odd number of 16-bit elements; the kernels can't be compiled or launched.
 pub fn attention(query: &Tensor, keys: &Tensor, values: &Tensor, scope: Scope<'_>) -> Result<Tensor> {
     query.apply_op3_no_bwd(keys, values, &scope)
@@ -85,6 +87,9 @@ impl CustomOp3 for Scope<'_> {
         values_layout: &Layout,
     ) -> Result<(CpuStorage, Shape)> {
         let sizes = Sizes::of(self.plan, [query_layout, keys_layout, values_layout])?;
+        if let Some(sinks) = self.sinks.filter(|sinks| sinks.len() != self.plan.heads) {
+            return Err(Error::Msg(format!("{} attention sinks of {} heads", sinks.len(), self.plan.heads)));
+        }
         let level = Level::detect();
         let computed = match (query, keys, values) {
             (CpuStorage::F32(query), CpuStorage::F32(keys), CpuStorage::F32(values)) => {

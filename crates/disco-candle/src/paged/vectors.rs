@@ -63,10 +63,10 @@ fn multiply_add<const FMA: bool>(a: f32, b: f32, c: f32) -> f32 {
     if FMA { a.mul_add(b, c) } else { a * b + c }
 }
 
-/// The softmax of the scores in `open`; 0 for others.
+/// The softmax of the scores in `open`, beside a `sink`; 0 for others.
 #[inline(always)]
-pub(super) fn softmax(scores: &mut [f32], open: Range<usize>, cap: Option<f32>) {
-    let (mut highest, mut sum) = (f32::NEG_INFINITY, 0.0);
+pub(super) fn softmax(scores: &mut [f32], open: Range<usize>, cap: Option<f32>, sink: Option<f32>) {
+    let mut highest = sink.unwrap_or(f32::NEG_INFINITY);
     for index in open.clone() {
         if let Some(cap) = cap {
             scores[index] = (scores[index] / cap).tanh() * cap;
@@ -78,6 +78,7 @@ pub(super) fn softmax(scores: &mut [f32], open: Range<usize>, cap: Option<f32>) 
     for index in open.clone() {
         scores[index] = exp(scores[index] - highest);
     }
+    let mut sum = sink.map_or(0.0, |sink| exp(sink - highest));
     for index in open.clone() {
         sum += scores[index];
     }

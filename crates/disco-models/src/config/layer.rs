@@ -72,6 +72,8 @@ pub struct Attention {
     pub softcap: Option<f64>,
     /// Factor of the products of query and key.
     pub factor: f64,
+    /// Whether each head has a score beside those of its tokens, which takes a share and has no value (attention sinks).
+    pub sinks: bool,
 }
 
 /// Norms of queries and keys.
@@ -133,7 +135,7 @@ pub enum FeedForward {
 }
 
 /// A feed-forward network.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Dense {
     /// Number of hidden units.
@@ -159,7 +161,7 @@ pub enum Inputs {
 }
 
 /// A mixture of experts, of which a router chooses some for each token.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Experts {
     /// Number of experts.
@@ -172,10 +174,22 @@ pub struct Experts {
     pub normalises: bool,
     /// The activation of the gates.
     pub activation: Activation,
+    /// How the matrices are stored.
+    pub layout: ExpertLayout,
+}
+
+/// How the matrices of experts are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ExpertLayout {
+    /// Gate, up and down of each expert apart, or a stack of each.
+    Apart,
+    /// A stack of gate and up in turn, and one of down, with biases, beside that of the router.
+    Interleaved,
 }
 
 /// An activation function.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Activation {
     /// x · σ(x).
@@ -184,6 +198,11 @@ pub enum Activation {
     GeluTanh,
     /// The larger one of x and 0.
     Relu,
+    /// x · σ(1.702 x) of a gate of at most `limit`, times 1 + up, which is between `limit` and its negative.
+    ClampedSwiglu {
+        /// The limit.
+        limit: f64,
+    },
 }
 
 /// Learnt embeddings of positions, which are added to those of tokens.

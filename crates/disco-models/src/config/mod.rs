@@ -9,8 +9,8 @@ mod sampling;
 mod scaling;
 
 pub use layer::{
-    Activation, Attention, Dense, Experts, FeedForward, Growth, Inputs, Layer, NormKind, Norms, Pairs, Positions,
-    QkNorm, Rotary,
+    Activation, Attention, Dense, ExpertLayout, Experts, FeedForward, Growth, Inputs, Layer, NormKind, Norms, Pairs,
+    Positions, QkNorm, Rotary,
 };
 pub use quantization::Packing;
 pub(crate) use quantization::Quantization;

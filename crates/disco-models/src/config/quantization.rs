@@ -91,6 +91,8 @@ impl Quantization {
             Some("modelopt") => unless(is("quant_algo", "NVFP4"), "quant_algo", Packing::Nvfp4 { divides: false }),
             Some("bitsandbytes") if config["load_in_4bit"] != true => refuse(", not load_in_4bit".into()),
             Some("bitsandbytes") => unless(is("bnb_4bit_quant_type", "nf4"), "bnb_4bit_quant_type", Packing::Nf4),
+            // The experts of gpt-oss, whose tensors say it themselves.
+            Some("mxfp4") => Ok(Self::default()),
             _ => refuse(String::new()),
         }
     }

@@ -49,6 +49,7 @@ pub(super) const FAMILY: Family = Family {
                 window: None,
                 softcap: None,
                 factor: if is_scaled { (head_dim as f64).powf(-0.5) } else { 1.0 },
+                sinks: false,
             },
             feed_forward: FeedForward::Dense(Dense {
                 ffn: number("n_inner", dim.saturating_mul(4))?,

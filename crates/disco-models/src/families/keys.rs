@@ -4,8 +4,8 @@ use serde_json::Value as Json;
 
 use super::Family;
 use crate::config::{
-    Activation, Attention, Config, Dense, Experts, FeedForward, Inputs, Layer, NormKind, Norms, Pairs, QkNorm,
-    Quantization, Rotary, Scaling, check_layers, json, missing,
+    Activation, Attention, Config, Dense, ExpertLayout, Experts, FeedForward, Inputs, Layer, NormKind, Norms, Pairs,
+    QkNorm, Quantization, Rotary, Scaling, check_layers, json, missing,
 };
 use crate::error::ModelError;
 
@@ -277,6 +277,7 @@ impl<'a> Keys<'a> {
                 window: None,
                 softcap: None,
                 factor: (head_dim as f64).powf(-0.5),
+                sinks: false,
             },
             feed_forward: FeedForward::Dense(Dense {
                 ffn: self.required(defaults.ffn)?,
@@ -415,6 +416,7 @@ impl<'a> Keys<'a> {
             per_token: self.required("num_experts_per_tok")?,
             normalises: normalises || self.flag("norm_topk_prob")?,
             activation: self.activation(Defaults::LLAMA.activation)?,
+            layout: ExpertLayout::Apart,
         })
     }
 }

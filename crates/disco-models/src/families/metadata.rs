@@ -5,8 +5,8 @@ use candle_core::quantized::gguf_file::{Content, Value};
 
 use super::{Family, Gguf, Scheme};
 use crate::config::{
-    Activation, Attention, Config, DIVISORS, Dense, Experts, FeedForward, Inputs, LONG_DIVISORS, Layer, Norms, Pairs,
-    QkNorm, Rotary, Scaling, check_layers, missing,
+    Activation, Attention, Config, DIVISORS, Dense, ExpertLayout, Experts, FeedForward, Inputs, LONG_DIVISORS, Layer,
+    Norms, Pairs, QkNorm, Rotary, Scaling, check_layers, missing,
 };
 use crate::error::ModelError;
 
@@ -145,6 +145,7 @@ impl<'a> Metadata<'a> {
                 window: self.number("attention.sliding_window")?.filter(|window| *window > 0),
                 softcap: None,
                 factor: (head_dim as f64).powf(-0.5),
+                sinks: false,
             },
             feed_forward: match self.experts(activation)? {
                 Some(experts) => FeedForward::Experts(experts),
@@ -206,6 +207,7 @@ impl<'a> Metadata<'a> {
             per_token: self.required("expert_used_count")?,
             normalises: self.flag("expert_weights_norm")?.unwrap_or(true),
             activation,
+            layout: ExpertLayout::Apart,
         }))
     }
 

@@ -20,6 +20,7 @@ mod gemma2;
 mod gemma3;
 mod glm4;
 mod gpt2;
+mod gpt_oss;
 mod granite;
 mod llama;
 mod ministral3;
@@ -44,7 +45,7 @@ use keys::{Defaults, Keys};
 use metadata::Metadata;
 
 /// The families that can be computed.
-static FAMILIES: [Family; 20] = [
+static FAMILIES: [Family; 21] = [
     llama::FAMILY,
     mistral::FAMILY,
     ministral3::FAMILY,
@@ -61,6 +62,7 @@ static FAMILIES: [Family; 20] = [
     smollm3::FAMILY,
     granite::FAMILY,
     glm4::FAMILY,
+    gpt_oss::FAMILY,
     cohere::FAMILY,
     cohere2::FAMILY,
     gpt2::FAMILY,

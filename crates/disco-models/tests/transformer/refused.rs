@@ -68,7 +68,8 @@ fn a_folder_with_an_adapter_is_refused_and_the_file_of_its_base_is_not() {
         let folder = model.path().parent().unwrap().to_owned();
         fs::write(folder.join(file), "{}").unwrap();
         let error = Weights::open(&folder).unwrap_err().to_string();
-        let expected = format!("has the file `{file}` of an adapter, and adapters in the folder of a model are not applied");
+        let expected =
+            format!("has the file `{file}` of an adapter, and adapters in the folder of a model are not applied");
         assert!(error.contains(&expected), "{error}");
         assert_eq!(error_of(&model), None, "the path of the model's own file");
     }

@@ -21,6 +21,8 @@ struct Case {
     blocks: usize,
     window: Option<usize>,
     cap: Option<f64>,
+    /// One for each head.
+    sinks: Option<Vec<f32>>,
     /// `[heads, tokens, width]`; the other ones are `[blocks, kv heads, 16, width]`. All are numbers of `dtype`.
     query: Vec<f32>,
     keys: Vec<f32>,
@@ -107,7 +109,13 @@ impl Case {
             memory
         };
         let (keys, values) = (memory(), memory());
-        Self { runs: all, groups, dtype, width, blocks, window, cap, query, keys, values }
+        Self { runs: all, groups, dtype, width, blocks, window, cap, sinks: None, query, keys, values }
+    }
+
+    /// The same with a sink for each head.
+    fn with_sinks(self, random: &mut Random) -> Self {
+        let heads = self.groups.last().map_or(0, |group| group.end);
+        Self { sinks: Some((0..heads).map(|_| 3.0 * random.number(DType::F32)).collect()), ..self }
     }
 
     fn plan(&self) -> Plan<'_> {
@@ -115,7 +123,7 @@ impl Case {
     }
 
     fn scope<'a>(&self, plan: &'a Plan<'a>) -> Scope<'a> {
-        Scope { window: self.window, cap: self.cap, ..Scope::new(plan) }
+        Scope { window: self.window, cap: self.cap, sinks: self.sinks.as_deref(), ..Scope::new(plan) }
     }
 
     fn sizes(&self) -> Sizes {
@@ -148,7 +156,8 @@ impl Case {
                     let start = (head * plan.tokens + place) * width;
                     let query = &self.query[start..start + width];
                     let lowest = self.window.map_or(0, |window| (position + 1).saturating_sub(window));
-                    let (mut total, mut sums) = (0.0, vec![0.0; width]);
+                    let sink = self.sinks.as_ref().map_or(0.0, |sinks| f64::from(sinks[head]).exp());
+                    let (mut total, mut sums) = (sink, vec![0.0; width]);
                     for at in lowest..=position {
                         let score: f64 = row(&self.keys, at).iter().zip(query).map(|(k, q)| k * f64::from(*q)).sum();
                         let share = self.cap.map_or(score, |cap| (score / cap).tanh() * cap).exp();
@@ -189,6 +198,7 @@ fn attention_on_the_host_is_that_of_loops_in_f64() {
             for dtype in [DType::F32, DType::F16, DType::BF16] {
                 let shapes = Shapes { dtype, width, groups: &[2, 3], window, cap };
                 let case = Case::new(shapes, &[(0, 37), (20, 1), (15, 3)], random);
+                let case = if width == 24 { case.with_sinks(random) } else { case };
                 let plan = case.plan();
                 let scope = case.scope(&plan);
                 let (query, memory) = ((1, plan.heads, plan.tokens, width), (case.blocks, 2, BLOCK, width));

@@ -1,0 +1,52 @@
+//! gpt-oss: attention sinks, a window in every other layer, and experts with biases and a clamped SwiGLU, dense or in MXFP4.
+
+use super::{Defaults, Family, Scheme};
+use crate::config::{Activation, ExpertLayout, FeedForward};
+use crate::names::Role;
+
+pub(super) const FAMILY: Family = Family {
+    name: "gpt_oss",
+    architecture: "GptOssForCausalLM",
+    keys: &[
+        "attention_bias",
+        // Names of other programs for keys that are read.
+        "experts_per_token",
+        "initial_context_length",
+        "num_experts_per_tok",
+        "num_local_experts",
+        "output_router_logits",
+        "router_aux_loss_coef",
+        "sliding_window",
+        "swiglu_limit",
+    ],
+    json: |keys| {
+        let defaults = Defaults {
+            kv_heads: Some(8),
+            head_dim: Some(64),
+            context: 131_072,
+            rope_base: 150_000.0,
+            ..Defaults::LLAMA
+        };
+        let mut config = keys.llama(defaults)?;
+        let mut experts = keys.experts("intermediate_size", true)?;
+        experts.layout = ExpertLayout::Interleaved;
+        experts.activation = Activation::ClampedSwiglu { limit: keys.float("swiglu_limit")?.unwrap_or(7.0) };
+        for layer in &mut config.layers {
+            layer.attention.sinks = true;
+            layer.feed_forward = FeedForward::Experts(experts);
+        }
+        let window = keys.number("sliding_window")?.or(Some(128));
+        keys.windows(&mut config, window, |layer| layer % 2 == 1)?;
+        Ok(config)
+    },
+    names: Scheme {
+        own: &[
+            (Role::Router, "mlp.router"),
+            (Role::ExpertGateUp, "mlp.experts.gate_up_proj"),
+            (Role::ExpertDown, "mlp.experts.down_proj"),
+        ],
+        ..Scheme::LLAMA
+    },
+    wrapper: None,
+    gguf: None,
+};

@@ -1,0 +1,113 @@
+//! Experts whose matrices are stacked, with gate and up in turn: those of gpt-oss, dense or in MXFP4.
+//!
+//! ```text
+//! dense   gate_up_proj [experts, dim, 2 · ffn], down_proj [experts, ffn, dim]
+//! MXFP4   …_blocks [experts, outputs, inputs/32, 16], …_scales [experts, outputs, inputs/32]: expanded while they are read
+//! both    …_bias [experts, outputs]
+//! ```
+
+use std::ops::Range;
+
+use candle_core::{DType, Device, Tensor};
+use disco_candle::Matrix;
+use disco_candle::weights::{Part, Weights};
+
+use crate::names::{Names, Role};
+use crate::packed::e2m1;
+use crate::parts::{Parts, Stack};
+use crate::units::Units;
+use crate::{Experts, ModelError};
+
+/// Inputs of a block of MXFP4.
+const BLOCK: usize = 32;
+
+/// The stacked matrices of a layer: role, outputs and inputs.
+fn matrices(experts: &Experts, dim: usize) -> [(Role, [usize; 2]); 2] {
+    [(Role::ExpertGateUp, [2 * experts.ffn, dim]), (Role::ExpertDown, [dim, experts.ffn])]
+}
+
+/// The tensors of the experts of a layer, and their shapes.
+pub(crate) fn tensors(
+    names: &Names,
+    weights: &Weights,
+    experts: &Experts,
+    layer: usize,
+    dim: usize,
+) -> Vec<(String, Vec<usize>)> {
+    let count = experts.count;
+    let mut all = vec![(names.bias(layer, Role::Router), vec![count])];
+    for (role, [outputs, inputs]) in matrices(experts, dim) {
+        let name = names.module(layer, role);
+        if is_packed(weights, &name) {
+            let blocks = inputs.div_ceil(BLOCK);
+            all.push((format!("{name}_blocks"), vec![count, outputs, blocks, BLOCK / 2]));
+            all.push((format!("{name}_scales"), vec![count, outputs, blocks]));
+        } else {
+            all.push((name.clone(), vec![count, inputs, outputs]));
+        }
+        all.push((format!("{name}_bias"), vec![count, outputs]));
+    }
+    all
+}
+
+fn is_packed(weights: &Weights, name: &str) -> bool {
+    weights.contains(&format!("{name}_blocks"))
+}
+
+/// The hidden units `units` of the experts `own`. The biases of outputs are added by one rank only, which `adds_bias` is.
+pub(crate) fn load(
+    parts: &Parts<'_>,
+    experts: &Experts,
+    layer: usize,
+    own: Range<usize>,
+    units: Range<usize>,
+    adds_bias: bool,
+) -> Result<Vec<Units>, ModelError> {
+    let [gate_up, down] =
+        matrices(experts, parts.config.dim).map(|(role, shape)| (parts.names.module(layer, role), shape));
+    let read = |expert: usize| {
+        let width = units.len();
+        // Gate and up in turn become gate before up.
+        let apart = |x: &Tensor| {
+            let pairs = x.narrow(0, 2 * units.start, 2 * width)?;
+            let pairs = pairs.reshape([&[width, 2], &pairs.dims()[1..]].concat())?;
+            Tensor::cat(&[pairs.narrow(1, 0, 1)?.squeeze(1)?, pairs.narrow(1, 1, 1)?.squeeze(1)?], 0)
+        };
+        let inputs = Stack::Stacked {
+            matrix: Matrix::dense(parts.taken(apart(&matrix(parts, &gate_up.0, expert, gate_up.1)?)?)?),
+            bias: Some(parts.taken(apart(&bias(parts, &gate_up.0, expert)?)?)?),
+            widths: vec![width; 2],
+        };
+        let output = matrix(parts, &down.0, expert, down.1)?.narrow(1, units.start, width)?.contiguous()?;
+        let output_bias = adds_bias.then(|| parts.taken(bias(parts, &down.0, expert)?)).transpose()?;
+        let output = Matrix::dense(parts.taken(output)?);
+        Ok(Units::new(inputs, output, experts.activation).with_bias(output_bias))
+    };
+    own.map(read).collect()
+}
+
+/// One expert's part of a tensor, on the host.
+fn read(parts: &Parts<'_>, name: &str, expert: usize, dtype: DType) -> Result<Tensor, ModelError> {
+    let part = Part::Range { dim: 0, range: expert..expert + 1 };
+    Ok(parts.shards.weights().read(name, &part, dtype, &Device::Cpu)?.squeeze(0)?)
+}
+
+/// The bias of one expert, `[outputs]`.
+fn bias(parts: &Parts<'_>, name: &str, expert: usize) -> Result<Tensor, ModelError> {
+    read(parts, &format!("{name}_bias"), expert, DType::F32)
+}
+
+/// The matrix of one expert, `[outputs, inputs]`.
+#[expect(clippy::disallowed_methods, reason = "the tensors are on the host")]
+fn matrix(parts: &Parts<'_>, name: &str, expert: usize, [outputs, inputs]: [usize; 2]) -> Result<Tensor, ModelError> {
+    if !is_packed(parts.shards.weights(), name) {
+        return Ok(read(parts, name, expert, DType::F32)?.t()?.contiguous()?);
+    }
+    let codes = read(parts, &format!("{name}_blocks"), expert, DType::U8)?.flatten_all()?.to_vec1::<u8>()?;
+    let scales = read(parts, &format!("{name}_scales"), expert, DType::U8)?.flatten_all()?.to_vec1::<u8>()?;
+    let blocks = inputs.div_ceil(BLOCK);
+    let scales: Vec<f32> = scales.into_iter().map(|scale| (f32::from(scale) - 127.0).exp2()).collect();
+    let element = |index: usize| e2m1(&codes, index) * scales[index / BLOCK];
+    let whole = Tensor::from_iter((0..outputs * blocks * BLOCK).map(element), &Device::Cpu)?;
+    Ok(whole.reshape((outputs, blocks * BLOCK))?.narrow(1, 0, inputs)?.contiguous()?)
+}
