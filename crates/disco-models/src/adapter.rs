@@ -5,6 +5,7 @@
 //! numbers for some matrices. Source: peft's `LoraConfig`.
 
 use std::collections::{BTreeSet, HashMap};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::{Path, PathBuf};
 
 use candle_core::{DType, Device, Tensor};
@@ -86,20 +87,29 @@ impl Adapter {
 
     /// An identity of its files.
     pub(crate) fn fingerprint(&self) -> u64 {
-        self.weights.fingerprint()
+        let mut hasher = DefaultHasher::new();
+        (self.weights.fingerprint(), self.config.to_string()).hash(&mut hasher);
+        hasher.finish()
     }
 
-    /// Checks that the adapter fits a model with these matrices.
+    /// Checks that the adapter fits a model with these matrices, `[outputs, inputs]`. `shared` is the one that is used at both
+    /// ends of the model, of which an adapter could change one end only.
     ///
     /// # Errors
     /// A matrix is not there, or the adapter's have other shapes or ranks.
-    pub(crate) fn check(&self, matrices: &HashMap<String, [usize; 2]>) -> Result<(), ModelError> {
+    pub(crate) fn check(&self, matrices: &HashMap<String, [usize; 2]>, shared: Option<&str>) -> Result<(), ModelError> {
         for module in &self.modules {
             let fail = |why: String| Err(ModelError::Inconsistent(format!("the adapter of {module:?}: {why}")));
             let Some(&[rows, columns]) = matrices.get(&format!("{module}.weight")) else {
                 return fail("the model has no such matrix".into());
             };
+            if shared.is_some_and(|name| name.strip_suffix(".weight") == Some(module)) {
+                return fail("the model uses this matrix for the embedding and for the logits".into());
+            }
             let rank = self.number(module, "rank_pattern", "r")? as usize;
+            if rank == 0 {
+                return fail("its rank is 0".into());
+            }
             let shapes = [self.weights.info(&a(module))?.shape(), self.weights.info(&b(module))?.shape()];
             if shapes != [&[rank, columns], &[rows, rank]] {
                 return fail(format!(
@@ -155,8 +165,39 @@ impl Adapter {
     }
 }
 
+/// Keys of `adapter_config.json` that are read, or that do not change what a finished adapter adds.
+const KEYS: [&str; 24] = [
+    "alpha_pattern",
+    "auto_mapping",
+    "base_model_name_or_path",
+    "bias",
+    "corda_config",
+    "eva_config",
+    "exclude_modules",
+    "inference_mode",
+    "init_lora_weights",
+    "layers_pattern",
+    "layers_to_transform",
+    "loftq_config",
+    "lora_alpha",
+    "lora_dropout",
+    "peft_type",
+    "peft_version",
+    "r",
+    "rank_pattern",
+    "revision",
+    "runtime_config",
+    "target_modules",
+    "task_type",
+    "use_rslora",
+    "megatron_core",
+];
+
+/// Ways to begin a training that leave the base as it is.
+const INITIALISATIONS: [&str; 3] = ["gaussian", "eva", "orthogonal"];
+
 /// # Errors
-/// The adapter is of another type, or changes more than matrices by A and B.
+/// The adapter is of another type, or changes more than matrices by A and B, or a key is not understood.
 fn check(config: &Json) -> Result<(), ModelError> {
     let is_off = |value: &Json| match value {
         Json::Null | Json::Bool(false) => true,
@@ -165,17 +206,25 @@ fn check(config: &Json) -> Result<(), ModelError> {
         _ => false,
     };
     let refuse = |key: &str| Err(ModelError::Feature { feature: format!("an adapter with {key} {}", config[key]) });
+    let unknown = |(key, value): &(&String, &Json)| !KEYS.contains(&key.as_str()) && !is_off(value);
     if config["peft_type"] != "LORA" {
         return refuse("peft_type");
     }
     if !is_off(&config["bias"]) && config["bias"] != "none" {
         return refuse("bias");
     }
-    let off =
-        ["use_dora", "use_qalora", "modules_to_save", "fan_in_fan_out", "megatron_config", "trainable_token_indices"];
-    let off = off.into_iter().chain(["layer_replication", "lora_bias", "alora_invocation_tokens", "target_parameters"]);
-    match off.into_iter().find(|key| !is_off(&config[key])) {
-        Some(key) => refuse(key),
+    if config["init_lora_weights"].as_str().is_some_and(|kind| !INITIALISATIONS.contains(&kind)) {
+        return refuse("init_lora_weights");
+    }
+    for key in ["rank_pattern", "alpha_pattern"] {
+        // peft takes them as regular expressions, in which a dot of a name is any character.
+        let is_plain = |pattern: &String| pattern.chars().all(|c| c.is_ascii_alphanumeric() || "_.".contains(c));
+        if !config[key].as_object().into_iter().flatten().all(|(pattern, _)| is_plain(pattern)) {
+            return refuse(key);
+        }
+    }
+    match config.as_object().into_iter().flatten().find(unknown) {
+        Some((key, _)) => refuse(key),
         None => Ok(()),
     }
 }

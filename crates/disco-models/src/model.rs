@@ -140,9 +140,15 @@ impl Transformer {
                 .map_err(disco_candle::to_candle)?;
         }
         let shapes = tensors::matrix_shapes(&config, shards.weights());
-        adapter.map_or(Ok(()), |adapter| adapter.check(&shapes))?;
-        let parts = Parts { shards, names, config: &config, precision, shapes, adapter, bytes: Cell::new(0) };
         let embedding_name = names.embedding_in(shards.weights(), config.tied);
+        if let Some(adapter) = adapter {
+            if names.is_transposed() {
+                let feature = "an adapter of a model whose matrices are stored as inputs × outputs".into();
+                return Err(ModelError::Feature { feature });
+            }
+            adapter.check(&shapes, config.tied.then_some(&embedding_name))?;
+        }
+        let parts = Parts { shards, names, config: &config, precision, shapes, adapter, bytes: Cell::new(0) };
         let embedding = parts.tensor(&embedding_name)?;
         let device = embedding.device().clone();
         let rows: Vec<_> = even_ranges(config.vocabulary, comm.size()).collect();

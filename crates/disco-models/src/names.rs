@@ -213,7 +213,17 @@ impl Names {
 
     /// Whether a tensor is of the text model, by the beginning of its name.
     pub(crate) fn is_of_model(&self, name: &str) -> bool {
-        self.is_gguf || name.starts_with(self.module) || name.starts_with("lm_head.")
+        self.is_gguf || [self.module, self.head(), "lm_head."].iter().any(|module| name.starts_with(module))
+    }
+
+    /// Whether the files have a matrix for logits, in whatever form.
+    pub(crate) fn have_logits(&self, weights: &Weights) -> bool {
+        weights.names().any(|name| name.starts_with(self.head()))
+    }
+
+    /// What the names of the tensors of the logits begin with.
+    fn head(&self) -> &'static str {
+        self.logits.strip_suffix("weight").unwrap_or(self.logits)
     }
 
     fn in_layer(&self, role: Role) -> &'static str {

@@ -266,13 +266,20 @@ impl<'a> Packed<'a> {
         if state["blocksize"] != group || state["quant_type"] != "nf4" {
             return Err(self.error(&format!("the description {state}")));
         }
-        if state["nested_blocksize"].is_null() {
+        let is_nested = self.weights.contains(&self.name("weight.nested_absmax"));
+        if is_nested == state["nested_blocksize"].is_null() {
+            return Err(self.error(&format!("nested scales beside the description {state}")));
+        }
+        if !is_nested {
             return self.floats("weight.absmax");
         }
         let codes = self.bytes("weight.absmax")?;
         let (scales, map) = (self.floats("weight.nested_absmax")?, self.floats("weight.nested_quant_map")?);
-        let size = state["nested_blocksize"].as_u64().filter(|size| *size > 0).unwrap_or(256) as usize;
-        let offset = state["nested_offset"].as_f64().unwrap_or(0.0) as f32;
+        let size = state["nested_blocksize"].as_u64().filter(|size| *size > 0);
+        let (Some(size), Some(offset)) = (size, state["nested_offset"].as_f64()) else {
+            return Err(self.error(&format!("the description {state}")));
+        };
+        let (size, offset) = (size as usize, offset as f32);
         if map.len() != 256 || scales.len() != codes.len().div_ceil(size) {
             return Err(self.error(&format!("{} nested scales of {} blocks", scales.len(), codes.len())));
         }

@@ -71,7 +71,7 @@ fn used(config: &Config, names: &Names, weights: &Weights) -> Vec<Used> {
     if !config.tied {
         used.push(tensor(names.logits(), &[vocabulary, dim]));
     }
-    if let Some(rotary) = config.rotaries().next() {
+    if let Some(rotary) = config.rotaries().find(|rotary| !rotary.scaling.tensors().is_empty()) {
         used.extend(rotary.scaling.tensors().iter().map(|name| tensor(name, &[rotary.elements / 2])));
     }
     for (number, layer) in config.layers.iter().enumerate() {

@@ -157,6 +157,7 @@ impl Layer {
             ("number of kv heads", kv_heads),
             ("width of a head", head_dim),
         ])?;
+        check_numbers([("width of all query heads", heads.saturating_mul(head_dim))])?;
         if window == Some(0) {
             return fail("a window of 0 tokens (sliding_window)".into());
         }
@@ -288,8 +289,8 @@ mod tests {
 
     #[test]
     fn quantised_weights_are_refused_by_their_method() {
-        let error = llama("quantization_config", serde_json::json!({"quant_method": "gptq"})).unwrap_err().to_string();
-        assert!(error.contains("quantised weights (quantization_config, \"gptq\") is not supported"), "{error}");
+        let error = llama("quantization_config", serde_json::json!({"quant_method": "hqq"})).unwrap_err().to_string();
+        assert!(error.contains("quantised weights (quantization_config, \"hqq\") is not supported"), "{error}");
     }
 
     #[test]

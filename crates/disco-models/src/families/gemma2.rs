@@ -8,7 +8,7 @@ use crate::config::{Activation, Config, FeedForward, NormKind, Norms, Pairs, jso
 use crate::error::ModelError;
 
 /// The keys of Gemma 2 and 3.
-pub(super) const KEYS: [&str; 11] = [
+pub(super) const KEYS: [&str; 10] = [
     "_sliding_window_pattern",
     "attention_bias",
     "attn_logit_softcapping",
@@ -19,7 +19,6 @@ pub(super) const KEYS: [&str; 11] = [
     "rope_local_base_freq",
     "sliding_window",
     "sliding_window_pattern",
-    "use_bidirectional_attention",
 ];
 
 pub(super) const DEFAULTS: Defaults = Defaults {

@@ -13,7 +13,7 @@ pub(super) const FAMILY: Family = Family {
             kv_heads: Some(2),
             head_dim: Some(128),
             context: 131_072,
-            rotates_partly: true,
+            rotary_share: Some(0.5),
             ..Defaults::LLAMA
         };
         let mut config = keys.llama(defaults)?;

@@ -6,6 +6,7 @@ use crate::config::{
     Activation, Attention, Config, Dense, FeedForward, Inputs, Layer, NormKind, Norms, Positions, QkNorm, check_layers,
     json,
 };
+use crate::error::ModelError;
 
 pub(super) const FAMILY: Family = Family {
     name: "gpt2",
@@ -31,10 +32,17 @@ pub(super) const FAMILY: Family = Family {
         "reorder_and_upcast_attn",
     ],
     json: |keys| {
-        let number = |key, default| Ok::<_, crate::ModelError>(keys.number(key)?.unwrap_or(default));
-        let (dim, heads, layers) = (number("n_embd", 768)?, number("n_head", 12)?, number("n_layer", 12)?);
+        // By either of two names.
+        let number =
+            |key, other, default| Ok::<_, ModelError>(keys.number(key)?.or(keys.number(other)?).unwrap_or(default));
+        let (dim, heads) = (number("n_embd", "hidden_size", 768)?, number("n_head", "num_attention_heads", 12)?);
+        let layers = number("n_layer", "num_hidden_layers", 12)?;
+        if !keys.json["quantization_config"].is_null() {
+            return Err(ModelError::Feature { feature: "quantization_config of GPT-2".into() });
+        }
         check_layers(layers)?;
-        let (context, head_dim) = (number("n_positions", 1024)?, dim.checked_div(heads).unwrap_or(0));
+        let (context, head_dim) =
+            (number("n_positions", "max_position_embeddings", 1024)?, dim.checked_div(heads).unwrap_or(0));
         let is_scaled = json::flag(keys.json, "scale_attn_weights")?.unwrap_or(true);
         let layer = Layer {
             attention: Attention {
@@ -52,7 +60,7 @@ pub(super) const FAMILY: Family = Family {
                 sinks: false,
             },
             feed_forward: FeedForward::Dense(Dense {
-                ffn: number("n_inner", dim.saturating_mul(4))?,
+                ffn: number("n_inner", "intermediate_size", dim.saturating_mul(4))?,
                 inputs: Inputs::Plain,
                 bias: true,
                 activation: keys.activation(("activation_function", Activation::GeluTanh))?,
@@ -84,7 +92,7 @@ pub(super) const FAMILY: Family = Family {
         ],
         is_transposed: true,
         // Masks.
-        buffers: &["attn.bias", "attn.masked_bias"],
+        buffers: &[".attn.bias", ".attn.masked_bias"],
         ..Scheme::LLAMA
     },
     wrapper: None,

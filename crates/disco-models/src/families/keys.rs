@@ -4,8 +4,8 @@ use serde_json::Value as Json;
 
 use super::Family;
 use crate::config::{
-    Activation, Attention, Config, Dense, ExpertLayout, Experts, FeedForward, Inputs, Layer, NormKind, Norms, Pairs,
-    QkNorm, Quantization, Rotary, Scaling, check_layers, json, missing,
+    Activation, Attention, Config, Dense, ExpertLayout, Experts, FeedForward, Growth, Inputs, Layer, NormKind, Norms,
+    Pairs, QkNorm, Quantization, Rotary, Scaling, check_layers, json, missing,
 };
 use crate::error::ModelError;
 
@@ -58,7 +58,7 @@ pub(super) const OF_WRAPPERS: [&str; 20] = [
 ];
 
 /// The key for the growth of queries, among the parameters of rotary embeddings.
-pub(super) const BETA: &str = "llama_4_scaling_beta";
+const BETA: &str = "llama_4_scaling_beta";
 
 /// The key that turns the windows of some layers on; without it, the other keys of windows have no effect.
 pub(super) const SLIDES: &str = "use_sliding_window";
@@ -164,8 +164,10 @@ pub(crate) struct Defaults {
     pub(super) activation: (&'static str, Activation),
     /// The key for the epsilon of the norms, and the value without it, if it may be absent.
     pub(super) eps: (&'static str, Option<f64>),
-    /// Whether `partial_rotary_factor` may be less than 1.
-    pub(super) rotates_partly: bool,
+    /// The share of a head that is rotated without the key `partial_rotary_factor`, if it may be less than 1.
+    pub(super) rotary_share: Option<f64>,
+    /// Whether queries may grow with their position.
+    pub(super) grows: bool,
     /// The key of the rotary embeddings of layers without a window, if they have their own.
     pub(super) rope: Option<&'static str>,
 }
@@ -180,7 +182,8 @@ impl Defaults {
         ffn: "intermediate_size",
         activation: ("hidden_act", Activation::Silu),
         eps: ("rms_norm_eps", None),
-        rotates_partly: false,
+        rotary_share: None,
+        grows: false,
         rope: None,
     };
 }
@@ -332,14 +335,18 @@ impl<'a> Keys<'a> {
             ))),
             (own, top) => Ok(own.or(top)),
         };
-        if !parameters[BETA].is_null() && !self.family.keys.contains(&BETA) {
-            return Err(ModelError::UnknownKey {
-                key: format!("{parent}.{BETA}"),
-                value: parameters[BETA].to_string(),
-            });
-        }
-        let share = key("partial_rotary_factor")?.unwrap_or(1.0);
-        if share != 1.0 && !defaults.rotates_partly {
+        let growth = match json::float(parameters, BETA)? {
+            Some(beta) if defaults.grows => {
+                let context = json::number(parameters, "original_max_position_embeddings")?.unwrap_or(context);
+                Some(Growth { beta, context: context.max(1) })
+            }
+            None => None,
+            Some(beta) => {
+                return Err(ModelError::UnknownKey { key: format!("{parent}.{BETA}"), value: beta.to_string() });
+            }
+        };
+        let share = key("partial_rotary_factor")?.or(defaults.rotary_share).unwrap_or(1.0);
+        if share != 1.0 && defaults.rotary_share.is_none() {
             return Err(ModelError::Feature { feature: format!("partial_rotary_factor {share}") });
         }
         Ok(Rotary {
@@ -347,7 +354,7 @@ impl<'a> Keys<'a> {
             scaling: Scaling::from_json(config, context, parent, parameters)?,
             pairs: Pairs::Halves,
             elements: (head_dim as f64 * share) as usize,
-            growth: None,
+            growth,
         })
     }
 

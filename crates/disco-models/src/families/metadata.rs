@@ -59,11 +59,13 @@ pub(super) const EXPERTS: [&str; 4] =
     ["expert_count", "expert_feed_forward_length", "expert_used_count", "expert_weights_norm"];
 
 /// Keys of other architectures, and the values with which each has no effect.
-const NEUTRAL: [(&str, &[f64]); 15] = [
+const NEUTRAL: [(&str, &[f64]); 17] = [
     ("attention.clamp_kqv", &[0.0]),
     ("attention.max_alibi_bias", &[0.0]),
     ("attention.shared_kv_layers", &[0.0]),
     ("expert_count", &[0.0]),
+    ("expert_feed_forward_length", &[0.0]),
+    ("expert_used_count", &[0.0]),
     // None, which is that of the architecture, and softmax.
     ("expert_gating_func", &[0.0, 1.0]),
     ("expert_group_count", &[0.0, 1.0]),

@@ -36,7 +36,7 @@ impl Config {
         let json = json::read(&folder.join("config.json"))?;
         let mut config = Self::from_json(&json, ignored)?;
         let names = Names::of(config.names, weights);
-        let has_logits = weights.contains(names.logits());
+        let has_logits = names.have_logits(weights);
         let says = |json: &Json| !json["tie_word_embeddings"].is_null();
         config.tied |= !says(&json) && !says(&json["text_config"]) && !has_logits;
         // As transformers 5, which does not tie matrices if the files have both.

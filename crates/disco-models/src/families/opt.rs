@@ -41,7 +41,7 @@ pub(super) const FAMILY: Family = Family {
             return Err(ModelError::Feature { feature: "word_embed_proj_dim beside hidden_size".into() });
         }
         config.norm = NormKind::LayerNorm { bias: true };
-        config.positions = Some(Positions { rows: config.context + FIRST, first: FIRST });
+        config.positions = Some(Positions { rows: config.context.saturating_add(FIRST), first: FIRST });
         for layer in &mut config.layers {
             layer.attention.rotary = None;
             (layer.attention.input_bias, layer.attention.output_bias) = (true, true);

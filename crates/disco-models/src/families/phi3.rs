@@ -9,7 +9,7 @@ pub(super) const FAMILY: Family = Family {
     // The original context is that of a scaling, which has the key, too.
     keys: &["sliding_window", "original_max_position_embeddings"],
     json: |keys| {
-        let mut config = keys.llama(Defaults { context: 4096, rotates_partly: true, ..Defaults::LLAMA })?;
+        let mut config = keys.llama(Defaults { context: 4096, rotary_share: Some(1.0), ..Defaults::LLAMA })?;
         fuse(&mut config);
         let window = keys.number("sliding_window")?;
         config.each_attention(|attention| attention.window = window);

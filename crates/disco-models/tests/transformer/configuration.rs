@@ -248,3 +248,37 @@ fn windows_are_those_of_the_one_mask_of_a_family() {
     let error = Config::from_json(&json, &[]).unwrap_err().to_string();
     assert!(error.contains("a layer of the type \"full_attention\" (layer_types) in this model"), "{error}");
 }
+
+/// The configuration of a tiny model after a change of its keys.
+fn changed(model: &str, change: impl Fn(&mut serde_json::Value)) -> Result<Config, String> {
+    let mut json = json_of(model);
+    change(&mut json);
+    Config::from_json(&json, &[]).map_err(|error| error.to_string())
+}
+
+#[test]
+fn keys_of_some_families_are_obeyed_or_refused() {
+    let error = changed("gemma2", |json| json["use_bidirectional_attention"] = true.into()).unwrap_err();
+    assert!(error.contains("the key \"use_bidirectional_attention\" (true)"), "{error}");
+    // The rotated share of a head is a half in GLM-4 also without its key.
+    let glm = changed("glm4", |json| _ = json.as_object_mut().unwrap().remove("partial_rotary_factor")).unwrap();
+    assert_eq!(glm, changed("glm4", |_| ()).unwrap());
+    // Two names of one key.
+    let gpt = changed("gpt2", |json| {
+        let heads = json.as_object_mut().unwrap().remove("n_head").unwrap();
+        json["num_attention_heads"] = heads;
+    });
+    assert_eq!(gpt.unwrap(), changed("gpt2", |_| ()).unwrap());
+    // Growth of queries is of one family, wherever it is said.
+    let moved = changed("ministral3", |json| {
+        let text = &mut json["text_config"];
+        text["rope_scaling"] = text["rope_parameters"].take();
+    });
+    assert_eq!(moved.unwrap(), changed("ministral3", |_| ()).unwrap());
+    let error = changed("llama-3", |json| json["rope_parameters"]["llama_4_scaling_beta"] = 0.1.into()).unwrap_err();
+    assert!(error.contains("the key \"rope_parameters.llama_4_scaling_beta\" (0.1)"), "{error}");
+    for (key, other) in [("use_parallel_block", false.into()), ("order_of_interleaved_layers", "global_first".into())] {
+        let error = changed("cohere2", |json| json[key] = serde_json::Value::clone(&other)).unwrap_err();
+        assert!(error.contains(&format!("the key {key:?} ({other})")), "{error}");
+    }
+}

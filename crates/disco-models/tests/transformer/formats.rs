@@ -104,7 +104,17 @@ fn other_codes_and_adapters_are_refused_by_name() {
         let error = of_quantization(name, key, value);
         assert!(error.contains(expected), "{name}: {error}");
     }
-    for (key, value) in [("use_dora", true.into()), ("bias", "all".into()), ("peft_type", "IA3".into())] {
+    let unlike = [
+        ("use_dora", true.into()),
+        ("bias", "all".into()),
+        ("peft_type", "IA3".into()),
+        // peft changes the base, too.
+        ("init_lora_weights", "pissa".into()),
+        // A regular expression.
+        ("alpha_pattern", serde_json::json!({"layers\\.[0-3]": 8})),
+        ("a_key_of_next_year", 1.into()),
+    ];
+    for (key, value) in unlike {
         let error = error_after("lora", "adapter_config.json", |json| json[key] = serde_json::Value::clone(&value));
         assert!(error.contains(&format!("an adapter with {key} {value} is not supported")), "{error}");
     }

@@ -122,7 +122,7 @@ impl Case {
         Plan::new(&self.runs, &self.groups, &Device::Cpu).unwrap()
     }
 
-    fn scope<'a>(&self, plan: &'a Plan<'a>) -> Scope<'a> {
+    fn scope<'a>(&'a self, plan: &'a Plan<'a>) -> Scope<'a> {
         Scope { window: self.window, cap: self.cap, sinks: self.sinks.as_deref(), ..Scope::new(plan) }
     }
 
