@@ -4,11 +4,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use disco::SessionKind;
+use disco_candle::Comm;
 use disco_candle::weights::Weights;
 use disco_models::worker::Load;
-use disco_models::{Adapter, Config, Precision, plan};
+use disco_models::{Adapter, Config, ExpertSplit, Precision, plan};
 
 use super::families::{Prompt, prompts};
+use super::ours;
 use super::tokens::{batch, tokens_of};
 
 fn folder(name: &str) -> PathBuf {
@@ -125,4 +127,42 @@ fn other_codes_and_adapters_are_refused_by_name() {
     fs::copy(folder("lora").join("adapter_config.json"), alone.join("adapter_config.json")).unwrap();
     let error = Adapter::resolve(alone, None).unwrap_err().to_string();
     assert!(error.contains("base_model_name_or_path: \"../base\" is no path from"), "{error}");
+}
+
+/// A number below `end`, which looks random.
+fn below(state: &mut u64, end: usize) -> usize {
+    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    (*state >> 33) as usize % end.max(1)
+}
+
+#[test]
+fn damaged_files_are_errors_or_other_weights_and_never_a_panic() {
+    let (mut state, mut refused) = (1, 0);
+    let files = [("config.json", "model.safetensors"), ("adapter_config.json", "adapter_model.safetensors")];
+    for name in ["awq-32", "gptq-asym-act-order", "compressed-int4-asym", "nf4-double", "mxfp4", "nvfp4", "lora"] {
+        let (config, weights) = files[usize::from(name == "lora")];
+        let [text, bytes] = [config, weights].map(|file| fs::read(folder(name).join(file)).unwrap());
+        let header = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+        let copy = tempfile::tempdir().unwrap();
+        for round in 0..24 {
+            let (mut text, mut bytes) = (text.clone(), bytes.clone());
+            // Digits become other digits, so that most files can be parsed.
+            for _ in 0..=below(&mut state, 2) {
+                let bytes = if round % 2 == 0 { &mut bytes[8..header] } else { &mut text[..] };
+                let digits: Vec<_> = (0..bytes.len()).filter(|at| bytes[*at].is_ascii_digit()).collect();
+                bytes[digits[below(&mut state, digits.len())]] = b'0' + below(&mut state, 10) as u8;
+            }
+            let place = header + below(&mut state, bytes.len() - header);
+            bytes[place] ^= 1 << below(&mut state, 8);
+            fs::write(copy.path().join(config), text).unwrap();
+            fs::write(copy.path().join(weights), bytes).unwrap();
+            let result = if name == "lora" {
+                Adapter::resolve(folder("base"), Some(copy.path().into())).map(drop)
+            } else {
+                ours::logits(copy.path(), ExpertSplit::Within, &[1, 2, 3], 2, Comm::alone()).map(drop)
+            };
+            refused += usize::from(result.is_err());
+        }
+    }
+    assert!((10..160).contains(&refused), "{refused} of 168 were refused");
 }
