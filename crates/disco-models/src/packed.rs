@@ -8,13 +8,16 @@
 //! nf4             weight [out · in/2, 1], weight.absmax, weight.quant_map, weight.quant_state.bitsandbytes__nf4, nested_…
 //! ```
 //!
-//! A rank reads and expands whole matrices and keeps its part. Sources: AutoAWQ, GPTQModel, compressed-tensors, ModelOpt and
+//! A rank reads and expands whole matrices and keeps its part, or, with [`Precision::File`](crate::Precision::File), packs the
+//! codes as blocks of Q4_0 where that loses nothing. Sources: AutoAWQ, GPTQModel, compressed-tensors, ModelOpt and
 //! bitsandbytes.
 
 use std::ops::Range;
 
+use candle_core::quantized::{GgmlDType, QStorage, QTensor};
 use candle_core::{DType, Device, Tensor};
 use disco_candle::weights::{Part, Shards, Weights};
+use half::f16;
 use serde_json::Value as Json;
 
 use crate::{ModelError, Packing};
@@ -27,6 +30,17 @@ const E2M1: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
 
 /// What the name of nf4's description begins with, behind the name of the matrix.
 const NF4: &str = "quant_state.bitsandbytes__nf4";
+
+/// Columns of a block of Q4_0.
+const RUN: usize = 32;
+
+/// Codes of a matrix.
+struct Codes {
+    /// By row and column.
+    code: Box<dyn Fn(usize, usize) -> u8>,
+    /// By row and group.
+    scale: Box<dyn Fn(usize, usize) -> f32>,
+}
 
 /// A matrix that is packed.
 pub(crate) struct Packed<'a> {
@@ -175,6 +189,79 @@ impl<'a> Packed<'a> {
         Ok(own.contiguous()?.to_dtype(shards.dtype())?.to_device(shards.device())?)
     }
 
+    /// This rank's part as blocks of Q4_0, if that loses nothing: symmetric codes, scales that 16-bit floats hold, and one scale
+    /// for each run of 32 columns.
+    ///
+    /// # Errors
+    /// As [`part`](Self::part).
+    pub(crate) fn blocks(&self, shards: &Shards, name: &str) -> Result<Option<QTensor>, ModelError> {
+        self.tensors()?;
+        let (rows, columns) =
+            match shards.plan().part(name, &[self.rows, self.columns], shards.rank(), shards.size())? {
+                Part::Whole => (vec![0..self.rows], 0..self.columns),
+                Part::Range { dim: 0, range } => (vec![range], 0..self.columns),
+                Part::Ranges { dim: 0, ranges } => (ranges, 0..self.columns),
+                Part::Range { dim: 1, range } => (vec![0..self.rows], range),
+                _ => return Ok(None),
+            };
+        let is_whole = [self.group(), columns.start, columns.end].iter().all(|place| place.is_multiple_of(RUN));
+        let Some(codes) = self.symmetric()?.filter(|_| is_whole && !columns.is_empty()) else { return Ok(None) };
+        let mut bytes = Vec::new();
+        let mut count = 0;
+        for row in rows.into_iter().flatten() {
+            count += 1;
+            for start in columns.clone().step_by(RUN) {
+                let scale = (codes.scale)(row, start / self.group());
+                let rounded = f16::from_f32(scale);
+                if rounded.to_f32() != scale {
+                    return Ok(None);
+                }
+                bytes.extend_from_slice(&rounded.to_le_bytes());
+                let code = |column: usize| (codes.code)(row, column);
+                bytes.extend((start..start + RUN / 2).map(|low| code(low) | code(low + RUN / 2) << 4));
+            }
+        }
+        let storage = QStorage::from_data(bytes.into(), &Device::Cpu, GgmlDType::Q4_0)?;
+        Ok(Some(QTensor::new(storage, (count, columns.len()))?))
+    }
+
+    /// Whether [`blocks`](Self::blocks) may be there.
+    pub(crate) fn may_be_blocks(&self) -> bool {
+        matches!(self.packing, Packing::Gptq { .. } | Packing::Int4 { symmetric: true, .. })
+    }
+
+    /// The codes, if 8 is zero in all of them and groups follow each other.
+    fn symmetric(&self) -> Result<Option<Codes>, ModelError> {
+        let (rows, groups) = (self.rows, self.columns.div_ceil(self.group()));
+        Ok(match self.packing {
+            Packing::Gptq { v2, .. } => {
+                let (codes, scales) = (self.words("qweight")?, self.floats("scales")?);
+                let zero = if v2 { 0x8888_8888 } else { 0x7777_7777 };
+                let in_order = |(column, group): (usize, &u32)| *group as usize == column / self.group();
+                let is_symmetric = self.words("qzeros")?.iter().all(|word| *word == zero)
+                    && (!self.weights.contains(&self.name("g_idx"))
+                        || self.words("g_idx")?.iter().enumerate().all(in_order));
+                is_symmetric.then(|| Codes {
+                    code: Box::new(move |row, column| {
+                        (codes[column / 8 * rows + row] >> (4 * (column % 8)) & 15) as u8
+                    }),
+                    scale: Box::new(move |row, group| scales[group * rows + row]),
+                })
+            }
+            Packing::Int4 { symmetric: true, .. } => {
+                let (codes, scales) = (self.words("weight_packed")?, self.floats("weight_scale")?);
+                let words = self.columns.div_ceil(8);
+                Some(Codes {
+                    code: Box::new(move |row, column| {
+                        (codes[row * words + column / 8] >> (4 * (column % 8)) & 15) as u8
+                    }),
+                    scale: Box::new(move |row, group| scales[row * groups + group]),
+                })
+            }
+            _ => None,
+        })
+    }
+
     /// All elements, `[rows, columns]`.
     fn expand(&self) -> Result<Vec<f32>, ModelError> {
         let (columns, group) = (self.columns, self.group());
@@ -316,4 +403,39 @@ pub(crate) fn e2m1(codes: &[u8], element: usize) -> f32 {
     let code = codes[element / 2] >> (4 * (element % 2));
     let number = E2M1[usize::from(code & 7)];
     if code & 8 == 0 { number } else { -number }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::Arc;
+
+    use disco_candle::weights::{Plan, Split};
+
+    use super::*;
+    use crate::Config;
+
+    #[test]
+    fn blocks_have_the_elements_of_the_codes_or_are_not_made() {
+        let mut made = Vec::new();
+        for name in ["gptq-64", "compressed-int4", "gptq-asym-act-order", "awq-32"] {
+            let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/formats").join(name);
+            let weights = Arc::new(Weights::open(&folder).unwrap());
+            let packing = Config::open(&weights).unwrap().packing;
+            let matrix = "model.layers.0.mlp.down_proj.weight";
+            for (dim, rank) in [(0, 1), (1, 0), (1, 1)] {
+                let plan = Plan::new().with("*", Split::even(dim, 32));
+                let shards = Shards::new(weights.clone(), plan, rank, 2, DType::F32, Device::Cpu);
+                let packed = Packed::find(packing, &weights, matrix, [64, 64]).unwrap();
+                let Some(blocks) = packed.blocks(&shards, matrix).unwrap() else { continue };
+                let expected = packed.part(&shards, matrix).unwrap();
+                let found = blocks.dequantize(&Device::Cpu).unwrap();
+                assert_eq!(host::<f32>(&found).unwrap(), host::<f32>(&expected).unwrap(), "{name}");
+                made.push(name);
+            }
+        }
+        // The scales of the second are of bf16, which 16-bit floats hold here.
+        made.dedup();
+        assert_eq!(made, ["gptq-64", "compressed-int4"]);
+    }
 }

@@ -105,6 +105,16 @@ impl Parts<'_> {
 
     /// This rank's part of a matrix.
     pub(crate) fn matrix(&self, name: &str) -> Result<Matrix, ModelError> {
+        if let Some(packed) = self.packed(name).filter(|_| self.is_quantized(name).unwrap_or(false)) {
+            let blocks = packed.blocks(self.shards, name)?;
+            let columns = blocks.as_ref().map_or(0, |blocks| blocks.shape().dims()[1]);
+            let matrix = blocks.map(|blocks| Matrix::quantized_columns(blocks, 0..columns)).transpose()?.flatten();
+            if let Some(matrix) = matrix {
+                self.count(matrix.bytes());
+                return Ok(matrix);
+            }
+            return Ok(Matrix::dense(self.tensor(name)?));
+        }
         if let Some((blocks, columns)) = self.blocks(name)?
             && let Some(matrix) = Matrix::quantized_columns(blocks, columns)?
         {
@@ -228,8 +238,12 @@ impl Parts<'_> {
 
     /// Whether a matrix is used as quantised blocks.
     pub(crate) fn is_quantized(&self, name: &str) -> Result<bool, ModelError> {
-        if self.packed(name).is_some() || self.adapter.is_some_and(|adapter| adapter.changes(name)) {
+        if self.adapter.is_some_and(|adapter| adapter.changes(name)) {
             return Ok(false);
+        }
+        if let Some(packed) = self.packed(name) {
+            let is_host = self.shards.device().is_cpu();
+            return Ok(self.precision == Precision::File && is_host && packed.may_be_blocks());
         }
         let encoding = self.shards.weights().info(name)?.encoding();
         Ok(self.precision == Precision::File && matches!(encoding, Encoding::Ggml(dtype) if dtype.block_size() > 1))

@@ -182,6 +182,8 @@ impl Rules<'_> {
         let encoding = self.weights.contains(down).then(|| self.weights.info(down)).transpose()?;
         let sizes = match encoding.map(|info| info.encoding()) {
             Some(Encoding::Ggml(dtype)) => [Matrix::unit(dtype), dtype.block_size(), dtype.block_size().min(PACKED), 1],
+            // Packed, perhaps as blocks of Q4_0.
+            None => [PACKED, 1, 1, 1],
             _ => [1; 4],
         };
         let fits = |size: &usize| units.is_multiple_of(*size) && units / size >= ranks;

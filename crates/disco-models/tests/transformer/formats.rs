@@ -10,6 +10,7 @@ use disco_models::worker::Load;
 use disco_models::{Adapter, Config, ExpertSplit, Precision, plan};
 
 use super::families::{Prompt, prompts};
+use super::logits::logits_of;
 use super::ours;
 use super::tokens::{batch, tokens_of};
 
@@ -52,6 +53,22 @@ fn packed_matrices_are_what_their_codes_and_scales_say() {
         expect_reference(name, Precision::F32);
     }
     expect_reference("gptq-asym-act-order", Precision::File);
+}
+
+#[test]
+fn products_of_packed_blocks_are_close_to_those_of_the_expanded_matrix() {
+    for name in ["gptq-64", "compressed-int4"] {
+        let folder = folder(name);
+        let prompts = prompts(&folder, &Config::open(&Weights::open(&folder).unwrap()).unwrap());
+        let Prompt { prompt_ids, .. } = &prompts[1];
+        let logits = |workers, precision| logits_of(workers, &folder, precision, prompt_ids, &[0]);
+        let expected: Vec<f64> = logits(1, Precision::F32).into_iter().map(f64::from).collect();
+        for workers in 1..=3 {
+            // The product rounds its argument to 8 bits.
+            let difference = ours::difference(&logits(workers, Precision::File), &expected);
+            assert!((1e-6..0.05).contains(&difference), "{name}, {workers} workers: {difference}");
+        }
+    }
 }
 
 #[test]
