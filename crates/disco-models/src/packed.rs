@@ -198,18 +198,16 @@ impl<'a> Packed<'a> {
         self.tensors()?;
         let (rows, columns) =
             match shards.plan().part(name, &[self.rows, self.columns], shards.rank(), shards.size())? {
-                Part::Whole => (vec![0..self.rows], 0..self.columns),
-                Part::Range { dim: 0, range } => (vec![range], 0..self.columns),
-                Part::Ranges { dim: 0, ranges } => (ranges, 0..self.columns),
-                Part::Range { dim: 1, range } => (vec![0..self.rows], range),
+                Part::Whole => ((0..self.rows).collect::<Vec<_>>(), 0..self.columns),
+                Part::Range { dim: 0, range } => (range.collect(), 0..self.columns),
+                Part::Ranges { dim: 0, ranges } => (ranges.into_iter().flatten().collect(), 0..self.columns),
+                Part::Range { dim: 1, range } => ((0..self.rows).collect(), range),
                 _ => return Ok(None),
             };
         let is_whole = [self.group(), columns.start, columns.end].iter().all(|place| place.is_multiple_of(RUN));
         let Some(codes) = self.symmetric()?.filter(|_| is_whole && !columns.is_empty()) else { return Ok(None) };
         let mut bytes = Vec::new();
-        let mut count = 0;
-        for row in rows.into_iter().flatten() {
-            count += 1;
+        for row in rows.iter().copied() {
             for start in columns.clone().step_by(RUN) {
                 let scale = (codes.scale)(row, start / self.group());
                 let rounded = f16::from_f32(scale);
@@ -222,7 +220,7 @@ impl<'a> Packed<'a> {
             }
         }
         let storage = QStorage::from_data(bytes.into(), &Device::Cpu, GgmlDType::Q4_0)?;
-        Ok(Some(QTensor::new(storage, (count, columns.len()))?))
+        Ok(Some(QTensor::new(storage, (rows.len(), columns.len()))?))
     }
 
     /// Whether [`blocks`](Self::blocks) may be there.
