@@ -1,7 +1,7 @@
 //! A worker's answers to cancellations, and the waits that they end.
 
 use std::sync::atomic::AtomicBool;
-use std::sync::mpsc;
+use std::sync::{Mutex, mpsc};
 use std::thread;
 
 use super::super::cancel::COUNTED_CALLS;
@@ -221,4 +221,55 @@ fn an_operation_beside_the_worker_is_aborted_with_the_call_that_has_started_it()
     assert_eq!(listener.0.lock().unwrap().len(), 1);
     let ops = answers.try_iter().map(|(.., ops)| ops).collect::<Vec<_>>();
     assert_eq!(ops, [CallOps::Collectives(0), CallOps::Other, CallOps::Collectives(0)]);
+}
+
+/// A store whose key is set while the third wait for it runs.
+#[derive(Debug, Default)]
+struct Late(Mutex<Vec<Duration>>);
+
+impl Store for Late {
+    fn wait(&self, key: &str, deadline: Duration) -> Result<Vec<u8>> {
+        let mut waits = sync::lock(&self.0);
+        waits.push(deadline);
+        if waits.len() == 3 {
+            return Ok(key.into());
+        }
+        Err(Error::Deadline { operation: "wait".into(), after: deadline, state: String::new() })
+    }
+
+    fn set(&self, _: &str, _: &[u8]) -> Result<()> {
+        unreachable!("only waits are tested")
+    }
+
+    fn get(&self, _: &str) -> Result<Option<Vec<u8>>> {
+        unreachable!("only waits are tested")
+    }
+
+    fn add(&self, _: &str, _: i64) -> Result<i64> {
+        unreachable!("only waits are tested")
+    }
+
+    fn compare_and_set(&self, _: &str, _: Option<&[u8]>, _: &[u8]) -> Result<Vec<u8>> {
+        unreachable!("only waits are tested")
+    }
+
+    fn delete(&self, _: &str) -> Result<bool> {
+        unreachable!("only waits are tested")
+    }
+}
+
+#[test]
+fn a_wait_for_a_key_looks_for_cancellations_and_goes_on_until_its_deadline() {
+    let (link, _, _) = link();
+    let store = Late::default();
+    assert_eq!(link.await_key(&store, "key", LIMIT, || Ok(())).unwrap(), b"key");
+    assert_eq!(*store.0.lock().unwrap(), [CANCELLED_INTERVAL; 3]);
+    // A deadline within the interval is that of the store's wait.
+    let short = CANCELLED_INTERVAL / 2;
+    let error = link.await_key(&Late::default(), "key", short, || Ok(())).unwrap_err();
+    assert!(matches!(error, Error::Deadline { after, .. } if after == short), "{error}");
+    link.activity().receive(1);
+    link.cancel(1, &"why".into());
+    let error = link.await_key(&Late::default(), "key", LIMIT, || Ok(())).unwrap_err();
+    assert!(matches!(error, Error::Cancelled { .. }), "{error}");
 }
