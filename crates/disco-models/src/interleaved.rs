@@ -12,7 +12,7 @@ use candle_core::{DType, Device, Tensor};
 use disco_candle::Matrix;
 use disco_candle::weights::{Part, Weights};
 
-use crate::names::{Names, Role};
+use crate::names::{self, Names, Role};
 use crate::packed::e2m1;
 use crate::parts::{Parts, Stack};
 use crate::units::Units;
@@ -35,7 +35,7 @@ pub(crate) fn tensors(
     dim: usize,
 ) -> Vec<(String, Vec<usize>)> {
     let count = experts.count;
-    let mut all = vec![(names.bias(layer, Role::Router), vec![count])];
+    let mut all = vec![(names::bias(&names.layer(layer, Role::Router)), vec![count])];
     for (role, [outputs, inputs]) in matrices(experts, dim) {
         let name = names.module(layer, role);
         if is_packed(weights, &name) {

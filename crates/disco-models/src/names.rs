@@ -189,11 +189,6 @@ impl Names {
         format!("{}{layer}.{}", self.layers(), self.in_layer(role))
     }
 
-    /// The bias beside a matrix of a layer.
-    pub(crate) fn bias(&self, layer: impl Display, role: Role) -> String {
-        format!("{}.bias", self.module(layer, role))
-    }
-
     /// A matrix of an expert, or the tensor that stacks those of all experts.
     pub(crate) fn expert(&self, layer: impl Display, expert: impl Display, role: Role) -> String {
         let name = self.in_layer(role).replacen('*', &expert.to_string(), 1);

@@ -313,8 +313,8 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// The rotary embeddings, from `rope_parameters` (transformers 5), else from `rope_scaling`. What they leave out is at
-    /// the top: `rope_theta`, `partial_rotary_factor`.
+    /// The rotary embeddings, from `rope_parameters` (transformers 5), else from `rope_scaling`. Absent keys are taken
+    /// from the top: `rope_theta`, `partial_rotary_factor`.
     fn rotary(&self, context: usize, head_dim: usize, defaults: Defaults) -> Result<Rotary, ModelError> {
         let config = self.json;
         let parent = if config["rope_parameters"].is_null() { "rope_scaling" } else { "rope_parameters" };
@@ -363,7 +363,7 @@ impl<'a> Keys<'a> {
         if self.has("sliding_window") { self.number("sliding_window") } else { Ok(Some(4096)) }
     }
 
-    /// Gives layers the window, except for those that `layer_types` says to be full, or without that key `is_full`.
+    /// Gives the window to all layers but the full ones: by `layer_types`, or by `is_full` without that key.
     pub(super) fn windows(
         &self,
         config: &mut Config,

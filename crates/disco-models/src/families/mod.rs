@@ -1,5 +1,5 @@
-//! Families of models. Each has a file, which says what it reads of `config.json` and of the metadata of GGUF files, what
-//! its layers are put together of, and how its tensors are called.
+//! Families of models. The file of a family reads the family's keys of `config.json` and of GGUF files, puts its layers
+//! together, and names its tensors.
 //!
 //! ```text
 //! mod        the list of the families
