@@ -69,7 +69,13 @@ impl Batch {
     }
 
     fn plan(&self) -> candle_core::Result<Plan<'_>> {
-        Plan::new(&self.runs, &self.groups, self.query.device())
+        let (plan, device) = (Plan::new(&self.runs, &self.groups)?, self.query.device());
+        if device.is_cpu() {
+            return Ok(plan);
+        }
+        let words = plan.words();
+        let count = words.len();
+        Ok(plan.on_device(Tensor::from_vec(words, count, device)?))
     }
 
     fn attend(&self, plan: &Plan<'_>, window: Option<usize>, cap: Option<f64>) -> candle_core::Result<Tensor> {

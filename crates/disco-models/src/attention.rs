@@ -7,8 +7,8 @@ use disco_candle::Comm;
 use disco_candle::HeadPlan;
 use disco_candle::RowParallelLinear;
 
+use crate::blocks::Memory;
 use crate::head_norms::HeadNorms;
-use crate::heads::Heads;
 use crate::names::Role;
 use crate::parts::{Parts, Stack};
 use crate::rope::Rotation;
@@ -25,23 +25,24 @@ pub(crate) struct Attention {
     factor: f64,
 }
 
-/// Positions of the tokens of a forward pass, and the tokens that they attend to, in layers with equal rotary embeddings and
-/// windows.
+/// The heads of one rank.
+#[derive(Debug)]
+pub(crate) struct Heads {
+    /// For each kv head of this rank, the query heads that share it; both are numbered from the rank's first head.
+    pub(crate) groups: Vec<Range<usize>>,
+    pub(crate) head_dim: usize,
+    pub(crate) softcap: Option<f64>,
+    /// One for each query head.
+    pub(crate) sinks: Option<Vec<f32>>,
+}
+
+/// What the tokens of a pass attend to in layers with equal rotary embeddings and windows.
 #[derive(Debug)]
 pub(crate) struct View {
     /// `None` if queries and keys are not rotated.
     pub(crate) rotation: Option<Rotation>,
-    /// For memory whose slots all tokens see, unless the mask excludes them.
-    pub(crate) mask: Option<Tensor>,
     /// The number of tokens that a token attends to, itself included.
     pub(crate) window: Option<usize>,
-}
-
-/// The keys and values of one layer.
-pub(crate) trait Memory {
-    /// Stores keys and values `[sequences, kv heads, tokens, head_dim]` of new tokens, and returns the attention of their
-    /// queries, `[sequences, heads, tokens, head_dim]`.
-    fn attend(self, heads: &Heads, view: &View, query: &Tensor, new: [&Tensor; 2]) -> candle_core::Result<Tensor>;
 }
 
 impl Attention {
@@ -75,31 +76,26 @@ impl Attention {
         })
     }
 
-    /// The shape of keys and values of one token of each sequence.
-    pub(crate) fn shape(&self, sequences: usize) -> [usize; 4] {
-        [sequences, self.heads.groups.len(), 1, self.heads.head_dim]
+    /// The heads of this rank.
+    pub(crate) fn heads(&self) -> &Heads {
+        &self.heads
     }
 
-    /// The query heads of each kv head.
-    pub(crate) fn groups(&self) -> &[Range<usize>] {
-        &self.heads.groups
-    }
-
-    /// The attention of all ranks for `x`, `[sequences, tokens, dim]`.
-    pub(crate) fn forward(&self, x: &Tensor, view: &View, memory: impl Memory) -> candle_core::Result<Tensor> {
-        let (sequences, tokens, _) = x.dims3()?;
+    /// The attention of all ranks for `x`, `[1, tokens, dim]`.
+    pub(crate) fn forward(&self, x: &Tensor, view: &View, memory: Memory<'_>) -> candle_core::Result<Tensor> {
+        let (one, tokens, _) = x.dims3()?;
         let head_dim = self.heads.head_dim;
         let projected = self.projections.forward(x)?;
         let both = [projected.at(0)?, projected.at(1)?];
         let [query, key] = self.norms.iter().try_fold(both, |both, norms| norms.forward(both, head_dim))?;
-        let by_head = |x: &Tensor| x.reshape((sequences, tokens, (), head_dim))?.transpose(1, 2)?.contiguous();
+        let by_head = |x: &Tensor| x.reshape((one, tokens, (), head_dim))?.transpose(1, 2)?.contiguous();
         let (query, key) = (by_head(&query)?, by_head(&key)?);
         let (query, key) = match &view.rotation {
             Some(rotation) => (rotation.grown(rotation.apply(&query)?)?, rotation.apply(&key)?),
             None => (query, key),
         };
         let query = (query * self.factor)?;
-        let y = memory.attend(&self.heads, view, &query, [&key, &by_head(&projected.at(2)?)?])?;
-        self.output.forward(&y.transpose(1, 2)?.reshape((sequences, tokens, ()))?)
+        let y = memory.attend(&self.heads, view.window, &query, [&key, &by_head(&projected.at(2)?)?])?;
+        self.output.forward(&y.transpose(1, 2)?.reshape((one, tokens, ()))?)
     }
 }

@@ -13,31 +13,22 @@ use disco_core::Queue;
 
 use crate::{Cache, ModelError, Sampler, Transformer};
 
-/// The shapes of the steps of a [`Generation`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Steps {
-    /// Tokens attend to the slots that are used.
-    #[default]
-    Growing,
-    /// Tokens attend to all slots of the cache; masks exclude unused slots. So all steps have the same shapes until the cache
-    /// gets larger memory. On a CUDA device of [`device`](disco_candle::device()), a step with the greedy
-    /// sampler is captured once, with its collectives, and replayed as a graph, so that a token costs one launch; not with
-    /// [`Comm::measure_waits`](disco_candle::Comm::measure_waits), whose barriers a graph can't have.
-    Fixed,
-}
-
 /// A batch of texts under way: their cache, and the choice of their tokens. Every rank calls [`Generation::next`] with equal
 /// arguments, and gets the same tokens.
 ///
 /// Tokens stay on the device. With the [greedy](Sampler::is_greedy) sampler on a device other than the host, the next step
 /// is enqueued before the host waits for the tokens of the last one, so the device computes without a pause; one small copy
 /// to the host is all that the host waits for. Other samplers choose on the host, from one copy of the logits.
+///
+/// On a CUDA device of [`device`](disco_candle::device()), a step with the greedy sampler is captured once, with its
+/// collectives, and replayed as a graph, so that a token costs one launch, until the cache gets larger memory; not with
+/// [`Comm::measure_waits`](disco_candle::Comm::measure_waits), whose barriers a graph can't have.
 #[derive(Debug)]
 pub struct Generation {
     cache: Cache,
     sampler: Sampler,
-    steps: Steps,
+    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "only CUDA has graphs"))]
+    uses_graphs: bool,
     /// The hidden states of the last tokens of the prompts, before the first choice.
     hidden: Option<Tensor>,
     chosen: Chosen,
@@ -66,7 +57,7 @@ impl Transformer {
     ///
     /// # Errors
     /// As [`Transformer::prompt`].
-    pub fn generate(&self, prompts: &[Vec<u32>], sampler: Sampler, steps: Steps) -> Result<Generation, ModelError> {
+    pub fn generate(&self, prompts: &[Vec<u32>], sampler: Sampler) -> Result<Generation, ModelError> {
         let (cache, hidden) = self.prompt(prompts)?;
         let chosen = Chosen {
             tokens: Tensor::zeros(prompts.len(), DType::U32, self.device())?,
@@ -75,7 +66,7 @@ impl Transformer {
         Ok(Generation {
             cache,
             sampler,
-            steps,
+            uses_graphs: true,
             hidden: Some(hidden),
             chosen,
             reader: Reader::default(),
@@ -89,6 +80,12 @@ impl Transformer {
 }
 
 impl Generation {
+    /// The texts without graphs.
+    #[must_use]
+    pub fn without_graphs(self) -> Self {
+        Self { uses_graphs: false, ..self }
+    }
+
     /// The keys and values so far.
     pub fn cache(&self) -> &Cache {
         &self.cache
@@ -119,9 +116,9 @@ impl Generation {
             None => self.enqueue(model, queue)?,
         };
         let context = model.config().context;
-        let lengths = self.cache.lengths(self.cache.used);
+        let lengths = self.cache.lengths().to_vec();
         let tokens = if self.sampler.is_greedy() {
-            if !model.device().is_cpu() && self.cache.shortest() < context {
+            if !model.device().is_cpu() && self.shortest() < context {
                 self.ahead = Some(self.enqueue(model, queue)?);
             }
             Argmax::checked(&self.reader.finish::<f64>(current, model.comm(), queue)?)?
@@ -150,7 +147,7 @@ impl Generation {
     #[cfg_attr(not(feature = "cuda"), expect(unused_variables, reason = "only graphs need the queue"))]
     fn greedy_step(&mut self, model: &Transformer, queue: &mut dyn Queue) -> Result<(), ModelError> {
         #[cfg(feature = "cuda")]
-        if let (Steps::Fixed, Device::Cuda(device)) = (self.steps, model.device())
+        if let (true, Device::Cuda(device)) = (self.uses_graphs, model.device())
             && !model.comm().measures_waits().map_err(disco_candle::to_candle)?
         {
             return self.replay(model, device, queue);
@@ -159,24 +156,27 @@ impl Generation {
         self.chosen.take_best(model, &hidden)
     }
 
+    /// Number of tokens of the shortest sequence so far.
+    fn shortest(&self) -> usize {
+        self.cache.lengths().iter().copied().min().unwrap_or(0)
+    }
+
     /// Makes room for the last tokens, as [`Transformer::prepare_step`].
     ///
     /// # Errors
     /// No sequence has a place for its last token.
     fn prepare_step(&mut self, model: &Transformer) -> Result<bool, ModelError> {
-        model.check_room(self.cache.shortest() + 1)?;
+        model.check_room(self.shortest() + 1)?;
         model.prepare_step(&mut self.cache)
     }
 
     /// Processes the last tokens. Returns their hidden states.
     fn step(&mut self, model: &Transformer) -> Result<Tensor, ModelError> {
         self.prepare_step(model)?;
-        let width = match self.steps {
-            Steps::Growing => self.cache.used + 1,
-            Steps::Fixed => self.cache.capacity(),
-        };
-        let step = model.compute_step(&mut self.cache, &self.chosen.tokens, width);
-        self.cache.finish_step(step)
+        let places = model.places(&self.cache)?;
+        let hidden = model.compute_step(&self.cache, &places, &self.chosen.tokens)?;
+        model.finish_step(&mut self.cache, &self.chosen.tokens)?;
+        Ok(hidden)
     }
 
     /// A step with its choice, as a graph. The first step in new memory runs without one: it loads kernels and fills candle's
@@ -185,27 +185,30 @@ impl Generation {
     #[allow(unsafe_code, reason = "a graph uses the memory of this value")]
     fn replay(&mut self, model: &Transformer, device: &CudaDevice, queue: &mut dyn Queue) -> Result<(), ModelError> {
         let is_same = self.prepare_step(model)?;
+        let has_memory = model.fix_places(&mut self.cache)?;
+        // Copies the places to the device, which is no part of the graph.
+        let places = model.places(&self.cache)?;
         let _cache = device.enable_cuda_graph_htod_cache();
-        let width = self.cache.capacity();
-        let (cache, chosen) = (&mut self.cache, &self.chosen);
-        let mut step = || {
-            let hidden = model.compute_step(cache, &chosen.tokens, width)?;
+        let (cache, chosen) = (&self.cache, &self.chosen);
+        let step = || {
+            let hidden = model.compute_step(cache, &places, &chosen.tokens)?;
             chosen.take_best(model, &hidden)
         };
-        let done = match (&self.graph, is_same) {
-            (Some(graph), true) => graph.launch().map_err(ModelError::from),
+        match (&self.graph, is_same && has_memory) {
+            (Some(graph), true) => graph.launch()?,
             (_, false) => {
                 self.graph = None;
-                step()
+                step()?;
             }
             // SAFETY: this value has the cache and the last choice as long as the graph, and launches it with the same model
             // only, which has the weights.
-            (None, true) => match unsafe { cuda::capture(model.comm(), queue, device, step) } {
-                Ok(graph) => self.graph.insert(graph).launch().map_err(ModelError::from),
-                Err(error) => Err(error),
-            },
-        };
-        self.cache.finish_step(done)
+            (None, true) => {
+                let graph = unsafe { cuda::capture(model.comm(), queue, device, step) }?;
+                self.graph.insert(graph).launch()?;
+            }
+        }
+        drop(places);
+        Ok(model.finish_step(&mut self.cache, &self.chosen.tokens)?)
     }
 
     /// Chooses from the logits of all sequences.

@@ -35,6 +35,7 @@
 mod adapter;
 mod attention;
 pub mod bert;
+mod blocks;
 mod cache;
 mod config;
 mod error;
@@ -43,11 +44,9 @@ mod families;
 mod feed_forward;
 mod generation;
 mod head_norms;
-mod heads;
 #[cfg(feature = "hub")]
 pub mod hub;
 mod interleaved;
-mod mask;
 mod model;
 mod names;
 mod norm;
@@ -65,15 +64,16 @@ mod units;
 pub mod worker;
 
 pub use adapter::Adapter;
+pub use blocks::Pool;
 pub use cache::Cache;
 pub use config::{
     Activation, Attention, Config, Dense, ExpertLayout, ExpertSplit, Experts, FeedForward, Growth, Inputs, Layer,
     NormKind, Norms, Packing, Pairs, Positions, QkNorm, Rotary, SamplingDefaults, Scaling,
 };
 pub use error::ModelError;
-pub use generation::{Generation, Steps};
+pub use generation::Generation;
 pub use model::Transformer;
-pub use paged::{BLOCK, Pool, Ragged, Run};
+pub use paged::{BLOCK, Ragged, Run};
 pub use parts::Precision;
 pub use plan::{memory_bytes, plan};
 pub use sampler::Sampler;

@@ -14,19 +14,14 @@ use disco_candle::{Argmax, VocabParallelEmbedding, VocabParallelLogits};
 use disco_candle::{HeadPlan, even_ranges};
 use disco_core::WorkerContext;
 
-use crate::attention::{Attention, Memory, View};
-use crate::cache::{Slots, Slotted};
+use crate::attention::{Attention, View};
+use crate::blocks::{Memory, Places};
 use crate::feed_forward::FeedForward;
-use crate::heads::capped;
-use crate::mask::mask;
 use crate::names::{Names, Role};
 use crate::norm::Norm;
 use crate::parts::{Parts, Precision};
 use crate::rope::Rope;
-use crate::{Adapter, Cache, Config, Layer, ModelError, Norms, tensors};
-
-/// The most tokens of each sequence that are processed together, which bounds the memory for attention.
-const CHUNK: usize = 512;
+use crate::{Adapter, Config, Layer, ModelError, Norms, Pool, tensors};
 
 /// The name of the files and plans that must be equal on all ranks, in errors.
 const COMPARED: &str = "the files or the split plans of the model";
@@ -66,14 +61,6 @@ struct Block {
     ffn_post_norm: Option<Norm>,
 }
 
-/// What the tokens of a forward pass have in common.
-pub(crate) struct Views {
-    /// One for each kind of layers.
-    kinds: Vec<View>,
-    /// The embeddings of the tokens' positions, `[sequences or 1, tokens, dim]`.
-    positions: Option<Tensor>,
-}
-
 impl Block {
     fn load(parts: &Parts<'_>, kind: usize, heads: &HeadPlan, layer: usize, comm: &Comm) -> Result<Self, ModelError> {
         let norms = parts.config.layers[layer].norms;
@@ -96,11 +83,11 @@ impl Block {
         &self,
         x: Tensor,
         residual_factor: f64,
-        views: &Views,
-        memory: impl Memory,
+        views: &[View],
+        memory: Memory<'_>,
     ) -> candle_core::Result<Tensor> {
         let input = normed(&self.attention_norm, x.clone())?;
-        let y = self.attention.forward(&input, &views.kinds[self.kind], memory)?;
+        let y = self.attention.forward(&input, &views[self.kind], memory)?;
         let y = normed(&self.attention_post_norm, y)?;
         let x = (x + scaled(y, residual_factor)?)?;
         let input = if self.norms == Norms::Shared { input } else { normed(&self.ffn_norm, x.clone())? };
@@ -264,107 +251,6 @@ impl Transformer {
         self.bytes
     }
 
-    /// Processes a batch of prompts. Returns their cache, and the hidden states of their last tokens,
-    /// `[sequences, dim]`.
-    ///
-    /// # Errors
-    /// There is no prompt, a prompt is empty or too long, or has a token outside of the vocabulary; a collective fails.
-    pub fn prompt(&self, prompts: &[Vec<u32>]) -> Result<(Cache, Tensor), ModelError> {
-        let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
-        if prompts.iter().any(Vec::is_empty) || longest == 0 {
-            return Err(ModelError::Call(
-                "a batch needs at least one prompt, and each prompt at least one token".into(),
-            ));
-        }
-        self.check_room(longest)?;
-        let starts: Vec<usize> = prompts.iter().map(|prompt| longest - prompt.len()).collect();
-        let padded = prompts
-            .iter()
-            .zip(&starts)
-            .flat_map(|(prompt, start)| vec![0; *start].into_iter().chain(prompt.iter().copied()));
-        let tokens = Tensor::from_iter(padded, &self.device)?.reshape((prompts.len(), longest))?;
-        let mut cache = Cache::new(starts, self.layers.len());
-        let last = self.fill(&mut cache, &tokens, longest)?;
-        Ok((cache, last))
-    }
-
-    /// Processes the tokens `[sequences, count]` of an empty cache, of sequences that will fill `slots` slots. Returns the
-    /// hidden states of the last ones.
-    fn fill(&self, cache: &mut Cache, tokens: &Tensor, slots: usize) -> Result<Tensor, ModelError> {
-        let (_, count) = tokens.dims2()?;
-        let lengths = cache.lengths(slots);
-        if self.ropes().any(|rope| rope.may_restart(&lengths)) {
-            cache.history.push(tokens.clone());
-        }
-        let mut last = None;
-        for from in (0..count).step_by(CHUNK) {
-            let chunk = tokens.narrow(1, from, CHUNK.min(count - from))?;
-            last = Some(self.prefill(cache, &chunk, &lengths)?);
-        }
-        last.ok_or_else(|| ModelError::Call("no prompt".into()))
-    }
-
-    /// Processes one more token of each sequence, u32 `[sequences]` on the model's device. Returns its hidden states,
-    /// `[sequences, dim]`. The host waits for nothing.
-    ///
-    /// # Errors
-    /// The number of tokens is not the number of sequences, a sequence fills the context, or a collective fails.
-    pub fn step(&self, cache: &mut Cache, tokens: &Tensor) -> Result<Tensor, ModelError> {
-        self.check_room(cache.longest() + 1)?;
-        self.prepare_step(cache)?;
-        let step = self.compute_step(cache, tokens, cache.used + 1);
-        cache.finish_step(step)
-    }
-
-    /// Makes room for a step. Returns whether the host does for it what it did for the last one, in the same memory.
-    ///
-    /// Where the next token makes a sequence a long one, which is rotated in another way, the cache is computed again.
-    pub(crate) fn prepare_step(&self, cache: &mut Cache) -> Result<bool, ModelError> {
-        // Without a history, it has been computed again before a step that failed.
-        if !cache.history.is_empty() && self.ropes().any(|rope| rope.restarts(&cache.lengths(cache.used))) {
-            let tokens = Tensor::cat(&cache.history, 1)?;
-            let mut new = Cache::new(cache.starts.clone(), self.layers.len());
-            self.fill(&mut new, &tokens, cache.used + 1)?;
-            *cache = new;
-        }
-        let is_same = cache.make_room(self.dtype, &self.device)?;
-        let lengths = cache.lengths(cache.used + 1);
-        Ok(is_same && !self.ropes().any(|rope| rope.changes(&lengths)))
-    }
-
-    /// A step, whose tokens attend to the first `width` slots. All that it reads and writes is on the device: with the
-    /// same `width` and memory, the host does the same for each token.
-    pub(crate) fn compute_step(&self, cache: &mut Cache, tokens: &Tensor, width: usize) -> Result<Tensor, ModelError> {
-        let sequences = cache.sequences();
-        if tokens.dims() != [sequences] {
-            let text = format!("a step got tokens {:?} for a cache of {sequences} sequences", tokens.shape());
-            return Err(ModelError::Call(text));
-        }
-        let lengths = cache.lengths(cache.used + 1);
-        let cursor = cache.cursor()?;
-        let mask = cursor.open(width)?;
-        // A token attends to all slots, unless prompts have padding, or slots are not used yet.
-        let is_open = width == cache.used + 1 && cache.starts.iter().all(|start| *start == 0);
-        let kinds = self.kinds.iter().map(|(rope, window)| {
-            let mask = match window.filter(|window| *window < width) {
-                Some(window) => Some(cursor.windowed(&mask, window)?),
-                None => (!is_open).then(|| mask.clone()),
-            };
-            let rotation = rope.as_ref().map(|rope| rope.rotation_at(&cursor.positions, &lengths)).transpose()?;
-            Ok(View { rotation, mask, window: *window })
-        });
-        let views = self.views(kinds, || cursor.positions.unsqueeze(1))?;
-        let shape = self.layers.first().map_or([sequences, 0, 1, 0], |block| block.attention.shape(sequences));
-        let slots = Slots::At { index: cursor.index(&shape)?, width };
-        cursor.advance()?;
-        let hidden = self.forward(cache, &tokens.unsqueeze(1)?, &views, &slots)?;
-        if self.ropes().any(|rope| rope.may_restart(&lengths)) {
-            // A copy: the tokens of the next step may have the same memory.
-            cache.history.push(tokens.unsqueeze(1)?.copy()?);
-        }
-        Ok(hidden)
-    }
-
     /// The logits of all tokens of the vocabulary for hidden states, `[sequences, vocabulary]`.
     ///
     /// # Errors
@@ -394,48 +280,8 @@ impl Transformer {
         &self.device
     }
 
-    /// Processes tokens `[sequences, count]` of prompts, from the first free slot on. The sequences have `lengths` tokens in all.
-    fn prefill(&self, cache: &mut Cache, tokens: &Tensor, lengths: &[usize]) -> Result<Tensor, ModelError> {
-        let (_, count) = tokens.dims2()?;
-        let slots = cache.used + count;
-        let (starts, used) = (&cache.starts, cache.used);
-        let kinds = self.kinds.iter().map(|(rope, window)| {
-            let mask = mask(starts, used, count, *window, (self.dtype, &self.device))?;
-            let rotation = rope.as_ref().map(|rope| rope.rotation(starts, used, count, lengths)).transpose()?;
-            Ok(View { rotation, mask, window: *window })
-        });
-        let views = self.views(kinds, || {
-            let of = |start: &usize| {
-                let start = *start;
-                (used..slots).map(move |slot| slot.saturating_sub(start) as i64)
-            };
-            Tensor::from_iter(starts.iter().flat_map(of), &self.device)?.reshape((starts.len(), count))
-        })?;
-        let hidden = self.forward(cache, tokens, &views, &Slots::From(used))?;
-        cache.fill(slots);
-        Ok(hidden)
-    }
-
-    /// What tokens have in common: a view for each kind of layers, and the embeddings of `positions`, i64 `[.., tokens]`.
-    pub(crate) fn views(
-        &self,
-        kinds: impl Iterator<Item = candle_core::Result<View>>,
-        positions: impl FnOnce() -> candle_core::Result<Tensor>,
-    ) -> candle_core::Result<Views> {
-        let embedded = self.positions.as_ref().map(|(table, first)| {
-            let rows = (positions()? + *first as f64)?;
-            let shape = [rows.dims(), &[self.config.dim]].concat();
-            table.index_select(&rows.flatten_all()?, 0)?.reshape(shape)
-        });
-        Ok(Views { kinds: kinds.collect::<candle_core::Result<_>>()?, positions: embedded.transpose()? })
-    }
-
-    /// The kinds of layers: rotary embeddings and window.
-    pub(crate) fn kinds(&self) -> &[(Option<Rope>, Option<usize>)] {
-        &self.kinds
-    }
-
-    fn ropes(&self) -> impl Iterator<Item = &Rope> {
+    /// The rotary embeddings of all kinds of layers.
+    pub(crate) fn ropes(&self) -> impl Iterator<Item = &Rope> {
         self.kinds.iter().filter_map(|(rope, _)| rope.as_ref())
     }
 
@@ -449,50 +295,51 @@ impl Transformer {
         }
     }
 
-    /// Processes tokens `[sequences, count]`. Returns the hidden states of the last ones.
-    fn forward(&self, cache: &mut Cache, tokens: &Tensor, views: &Views, slots: &Slots) -> Result<Tensor, ModelError> {
-        let memories = cache.layers.iter_mut().map(|layer| Slotted { layer, slots });
-        let x = self.compute(tokens, views, memories)?;
-        let (_, count) = tokens.dims2()?;
-        let last = x.narrow(1, count - 1, 1)?.squeeze(1)?.contiguous()?;
-        Ok(self.norm.forward(&last)?)
-    }
-
-    /// Processes tokens `[sequences, count]` with the memory of each layer. Returns `[sequences, count, dim]`, before the
-    /// last norm.
-    pub(crate) fn compute(
+    /// Processes tokens of several sequences, u32 `[tokens]` on the model's device. A span has a number of tokens of a sequence
+    /// that follow each other, and the number of tokens of that sequence. Returns `[tokens, dim]`, before the last norm.
+    pub(crate) fn pass(
         &self,
+        pool: &Pool,
         tokens: &Tensor,
-        views: &Views,
-        memories: impl Iterator<Item = impl Memory>,
+        places: &Places<'_>,
+        spans: &[(usize, usize)],
     ) -> Result<Tensor, ModelError> {
-        let mut x = scaled(self.embedding.forward(tokens)?, self.config.embedding_factor)?;
-        if let Some(positions) = &views.positions {
-            x = x.broadcast_add(positions)?;
+        let views = self.kinds.iter().map(|(rope, window)| {
+            let rotation = rope.as_ref().map(|rope| rope.rotation(&places.positions, spans)).transpose()?;
+            Ok(View { rotation, window: *window })
+        });
+        let views = views.collect::<candle_core::Result<Vec<_>>>()?;
+        let mut x = scaled(self.embedding.forward(&tokens.unsqueeze(0)?)?, self.config.embedding_factor)?;
+        if let Some((table, first)) = &self.positions {
+            let rows = (places.positions.to_dtype(DType::I64)? + *first as f64)?;
+            x = x.broadcast_add(&table.index_select(&rows, 0)?)?;
         }
-        for (block, memory) in self.layers.iter().zip(memories) {
-            x = block.forward(x, self.config.residual_factor, views, memory)?;
+        for (block, memory) in self.layers.iter().zip(pool.memories(places)) {
+            x = block.forward(x, self.config.residual_factor, &views, memory)?;
         }
-        Ok(x)
+        Ok(x.squeeze(0)?)
     }
 
     /// The hidden states that [`logits`](Self::logits) takes.
-    pub(crate) fn last_norm(&self, x: &Tensor) -> candle_core::Result<Tensor> {
-        self.norm.forward(x)
+    pub(crate) fn last_norm(&self, x: &Tensor) -> Result<Tensor, ModelError> {
+        Ok(self.norm.forward(x)?)
     }
 
     /// The shape of keys and values of one token on this rank, in each layer: kv heads, and elements of a head.
     pub(crate) fn kv_shape(&self) -> [usize; 2] {
-        self.layers.first().map_or([0, 0], |block| {
-            let [_, heads, _, width] = block.attention.shape(1);
-            [heads, width]
-        })
+        let heads = self.layers.first().map(|block| block.attention.heads());
+        heads.map_or([0, 0], |heads| [heads.groups.len(), heads.head_dim])
     }
 
     /// The query heads of each kv head on this rank, in each layer.
     pub(crate) fn groups(&self) -> &[Range<usize>] {
-        self.layers.first().map_or(&[], |block| block.attention.groups())
+        self.layers.first().map_or(&[], |block| &block.attention.heads().groups)
     }
+}
+
+/// `x` between `cap` and its negative.
+fn capped(x: &Tensor, cap: f64) -> candle_core::Result<Tensor> {
+    (x / cap)?.tanh()? * cap
 }
 
 fn normed(norm: &Option<Norm>, x: Tensor) -> candle_core::Result<Tensor> {

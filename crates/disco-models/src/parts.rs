@@ -172,12 +172,12 @@ impl Parts<'_> {
         self.tensor(&bias(&self.names.layer(layer, role)))
     }
 
-    /// The attention sinks of the query heads `heads`, in 32 bits: on the device, and on the host.
+    /// The attention sinks of the query heads `heads`, on the host.
     #[expect(clippy::disallowed_methods, reason = "the tensor is on the host")]
-    pub(crate) fn sinks(&self, layer: usize, heads: Range<usize>) -> Result<(Tensor, Vec<f32>), ModelError> {
+    pub(crate) fn sinks(&self, layer: usize, heads: Range<usize>) -> Result<Vec<f32>, ModelError> {
         let (name, part) = (self.names.module(layer, Role::Sinks), Part::Range { dim: 0, range: heads });
         let sinks = self.shards.weights().read(&name, &part, DType::F32, &Device::Cpu)?;
-        Ok((sinks.to_device(self.shards.device())?, sinks.to_vec1()?))
+        Ok(sinks.to_vec1()?)
     }
 
     /// This rank's part of a matrix of a layer, as outputs × inputs.

@@ -41,7 +41,7 @@ pub(crate) struct Rotation {
     sin: Tensor,
     pairs: Pairs,
     rotated: usize,
-    /// The factor of queries of each token, `[tokens, 1]` or `[sequences, 1, tokens, 1]`.
+    /// The factor of queries of each token, `[tokens, 1]`.
     growth: Option<Tensor>,
 }
 
@@ -96,43 +96,38 @@ impl Rope {
         self.long.is_some() && length > self.context
     }
 
-    /// Whether one of sequences of `lengths` tokens becomes a long one with its next token, and has to be computed again.
-    pub(crate) fn restarts(&self, lengths: &[usize]) -> bool {
-        matches!(self.long, Some(Long::Fixed(_))) && lengths.contains(&self.context)
+    /// Whether a sequence of `length` tokens becomes a long one with its next token, and has to be computed again.
+    pub(crate) fn restarts(&self, length: usize) -> bool {
+        matches!(self.long, Some(Long::Fixed(_))) && length == self.context
     }
 
-    /// Whether [`restarts`](Self::restarts) may hold later for sequences of `lengths` tokens.
-    pub(crate) fn may_restart(&self, lengths: &[usize]) -> bool {
-        matches!(self.long, Some(Long::Fixed(_))) && lengths.iter().any(|length| *length <= self.context)
+    /// Whether [`restarts`](Self::restarts) may hold later for a sequence of `length` tokens.
+    pub(crate) fn may_restart(&self, length: usize) -> bool {
+        matches!(self.long, Some(Long::Fixed(_))) && length <= self.context
     }
 
-    fn is_dynamic(&self) -> bool {
-        matches!(self.long, Some(Long::Dynamic { .. }))
-    }
-
-    /// Whether the host chooses the frequencies of each token of sequences of `lengths` tokens.
-    pub(crate) fn changes(&self, lengths: &[usize]) -> bool {
+    /// Whether the frequencies of a sequence of `length` tokens may differ from those that it has later.
+    pub(crate) fn changes(&self, length: usize) -> bool {
         match self.long {
             None => false,
-            // A sequence can become long.
-            Some(Long::Fixed(_)) => !lengths.iter().all(|length| self.is_long(*length)),
-            Some(Long::Dynamic { .. }) => lengths.iter().any(|length| self.is_long(*length)),
+            Some(Long::Fixed(_)) => !self.is_long(length),
+            Some(Long::Dynamic { .. }) => self.is_long(length),
         }
     }
 
-    /// The frequencies of sequences of `lengths` tokens: `[1, pairs]` if they have the same ones, else
-    /// `[sequences, 1, pairs]`.
-    fn frequencies(&self, lengths: &[usize]) -> Result<Tensor> {
-        let first = lengths.first().copied().unwrap_or(0);
-        let is_same = |length: &usize| {
-            self.is_long(*length) == self.is_long(first)
-                && (*length == first || !self.is_long(first) || !self.is_dynamic())
+    /// The frequencies of tokens: `[1, pairs]` if they have the same ones, else `[tokens, pairs]`. A span is a number of tokens
+    /// that follow each other, and the number of tokens of their sequence.
+    fn frequencies(&self, spans: &[(usize, usize)]) -> Result<Tensor> {
+        let first = spans.first().map_or(0, |(_, length)| *length);
+        let is_dynamic = matches!(self.long, Some(Long::Dynamic { .. }));
+        let is_same = |length: usize| {
+            self.is_long(length) == self.is_long(first) && (length == first || !self.is_long(first) || !is_dynamic)
         };
-        if lengths.iter().all(is_same) {
+        if spans.iter().all(|(_, length)| is_same(*length)) {
             return self.frequencies_of(first);
         }
-        let rows = lengths.iter().map(|length| self.frequencies_of(*length)).collect::<Result<Vec<_>>>()?;
-        Tensor::stack(&rows, 0)
+        let rows = spans.iter().map(|(count, length)| self.frequencies_of(*length)?.repeat((*count, 1)));
+        Tensor::cat(&rows.collect::<Result<Vec<_>>>()?, 0)
     }
 
     fn frequencies_of(&self, length: usize) -> Result<Tensor> {
@@ -149,62 +144,34 @@ impl Rope {
         }
     }
 
-    /// The rotation of slots `from..from + count` of sequences whose first tokens are in the slots `starts`, and which have
-    /// `lengths` tokens. Slots before the start of a sequence are rotated as position 0; masks exclude them.
-    pub(crate) fn rotation(&self, starts: &[usize], from: usize, count: usize, lengths: &[usize]) -> Result<Rotation> {
-        let device = self.frequencies.device();
-        let positions = |start: usize| (from..from + count).map(move |slot| slot.saturating_sub(start) as f32);
-        let positions = match starts {
-            [first, rest @ ..] if rest.iter().any(|start| start != first) => {
-                let all = starts.iter().flat_map(|start| positions(*start));
-                Tensor::from_iter(all, device)?.reshape((starts.len(), count, 1))?
-            }
-            _ => Tensor::from_iter(positions(starts.first().copied().unwrap_or(0)), device)?.unsqueeze(1)?,
-        };
-        self.turned(&positions, lengths)
-    }
-
-    /// The rotation of one token of each sequence, at positions that are on the device: i64 `[sequences]`.
-    pub(crate) fn rotation_at(&self, positions: &Tensor, lengths: &[usize]) -> Result<Rotation> {
-        self.turned(&positions.to_dtype(DType::F32)?.reshape(((), 1, 1))?, lengths)
-    }
-
-    /// The rotation of tokens `[1, tokens]` at these positions, of sequences that are at most as long as the
-    /// [first context](Config::first_context).
-    pub(crate) fn rotation_of(&self, positions: impl Iterator<Item = usize>) -> Result<Rotation> {
-        let positions = Tensor::from_iter(positions.map(|position| position as f32), self.frequencies.device())?;
-        self.turned(&positions.unsqueeze(1)?, &[])
-    }
-
-    /// Cosines and sines of positions `[.., 1]`.
-    fn turned(&self, positions: &Tensor, lengths: &[usize]) -> Result<Rotation> {
-        let angles = positions.broadcast_mul(&self.frequencies(lengths)?)?;
+    /// The rotation of tokens at `positions`, u32 `[tokens]`, whose [spans](Self::frequencies) have them all.
+    pub(crate) fn rotation(&self, positions: &Tensor, spans: &[(usize, usize)]) -> Result<Rotation> {
+        let positions = positions.to_dtype(DType::F32)?.unsqueeze(1)?;
+        let angles = positions.broadcast_mul(&self.frequencies(spans)?)?;
         let scaled = |x: Tensor| if self.factor == 1.0 { Ok(x) } else { x * self.factor };
         Ok(Rotation {
             cos: scaled(angles.cos()?)?.to_dtype(self.dtype)?,
             sin: scaled(angles.sin()?)?.to_dtype(self.dtype)?,
             pairs: self.pairs,
             rotated: self.rotated,
-            growth: self.growth.map(|growth| self.grown(positions, growth)).transpose()?,
+            growth: self.growth.map(|growth| self.grown(&positions, growth)).transpose()?,
         })
     }
 
-    /// The factors of queries at positions `[.., 1]`.
+    /// The factors of queries at positions `[tokens, 1]`.
     fn grown(&self, positions: &Tensor, Growth { beta, context }: Growth) -> Result<Tensor> {
         let factors = (((positions / context as f64)?.floor()? + 1.0)?.log()? * beta)? + 1.0;
-        let factors = factors?.to_dtype(self.dtype)?;
-        // Heads come before tokens.
-        if factors.rank() == 3 { factors.unsqueeze(1) } else { Ok(factors) }
+        factors?.to_dtype(self.dtype)
     }
 }
 
 impl Rotation {
-    /// Queries `[sequences, heads, tokens, head_dim]` times their factors.
+    /// Queries `[1, heads, tokens, head_dim]` times their factors.
     pub(crate) fn grown(&self, query: Tensor) -> Result<Tensor> {
         self.growth.iter().try_fold(query, |query, factors| query.broadcast_mul(factors))
     }
 
-    /// Rotates queries or keys of shape `[sequences, heads, tokens, head_dim]`.
+    /// Rotates queries or keys of shape `[1, heads, tokens, head_dim]`.
     pub(crate) fn apply(&self, x: &Tensor) -> Result<Tensor> {
         let rotate = |x: &Tensor| match self.pairs {
             Pairs::Interleaved => candle_nn::rotary_emb::rope_i(x, &self.cos, &self.sin),

@@ -13,7 +13,7 @@ use disco_core::function::Json;
 use disco_core::{Error, Object, Opaque, Scope, WorkerContext};
 use serde::{Deserialize, Serialize};
 
-use crate::{Adapter, Config, ExpertSplit, Generation, ModelError, Precision, Sampler, Steps, Transformer, plan};
+use crate::{Adapter, Config, ExpertSplit, Generation, ModelError, Precision, Sampler, Transformer, plan};
 
 /// The argument of `disco.models.load`.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -187,9 +187,8 @@ fn prompt(
     if worker.load.print_logits > 0 {
         worker.print_logits(&prompts)?;
     }
-    let replays = worker.load.uses_graphs && sampler.is_greedy() && !worker.model.device().is_cpu();
-    let steps = if replays { Steps::Fixed } else { Steps::Growing };
-    let generation = worker.model.generate(&prompts, sampler, steps)?;
+    let generation = worker.model.generate(&prompts, sampler)?;
+    let generation = if worker.load.uses_graphs { generation } else { generation.without_graphs() };
     let running = worker.batch.insert(Running { generation, ended: vec![false; prompts.len()] });
     let tokens = running.next(&worker.model, ctx);
     worker.computing += start.elapsed();

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use candle_core::{Device, Error, Result, Tensor};
+use candle_core::{Error, Result, Tensor};
 
 /// Number of tokens of a block.
 pub const BLOCK: usize = 16;
@@ -33,7 +33,7 @@ impl Run {
     }
 }
 
-/// Which tokens attend to which blocks: the same for all layers. On a CUDA device, it is in the memory of the device.
+/// Which tokens attend to which blocks: the same for all layers.
 #[derive(Clone, Debug)]
 pub struct Plan<'a> {
     pub(super) runs: &'a [Run],
@@ -43,7 +43,8 @@ pub struct Plan<'a> {
     pub(super) heads: usize,
     /// The number of blocks that keys and values have at least.
     pub(super) blocks: usize,
-    /// [`Plan::words`] in the memory of a CUDA device.
+    /// Begins with [`Plan::words`], in the memory of a CUDA device.
+    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "only CUDA devices read it"))]
     pub(super) uploaded: Option<Tensor>,
 }
 
@@ -52,9 +53,8 @@ impl<'a> Plan<'a> {
     /// other, too.
     ///
     /// # Errors
-    /// A run has fewer blocks than its tokens need; the groups do not follow each other from 0 on; the device has too little
-    /// memory.
-    pub fn new(runs: &'a [Run], groups: &'a [Range<usize>], device: &Device) -> Result<Self> {
+    /// A run has fewer blocks than its tokens need; the groups do not follow each other from 0 on.
+    pub fn new(runs: &'a [Run], groups: &'a [Range<usize>]) -> Result<Self> {
         let (mut tokens, mut blocks, mut heads) = (0, 0, 0);
         for run in runs {
             let Run { first, count, table } = run;
@@ -70,13 +70,14 @@ impl<'a> Plan<'a> {
             }
             heads = group.end;
         }
-        let mut plan = Self { runs, groups, tokens, heads, blocks, uploaded: None };
-        if device.is_cuda() {
-            let words = plan.words();
-            let count = words.len();
-            plan.uploaded = Some(Tensor::from_vec(words, count, device)?);
-        }
-        Ok(plan)
+        Ok(Self { runs, groups, tokens, heads, blocks, uploaded: None })
+    }
+
+    /// The plan for a CUDA device: u32 `[words]` there, of memory of its own, which begins with [`words`](Self::words). The
+    /// memory may be that of an earlier plan of as many runs, with as many tokens each, so that a graph reads this one.
+    #[must_use]
+    pub fn on_device(self, words: Tensor) -> Self {
+        Self { uploaded: Some(words), ..self }
     }
 
     /// Tiles of at most [`TILE`] tokens.
@@ -92,8 +93,9 @@ impl<'a> Plan<'a> {
         tokens.unwrap_or(0) * heads.unwrap_or(0)
     }
 
-    /// What the kernel reads: the tiles, four words each; the groups, two words each; the tables. See `attention.cu`.
-    pub(super) fn words(&self) -> Vec<u32> {
+    /// What the kernel of a CUDA device reads: the tiles, four words each; the groups, two words each; the tables. See
+    /// `attention.cu`.
+    pub fn words(&self) -> Vec<u32> {
         let (mut words, mut tables) = (Vec::with_capacity(4 * self.tiles()), Vec::new());
         let mut place = 0;
         for run in self.runs {
@@ -117,7 +119,7 @@ mod tests {
     #[test]
     fn tiles_groups_and_tables_follow_each_other() {
         let runs = [Run::new(14, 5, vec![7, 2]), Run::new(3, 1, vec![4, 9])];
-        let plan = Plan::new(&runs, &[0..1, 1..4], &Device::Cpu).unwrap();
+        let plan = Plan::new(&runs, &[0..1, 1..4]).unwrap();
         assert_eq!((plan.tiles(), plan.rows(), plan.blocks), (3, 12, 8));
         let tiles = [[14, 4, 0, 0], [18, 1, 4, 0], [3, 1, 5, 2]];
         let expected: Vec<u32> = tiles.into_iter().flatten().chain([0, 1, 1, 4]).chain([7, 2, 4]).collect();
@@ -126,7 +128,7 @@ mod tests {
 
     #[test]
     fn too_few_blocks_and_gaps_between_groups_are_errors() {
-        let error = |run, groups: &[_]| Plan::new(&[run], groups, &Device::Cpu).unwrap_err().to_string();
+        let error = |run, groups: &[_]| Plan::new(&[run], groups).unwrap_err().to_string();
         let short = error(Run::new(16, 1, vec![0]), &[0..1, 1..2]);
         assert_eq!(short, "1 tokens from 16 on in a table of 1 blocks");
         let gap = error(Run::new(0, 1, vec![0]), &[0..1, 2..3]);

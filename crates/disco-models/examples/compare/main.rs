@@ -17,7 +17,7 @@ use clap::Parser;
 use disco::{DeviceKind, device_api};
 use disco_candle::Comm;
 use disco_candle::weights::{Shards, Weights};
-use disco_models::{Config, Precision, Sampler, Steps, Transformer, plan};
+use disco_models::{Config, Precision, Sampler, Transformer, plan};
 
 use crate::dequantise::dequantise;
 
@@ -88,7 +88,7 @@ fn candle_tokens(model: &mut ModelWeights, count: usize) -> Result<Vec<u32>> {
 
 fn own_tokens(model: &Transformer, count: usize) -> Result<Vec<u32>> {
     let mut queue = device_api::find(DeviceKind::Cpu)?.bind(disco::Device::CPU)?;
-    let mut generation = model.generate(&[PROMPT.to_vec()], Sampler::GREEDY, Steps::Growing)?;
+    let mut generation = model.generate(&[PROMPT.to_vec()], Sampler::GREEDY)?;
     let mut tokens = Vec::new();
     while tokens.len() < count {
         tokens.extend(generation.next(model, &mut *queue)?.into_iter().flatten());

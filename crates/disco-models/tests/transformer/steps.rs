@@ -1,4 +1,4 @@
-//! Texts that grow token by token: steps of all shapes choose the same tokens, and the host waits once for each of them.
+//! Texts that grow token by token: they have the tokens of whole prompts, and the host waits once for each of them.
 
 use std::ffi::c_void;
 use std::path::{Path, PathBuf};
@@ -13,15 +13,15 @@ use disco::{Builder, DeviceKind, Json, Queue, Value, WorkerContext, WorkerId, bl
 use disco_candle::Comm;
 use disco_candle::weights::{Shards, Weights};
 use disco_models::worker::{Batch, Load};
-use disco_models::{Cache, Config, Precision, Sampler, Steps, Transformer, plan};
+use disco_models::{Cache, Config, Precision, Sampler, Transformer, plan};
 
 use super::families::{Case, Prompt, case};
 use super::random::{Model, NINE_HEADS, THREE_HEADS};
 
-/// Tokens of each text. The cache has 64 slots at first, so it gets larger memory on the way.
+/// Tokens of each text. The cache has 12 blocks at first, so it gets larger memory on the way.
 const COUNT: usize = 12;
 
-/// Prompts of different lengths, so that those of a batch are padded.
+/// Prompts of different lengths.
 fn prompts() -> Vec<Vec<u32>> {
     [55, 3, 60].map(|len| (0..len).map(|at| (7 * at + len) % 100).collect()).into()
 }
@@ -94,12 +94,12 @@ fn load(path: PathBuf, comm: Comm) -> anyhow::Result<Transformer> {
     Ok(Transformer::load(config, &shards, Precision::F32, comm)?)
 }
 
-/// Worker function: the texts of a batch, by steps of one kind or, with `None`, by the prompts of each text so far.
+/// Worker function: the texts of a batch, by steps or by the prompts of each text so far.
 fn texts(
     ctx: &mut WorkerContext,
     Json(path): Json<PathBuf>,
     Json((temperature, top_p)): Json<(f64, f64)>,
-    Json(is_fixed): Json<Option<bool>>,
+    by_steps: bool,
 ) -> anyhow::Result<Json<Vec<Vec<u32>>>> {
     disco_candle::compute_threads(1)?;
     let model = load(path, Comm::world(ctx)?)?;
@@ -109,7 +109,7 @@ fn texts(
     }
     let sampler = Sampler::new(temperature, top_p, 3);
     let mut texts = vec![Vec::new(); prompts().len()];
-    let Some(is_fixed) = is_fixed else {
+    if !by_steps {
         for (sequence, (text, prompt)) in texts.iter_mut().zip(prompts()).enumerate() {
             while text.len() < COUNT {
                 let all: Vec<u32> = prompt.iter().chain(&*text).copied().collect();
@@ -119,9 +119,8 @@ fn texts(
             }
         }
         return Ok(Json(texts));
-    };
-    let steps = if is_fixed { Steps::Fixed } else { Steps::Growing };
-    let mut generation = model.generate(&prompts(), sampler, steps)?;
+    }
+    let mut generation = model.generate(&prompts(), sampler)?;
     for _ in 0..COUNT {
         let tokens = generation.next(&model, ctx.queue())?;
         texts.iter_mut().zip(tokens).for_each(|(text, token)| text.extend(token));
@@ -132,11 +131,11 @@ fn texts(
 disco::register_function!("tests.texts", texts);
 
 /// The texts of each worker.
-fn texts_of(workers: usize, model: &Model, sampling: (f64, f64), is_fixed: Option<bool>) -> Vec<Vec<Vec<u32>>> {
+fn texts_of(workers: usize, model: &Model, sampling: (f64, f64), by_steps: bool) -> Vec<Vec<Vec<u32>>> {
     let session = Builder::threads(workers).start().unwrap();
     block_on(async {
         session.init_ccl("local", &[]).await.unwrap();
-        let texts = session.call("tests.texts", (Json(model.path()), Json(sampling), Json(is_fixed))).await.unwrap();
+        let texts = session.call("tests.texts", (Json(model.path()), Json(sampling), by_steps)).await.unwrap();
         let texts = (0..workers as u32).map(|worker| session.get(&texts, WorkerId::new(worker)));
         let mut all = Vec::new();
         for texts in texts {
@@ -149,14 +148,14 @@ fn texts_of(workers: usize, model: &Model, sampling: (f64, f64), is_fixed: Optio
 }
 
 #[test]
-fn steps_of_all_shapes_and_workers_choose_the_tokens_of_whole_prompts() {
+fn steps_of_all_workers_choose_the_tokens_of_whole_prompts() {
     let model = Model::gguf(NINE_HEADS, 11, GgmlDType::F32);
     for sampling in [(0.0, 1.0), (0.8, 0.9)] {
-        let expected = texts_of(1, &model, sampling, None);
+        let expected = texts_of(1, &model, sampling, false);
         assert!(expected[0].iter().all(|text| text.len() == COUNT));
-        for (workers, is_fixed) in [(1, false), (1, true), (2, true), (4, false), (4, true)] {
-            for texts in texts_of(workers, &model, sampling, Some(is_fixed)) {
-                assert_eq!(texts, expected[0], "{workers} workers, fixed shapes: {is_fixed}, {sampling:?}");
+        for workers in [1, 2, 4] {
+            for texts in texts_of(workers, &model, sampling, true) {
+                assert_eq!(texts, expected[0], "{workers} workers, {sampling:?}");
             }
         }
     }
@@ -167,19 +166,17 @@ fn texts_end_with_their_context_and_belong_to_their_model() {
     let model = Model::gguf(THREE_HEADS, 11, GgmlDType::F32);
     let [llama, other] = [(), ()].map(|()| load(model.path(), Comm::alone()).unwrap());
     let prompt = vec![1; THREE_HEADS.context - 2];
-    for steps in [Steps::Growing, Steps::Fixed] {
-        let mut queue = Counting::new();
-        let mut generation = llama.generate(std::slice::from_ref(&prompt), Sampler::GREEDY, steps).unwrap();
-        let error = generation.next(&other, &mut queue).unwrap_err().to_string();
-        assert!(error.contains("begun by another model"), "{error}");
-        for _ in 0..3 {
-            generation.next(&llama, &mut queue).unwrap();
-        }
-        let error = generation.next(&llama, &mut queue).unwrap_err().to_string();
-        assert!(error.contains("the sequence would have 65 tokens, but the context of the model has 64"), "{error}");
-        let error = generation.next(&llama, &mut queue).unwrap_err().to_string();
-        assert_eq!(error, "a token could not be computed before; begin the texts again");
+    let mut queue = Counting::new();
+    let mut generation = llama.generate(std::slice::from_ref(&prompt), Sampler::GREEDY).unwrap();
+    let error = generation.next(&other, &mut queue).unwrap_err().to_string();
+    assert!(error.contains("begun by another model"), "{error}");
+    for _ in 0..3 {
+        generation.next(&llama, &mut queue).unwrap();
     }
+    let error = generation.next(&llama, &mut queue).unwrap_err().to_string();
+    assert!(error.contains("the sequence would have 65 tokens, but the context of the model has 64"), "{error}");
+    let error = generation.next(&llama, &mut queue).unwrap_err().to_string();
+    assert_eq!(error, "a token could not be computed before; begin the texts again");
 }
 
 #[test]
@@ -187,40 +184,33 @@ fn each_text_of_a_batch_has_the_tokens_that_it_has_alone_up_to_the_context() {
     let model = Model::gguf(THREE_HEADS, 11, GgmlDType::F32);
     let llama = load(model.path(), Comm::alone()).unwrap();
     let prompts = [60, 3, 40].map(|len| (0..len).map(|at| (7 * at + len) % 50).collect::<Vec<u32>>());
-    for steps in [Steps::Growing, Steps::Fixed] {
-        let texts = |prompts: &[Vec<u32>]| {
-            let mut generation = llama.generate(prompts, Sampler::GREEDY, steps).unwrap();
-            let mut texts = vec![Vec::new(); prompts.len()];
-            let error = loop {
-                match generation.next(&llama, &mut Counting::new()) {
-                    Ok(tokens) => texts.iter_mut().zip(tokens).for_each(|(text, token)| text.extend(token)),
-                    Err(error) => break error.to_string(),
-                }
-            };
-            assert!(error.contains("would have 65 tokens, but the context of the model has 64"), "{error}");
-            texts
+    let texts = |prompts: &[Vec<u32>]| {
+        let mut generation = llama.generate(prompts, Sampler::GREEDY).unwrap();
+        let mut texts = vec![Vec::new(); prompts.len()];
+        let error = loop {
+            match generation.next(&llama, &mut Counting::new()) {
+                Ok(tokens) => texts.iter_mut().zip(tokens).for_each(|(text, token)| text.extend(token)),
+                Err(error) => break error.to_string(),
+            }
         };
-        let alone = prompts.each_ref().map(|prompt| texts(std::slice::from_ref(prompt)).remove(0));
-        assert_eq!(alone.each_ref().map(Vec::len), [5, 62, 25]);
-        assert_eq!(texts(&prompts), alone);
-    }
+        assert!(error.contains("would have 65 tokens, but the context of the model has 64"), "{error}");
+        texts
+    };
+    let alone = prompts.each_ref().map(|prompt| texts(std::slice::from_ref(prompt)).remove(0));
+    assert_eq!(alone.each_ref().map(Vec::len), [5, 62, 25]);
+    assert_eq!(texts(&prompts), alone);
 }
 
 #[test]
 fn the_host_waits_once_for_each_token() {
     let model = Model::gguf(NINE_HEADS, 11, GgmlDType::F32);
     let llama = load(model.path(), Comm::alone()).unwrap();
-    for (steps, sampler) in [
-        (Steps::Growing, Sampler::GREEDY),
-        (Steps::Fixed, Sampler::GREEDY),
-        (Steps::Growing, Sampler::new(0.8, 0.9, 3)),
-        (Steps::Fixed, Sampler::new(0.8, 0.9, 3)),
-    ] {
+    for sampler in [Sampler::GREEDY, Sampler::new(0.8, 0.9, 3)] {
         let (mut queue, prompts) = (Counting::new(), prompts());
-        let mut generation = llama.generate(&prompts, sampler, steps).unwrap();
+        let mut generation = llama.generate(&prompts, sampler).unwrap();
         for tokens in 1..=COUNT {
             generation.next(&llama, &mut queue).unwrap();
-            assert_eq!((queue.copies, queue.waits), (tokens, tokens), "{steps:?}, {sampler:?}");
+            assert_eq!((queue.copies, queue.waits), (tokens, tokens), "{sampler:?}");
         }
         // The number of a token and the sum of its logits, or all logits.
         let each = if sampler.is_greedy() { 16 } else { 4 * NINE_HEADS.vocabulary };

@@ -119,7 +119,7 @@ impl Case {
     }
 
     fn plan(&self) -> Plan<'_> {
-        Plan::new(&self.runs, &self.groups, &Device::Cpu).unwrap()
+        Plan::new(&self.runs, &self.groups).unwrap()
     }
 
     fn scope<'a>(&'a self, plan: &'a Plan<'a>) -> Scope<'a> {
@@ -226,7 +226,7 @@ fn attention_on_the_host_is_that_of_loops_in_f64() {
 #[test]
 fn tensors_of_other_shapes_than_the_plan_are_errors() {
     let runs = [Run::new(0, 2, vec![3])];
-    let plan = Plan::new(&runs, &[0..1, 1..2], &Device::Cpu).unwrap();
+    let plan = Plan::new(&runs, &[0..1, 1..2]).unwrap();
     let zeros = |shape: [usize; 4]| Tensor::zeros(&shape, DType::F32, &Device::Cpu).unwrap();
     let error = |query, memory| {
         let memory = zeros(memory);
