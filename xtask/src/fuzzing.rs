@@ -5,9 +5,10 @@ use std::env::consts::ARCH;
 use crate::steps::{Step, step};
 
 /// Fuzz targets. A test compares this with the manifest.
-const TARGETS: [&str; 19] = [
+const TARGETS: [&str; 20] = [
     "checkpoint",
     "connection",
+    "formats",
     "frame",
     "handshake",
     "invitation",

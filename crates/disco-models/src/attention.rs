@@ -6,6 +6,7 @@ use candle_core::{Module as _, Tensor};
 use disco_candle::Comm;
 use disco_candle::HeadPlan;
 use disco_candle::RowParallelLinear;
+use disco_candle::paged::Sinks;
 
 use crate::blocks::Memory;
 use crate::head_norms::HeadNorms;
@@ -32,8 +33,7 @@ pub(crate) struct Heads {
     pub(crate) groups: Vec<Range<usize>>,
     pub(crate) head_dim: usize,
     pub(crate) softcap: Option<f64>,
-    /// One for each query head.
-    pub(crate) sinks: Option<Vec<f32>>,
+    pub(crate) sinks: Option<Sinks>,
 }
 
 /// What the tokens of a pass attend to in layers with equal rotary embeddings and windows.

@@ -142,7 +142,7 @@ impl Memory<'_> {
             memory.reshape(((), width))?.scatter_set(&rows, &new.contiguous()?.reshape(((), width))?, 0)?;
         }
         let mut scope = Scope::new(plan);
-        (scope.window, scope.cap, scope.sinks) = (window, heads.softcap, heads.sinks.as_deref());
+        (scope.window, scope.cap, scope.sinks) = (window, heads.softcap, heads.sinks.as_ref());
         attention(&query.contiguous()?, &self.layer[0], &self.layer[1], scope)
     }
 }

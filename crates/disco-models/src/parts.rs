@@ -8,6 +8,7 @@ use candle_core::quantized::{QStorage, QTensor};
 use candle_core::{D, DType, Device, Module as _, Tensor};
 use candle_nn::{LayerNorm, RmsNorm};
 use disco_candle::Matrix;
+use disco_candle::paged::Sinks;
 use disco_candle::weights::{Encoding, Part, Shards, WeightsError};
 use serde::{Deserialize, Serialize};
 
@@ -172,12 +173,12 @@ impl Parts<'_> {
         self.tensor(&bias(&self.names.layer(layer, role)))
     }
 
-    /// The attention sinks of the query heads `heads`, on the host.
+    /// The attention sinks of the query heads `heads`.
     #[expect(clippy::disallowed_methods, reason = "the tensor is on the host")]
-    pub(crate) fn sinks(&self, layer: usize, heads: Range<usize>) -> Result<Vec<f32>, ModelError> {
+    pub(crate) fn sinks(&self, layer: usize, heads: Range<usize>) -> Result<Sinks, ModelError> {
         let (name, part) = (self.names.module(layer, Role::Sinks), Part::Range { dim: 0, range: heads });
         let sinks = self.shards.weights().read(&name, &part, DType::F32, &Device::Cpu)?;
-        Ok(sinks.to_vec1()?)
+        Ok(Sinks::new(sinks.to_vec1()?, self.shards.device())?)
     }
 
     /// This rank's part of a matrix of a layer, as outputs × inputs.

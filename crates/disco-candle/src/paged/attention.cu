@@ -67,6 +67,8 @@ struct Params {
     unsigned window;
     // Scores are between this and its negative; 0 if they have no limit.
     float cap;
+    // A score of each query head beside those of its tokens; null if there are none.
+    const float *sinks;
 };
 
 __device__ __forceinline__ unsigned own_lane()
@@ -143,9 +145,10 @@ template <class T, unsigned WORDS> __device__ __forceinline__ void attend(const 
     auto position = [&](unsigned row) { return tile.first + (start + row) / heads; };
     // The first position that a token attends to.
     auto lowest = [&](unsigned position) { return position < p.window ? 0 : position + 1 - p.window; };
+    auto head = [&](unsigned row) { return first_head + (start + row) % heads; };
     auto offset = [&](unsigned row) {
-        unsigned head = first_head + (start + row) % heads, place = tile.place + (start + row) / heads;
-        return (static_cast<unsigned long long>(head) * p.tokens + place) * p.words;
+        unsigned place = tile.place + (start + row) / heads;
+        return (static_cast<unsigned long long>(head(row)) * p.tokens + place) * p.words;
     };
 
     float query[ROWS][ELEMENTS], sum[ROWS][ELEMENTS] = {}, top[ROWS], total[ROWS] = {};
@@ -228,9 +231,11 @@ template <class T, unsigned WORDS> __device__ __forceinline__ void attend(const 
     __syncthreads();
     for (unsigned i = warp; i < rows * WORDS; i += warps) {
         const unsigned row = i / WORDS, word = i % WORDS;
-        float highest = LOWEST, all = 0, x[T::ELEMENTS] = {};
+        const float sink = p.sinks ? p.sinks[head(row)] : LOWEST;
+        float highest = sink, x[T::ELEMENTS] = {};
         for (unsigned from = 0; from < warps; from++)
             highest = fmaxf(highest, tops[from][row]);
+        float all = p.sinks ? expf(sink - highest) : 0;
         for (unsigned from = 0; from < warps; from++) {
             const float factor = expf(tops[from][row] - highest);
             all += factor * totals[from][row];
@@ -250,9 +255,9 @@ template <class T, unsigned WORDS> __device__ __forceinline__ void attend(const 
 #define KERNEL(name, T, WORDS)                                                                                         \
     extern "C" __global__ void __launch_bounds__(MAX_WARPS *LANES)                                                     \
         name(const unsigned *query, const unsigned *keys, const unsigned *values, const unsigned *plan,                \
-             unsigned *output, unsigned tokens, unsigned words, unsigned window, float cap)                            \
+             unsigned *output, unsigned tokens, unsigned words, unsigned window, float cap, const float *sinks)        \
     {                                                                                                                  \
-        attend<T, WORDS>({query, keys, values, plan, output, tokens, words, window, cap});                             \
+        attend<T, WORDS>({query, keys, values, plan, output, tokens, words, window, cap, sinks});                      \
     }
 
 KERNEL(disco_attention_f32_64, F32, 2)

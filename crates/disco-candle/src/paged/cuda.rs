@@ -44,12 +44,16 @@ fn launch<T: CudaDType + DeviceRepr>(
 ) -> Result<CudaStorage> {
     let launch = Launch::of(scope, sizes, storages[0].dtype())?;
     let device = &storages[0].device;
-    let elsewhere = || Error::Msg("the plan of attention to blocks is not on the device of the queries".into());
-    let (uploaded, _) = scope.plan.uploaded.as_ref().ok_or_else(elsewhere)?.storage_and_layout();
-    let plan = match &*uploaded {
-        Storage::Cuda(plan) if plan.device.id() == device.id() => plan.as_cuda_slice::<u32>()?,
-        _ => return Err(elsewhere()),
+    let elsewhere =
+        |what| Error::Msg(format!("the {what} of attention to blocks are not on the device of the queries"));
+    let there = |storage: &Storage, what| match storage {
+        Storage::Cuda(there) if there.device.id() == device.id() => Ok(there),
+        _ => Err(elsewhere(what)),
     };
+    let (plan, _) = scope.plan.uploaded.as_ref().ok_or_else(|| elsewhere("words"))?.storage_and_layout();
+    let plan = there(&plan, "words")?.as_cuda_slice::<u32>()?;
+    let sinks = scope.sinks.map(|sinks| sinks.uploaded.storage_and_layout());
+    let sinks = sinks.as_ref().map(|(sinks, _)| there(sinks, "sinks")?.as_cuda_slice::<f32>()).transpose()?;
     let slice = |index: usize| {
         let (start, end) = sizes.ranges[index];
         Ok::<_, Error>(storages[index].as_cuda_slice::<T>()?.slice(start..end))
@@ -61,6 +65,10 @@ fn launch<T: CudaDType + DeviceRepr>(
     let mut builder = function.builder();
     builder.arg(&query).arg(&keys).arg(&values).arg(plan).arg(&mut output);
     builder.arg(&launch.tokens).arg(&launch.words).arg(&launch.window).arg(&launch.cap);
+    match &sinks {
+        Some(sinks) => builder.arg(*sinks),
+        None => builder.arg(&0u64),
+    };
     let config = LaunchConfig { grid_dim: launch.grid, block_dim: (THREADS, 1, 1), shared_mem_bytes: 0 };
     // SAFETY: these are the parameters of the kernel. By `Sizes::of`, the plan's tokens and heads are those of the queries,
     // and its blocks are among those of keys and values.

@@ -120,7 +120,7 @@ fn rows<T: Element, const FMA: bool>(scope: &Scope<'_>, all: &Elements<'_, T>, t
     }
     let first = scope.plan.groups[task.kv].start;
     for row in 0..count {
-        let sink = scope.sinks.map(|sinks| sinks[first + row / tile]);
+        let sink = scope.sinks.map(|sinks| sinks.values[first + row / tile]);
         let scores = &mut scores[row * slots..(row + 1) * slots];
         let open = lowest(row) - from * BLOCK..position(row) + 1 - from * BLOCK;
         softmax(scores, open, scope.cap.map(|cap| cap as f32), sink);

@@ -35,12 +35,9 @@ pub(super) struct Launch {
 
 impl Launch {
     /// # Errors
-    /// There are sinks; there is no kernel for the type and the width; elements do not begin with a word; there are no tokens or no heads.
+    /// There is no kernel for the type and the width; elements do not begin with a word; there are no tokens or no heads.
     pub(super) fn of(scope: &Scope<'_>, sizes: &Sizes, dtype: DType) -> Result<Self> {
-        let Scope { plan, window, cap, sinks } = *scope;
-        if sinks.is_some() {
-            return Err(Error::Msg("attention sinks are computed on the host only".into()));
-        }
+        let Scope { plan, window, cap, .. } = *scope;
         let width = sizes.width;
         let kernel = KERNELS.iter().find(|row| row.0 == dtype && width <= row.1);
         let of_word = 4 / dtype.size_in_bytes();

@@ -38,8 +38,27 @@ pub struct Scope<'a> {
     pub window: Option<usize>,
     /// Scores are between this and its negative.
     pub cap: Option<f64>,
-    /// A score of each head beside those of its tokens, which takes a share and has no value (attention sinks). On the host only.
-    pub sinks: Option<&'a [f32]>,
+    /// A score of each head beside those of its tokens, which takes a share and has no value.
+    pub sinks: Option<&'a Sinks>,
+}
+
+/// Attention sinks: a score of each query head.
+#[derive(Clone, Debug)]
+pub struct Sinks {
+    values: Vec<f32>,
+    /// The values, f32 `[heads]`, on the device of queries.
+    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "only CUDA devices read it"))]
+    uploaded: Tensor,
+}
+
+impl Sinks {
+    /// Sinks for queries on a device.
+    ///
+    /// # Errors
+    /// The device has too little memory.
+    pub fn new(values: Vec<f32>, device: &Device) -> Result<Self> {
+        Ok(Self { uploaded: Tensor::new(&values[..], device)?, values })
+    }
 }
 
 impl<'a> Scope<'a> {
@@ -54,8 +73,8 @@ impl<'a> Scope<'a> {
 ///
 /// # Errors
 /// The tensors have other shapes than the plan, are not contiguous, not on the host or a CUDA device, or of different types or
-/// other types than f32, f16 and bf16; there are not as many sinks as heads. On a CUDA device: the plan is not on it; there are sinks; heads are wider than 256 elements, or have an
-/// odd number of 16-bit elements; the kernels can't be compiled or launched.
+/// other types than f32, f16 and bf16; there are not as many sinks as heads. On a CUDA device: the plan or the sinks are not on it; heads are wider than 256
+/// elements, or have an odd number of 16-bit elements; the kernels can't be compiled or launched.
 pub fn attention(query: &Tensor, keys: &Tensor, values: &Tensor, scope: Scope<'_>) -> Result<Tensor> {
     query.apply_op3_no_bwd(keys, values, &scope)
 }
@@ -86,10 +105,7 @@ impl CustomOp3 for Scope<'_> {
         values: &CpuStorage,
         values_layout: &Layout,
     ) -> Result<(CpuStorage, Shape)> {
-        let sizes = Sizes::of(self.plan, [query_layout, keys_layout, values_layout])?;
-        if let Some(sinks) = self.sinks.filter(|sinks| sinks.len() != self.plan.heads) {
-            return Err(Error::Msg(format!("{} attention sinks of {} heads", sinks.len(), self.plan.heads)));
-        }
+        let sizes = Sizes::of(self, [query_layout, keys_layout, values_layout])?;
         let level = Level::detect();
         let computed = match (query, keys, values) {
             (CpuStorage::F32(query), CpuStorage::F32(keys), CpuStorage::F32(values)) => {
@@ -116,7 +132,7 @@ impl CustomOp3 for Scope<'_> {
         values: &CudaStorage,
         values_layout: &Layout,
     ) -> Result<(CudaStorage, Shape)> {
-        let sizes = Sizes::of(self.plan, [query_layout, keys_layout, values_layout])?;
+        let sizes = Sizes::of(self, [query_layout, keys_layout, values_layout])?;
         Ok((cuda::compute(self, &sizes, [query, keys, values])?, query_layout.shape().clone()))
     }
 }
@@ -134,7 +150,10 @@ struct Sizes {
 }
 
 impl Sizes {
-    fn of(plan: &Plan<'_>, layouts: [&Layout; 3]) -> Result<Self> {
+    fn of(&Scope { plan, sinks, .. }: &Scope<'_>, layouts: [&Layout; 3]) -> Result<Self> {
+        if let Some(Sinks { values, .. }) = sinks.filter(|sinks| sinks.values.len() != plan.heads) {
+            return Err(Error::Msg(format!("{} attention sinks of {} heads", values.len(), plan.heads)));
+        }
         let (query, keys, values) = (layouts[0].shape(), layouts[1].shape(), layouts[2].shape());
         let ((one, heads, tokens, width), (blocks, kv_heads, slots, key_width)) = (query.dims4()?, keys.dims4()?);
         let of_plan = (one, heads, tokens, kv_heads) == (1, plan.heads, plan.tokens, plan.groups.len());

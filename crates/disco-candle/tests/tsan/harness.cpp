@@ -1,6 +1,6 @@
 // Runs a launch of an attention kernel on threads of the host, one block after the other:
 // `harness KERNEL GRID_X GRID_Y GRID_Z WARPS TOKENS WORDS WINDOW CAP FOLDER`. The folder has the files `query`, `keys`,
-// `values` and `plan`; the file `output` is written.
+// `values`, `plan` and perhaps `sinks`; the file `output` is written.
 
 #include <cmath>
 #include <cstdio>
@@ -63,7 +63,8 @@ int main(int count, char **args)
     const float cap = std::strtof(args[9], nullptr);
     const std::string folder = std::string(args[10]) + "/";
     const Words query = read(folder + "query"), keys = read(folder + "keys"), values = read(folder + "values");
-    const Words plan = read(folder + "plan");
+    const Words plan = read(folder + "plan"), sinks = read(folder + "sinks");
+    const float *given = sinks.empty() ? nullptr : reinterpret_cast<const float *>(sinks.data());
     Words output(query.size(), SENTINEL);
 
     Block whole = {};
@@ -81,7 +82,7 @@ int main(int count, char **args)
                     for (unsigned x = 0; x < grid.x; x++) {
                         blockIdx = {x, y, z};
                         kernel(query.data(), keys.data(), values.data(), plan.data(), output.data(), tokens, words, window,
-                               cap);
+                               cap, given);
                         __syncthreads();
                     }
         });

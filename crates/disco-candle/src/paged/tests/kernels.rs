@@ -61,6 +61,9 @@ impl Case {
         for (name, words) in [("query", query), ("keys", keys), ("values", values), ("plan", plan.words())] {
             fs::write(file(name), bytemuck::cast_slice(&words)).unwrap();
         }
+        if let Some(sinks) = &self.sinks {
+            fs::write(file("sinks"), bytemuck::cast_slice(&sinks.values)).unwrap();
+        }
         let Launch { kernel, grid, tokens, words, window, cap } = launch;
         let numbers = [grid.0, grid.1, grid.2, warps, tokens, words, window].map(|number| number.to_string());
         let mut args = vec![kernel.to_owned()];
@@ -90,7 +93,8 @@ fn kernels_compute_the_attention_of_loops_in_f64() {
         let window = [None, Some(5), Some(33)][index % 3];
         let cap = [None, Some(0.7)][index % 2];
         let shapes = Shapes { dtype, width: widest - [0, 2, 24][index / 3], groups: &[1, 3], window, cap };
-        check(Case::new(shapes, &[(0, 9), (70, 1), (17, 3)], random), 2);
+        let case = Case::new(shapes, &[(0, 9), (70, 1), (17, 3)], random);
+        check(if index % 2 == 0 { case.with_sinks(random) } else { case }, 2);
     }
     let rounds = if is_long() { 60 } else { 3 };
     for _ in 0..rounds {
@@ -101,7 +105,9 @@ fn kernels_compute_the_attention_of_loops_in_f64() {
         let shapes = Shapes { dtype, width: 2 + 2 * random.below(128), groups, window, cap };
         let runs = (0..1 + random.below(3)).map(|_| (random.below(100), 1 + [0, random.below(18)][random.below(2)]));
         let runs: Vec<_> = runs.collect();
-        check(Case::new(shapes, &runs, random), 1 + random.below(3) as u32);
+        let case = Case::new(shapes, &runs, random);
+        let case = if random.below(3) == 0 { case.with_sinks(random) } else { case };
+        check(case, 1 + random.below(3) as u32);
     }
 }
 
@@ -125,7 +131,7 @@ struct Fault {
 
 /// Without `DISCO_LONG_TESTS`, the first ones only.
 const SHORT_FAULTS: usize = 6;
-const FAULTS: [Fault; 12] = [
+const FAULTS: [Fault; 13] = [
     race("__syncthreads();", ""),
     race(
         "shares[warp][row][lane / 2] = share;\n        }\n        __syncwarp();",
@@ -136,6 +142,7 @@ const FAULTS: [Fault; 12] = [
     other("lowest(position(row)) <= at &&", "at + 1 > 0 &&"),
     other("if (share != 0)", "if (row < rows)"),
     other("sum[row][e] *= factor", "sum[row][e] *= 1"),
+    other("expf(sink - highest)", "0"),
     other("total[row] * factor + share", "total[row] + share"),
     other("all += factor * totals", "all += totals"),
     other("first_head + (start + row) % heads", "first_head"),
@@ -156,7 +163,7 @@ fn inserted_faults_are_detected() {
     let Some(compiler) = Compiler::find() else { return };
     let shapes = Shapes { dtype: DType::F32, width: 32, groups: &[1, 2], window: Some(55), cap: None };
     // Each warp has two blocks of the second run, which follow each other, and a tile of the first one is in two blocks.
-    let mut case = Case::new(shapes, &[(14, 4), (75, 1)], &mut Random(3));
+    let mut case = Case::new(shapes, &[(14, 4), (75, 1)], &mut Random(3)).with_sinks(&mut Random(4));
     // The highest scores differ between blocks.
     case.query.iter_mut().for_each(|x| *x *= 3.0);
     let none = case.launch(&build(&compiler, "no-fault", SOURCE), 2);

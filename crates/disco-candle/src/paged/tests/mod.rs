@@ -8,7 +8,7 @@ use std::ops::Range;
 use candle_core::{DType, Device, Shape, Tensor};
 use half::{bf16, f16};
 
-use super::{BLOCK, Plan, Run, Scope, Sizes, attention, host};
+use super::{BLOCK, Plan, Run, Scope, Sinks, Sizes, attention, host};
 use crate::products::Level;
 
 /// Queries of a batch, and the memory of a layer. Slots that no token has written are NaN.
@@ -22,7 +22,7 @@ struct Case {
     window: Option<usize>,
     cap: Option<f64>,
     /// One for each head.
-    sinks: Option<Vec<f32>>,
+    sinks: Option<Sinks>,
     /// `[heads, tokens, width]`; the other ones are `[blocks, kv heads, 16, width]`. All are numbers of `dtype`.
     query: Vec<f32>,
     keys: Vec<f32>,
@@ -115,7 +115,8 @@ impl Case {
     /// The same with a sink for each head.
     fn with_sinks(self, random: &mut Random) -> Self {
         let heads = self.groups.last().map_or(0, |group| group.end);
-        Self { sinks: Some((0..heads).map(|_| 3.0 * random.number(DType::F32)).collect()), ..self }
+        let values = (0..heads).map(|_| 3.0 * random.number(DType::F32)).collect();
+        Self { sinks: Some(Sinks::new(values, &Device::Cpu).unwrap()), ..self }
     }
 
     fn plan(&self) -> Plan<'_> {
@@ -123,7 +124,7 @@ impl Case {
     }
 
     fn scope<'a>(&'a self, plan: &'a Plan<'a>) -> Scope<'a> {
-        Scope { window: self.window, cap: self.cap, sinks: self.sinks.as_deref(), ..Scope::new(plan) }
+        Scope { window: self.window, cap: self.cap, sinks: self.sinks.as_ref(), ..Scope::new(plan) }
     }
 
     fn sizes(&self) -> Sizes {
@@ -156,7 +157,7 @@ impl Case {
                     let start = (head * plan.tokens + place) * width;
                     let query = &self.query[start..start + width];
                     let lowest = self.window.map_or(0, |window| (position + 1).saturating_sub(window));
-                    let sink = self.sinks.as_ref().map_or(0.0, |sinks| f64::from(sinks[head]).exp());
+                    let sink = self.sinks.as_ref().map_or(0.0, |sinks| f64::from(sinks.values[head]).exp());
                     let (mut total, mut sums) = (sink, vec![0.0; width]);
                     for at in lowest..=position {
                         let score: f64 = row(&self.keys, at).iter().zip(query).map(|(k, q)| k * f64::from(*q)).sum();
