@@ -8,18 +8,22 @@ use disco_candle::HeadPlan;
 use disco_candle::RowParallelLinear;
 use disco_candle::paged::Sinks;
 
+use crate::ModelError;
 use crate::blocks::Memory;
-use crate::head_norms::HeadNorms;
+use crate::config::{self, Projections};
+use crate::head_norms::{HeadNorms, by_head};
 use crate::names::Role;
+use crate::norm::Norm;
 use crate::parts::{Parts, Stack};
 use crate::rope::Rotation;
-use crate::{ModelError, config};
 
 /// The query and kv heads of one rank in one layer.
 #[derive(Debug)]
 pub(crate) struct Attention {
     projections: Stack,
+    kind: Projections,
     norms: Option<HeadNorms>,
+    value_norm: Option<Norm>,
     output: RowParallelLinear,
     heads: Heads,
     /// Factor of the products of query and key.
@@ -55,16 +59,17 @@ impl Attention {
             all.start.max(query.start) - query.start..all.end.min(query.end) - query.start
         });
         let (queries, keys) = (query.len() * config.head_dim, kv.len() * config.head_dim);
-        let projections = if config.fused {
-            parts.fused(layer, Role::Qkv, vec![queries, keys, keys], config.input_bias)
-        } else {
-            parts.stack(layer, &[Role::Query, Role::Key, Role::Value], config.input_bias)
+        let projections = match config.projections.roles() {
+            [Role::Qkv] => parts.fused(layer, Role::Qkv, vec![queries, keys, keys], config.input_bias),
+            roles => parts.stack(layer, roles, config.input_bias),
         };
         let sinks = config.sinks.then(|| parts.sinks(layer, query.clone()));
         let output_bias = config.output_bias.then(|| parts.bias(layer, Role::Output)).transpose()?;
         Ok(Self {
             projections: projections?,
+            kind: config.projections,
             norms: HeadNorms::load(parts, heads, layer, comm)?,
+            value_norm: config.value_norm.then(|| parts.plain_norm(config.head_dim)).transpose()?,
             output: RowParallelLinear::new(parts.layer_matrix(layer, Role::Output)?, output_bias, comm.clone()),
             heads: Heads {
                 groups: groups.collect(),
@@ -86,16 +91,31 @@ impl Attention {
         let (one, tokens, _) = x.dims3()?;
         let head_dim = self.heads.head_dim;
         let projected = self.projections.forward(x)?;
-        let both = [projected.at(0)?, projected.at(1)?];
-        let [query, key] = self.norms.iter().try_fold(both, |both, norms| norms.forward(both, head_dim))?;
-        let by_head = |x: &Tensor| x.reshape((one, tokens, (), head_dim))?.transpose(1, 2)?.contiguous();
-        let (query, key) = (by_head(&query)?, by_head(&key)?);
-        let (query, key) = match &view.rotation {
-            Some(rotation) => (rotation.grown(rotation.apply(&query)?)?, rotation.apply(&key)?),
+        let (query, key, value) = match self.kind {
+            Projections::Apart | Projections::Fused => {
+                (projected.at(0)?, Some(projected.at(1)?), Some(projected.at(2)?))
+            }
+            Projections::KeysAreValues => (projected.at(0)?, Some(projected.at(1)?), Some(projected.at(1)?)),
+            Projections::Shared { .. } => (projected.at(0)?, None, None),
+        };
+        let (query, key) = match &self.norms {
+            Some(norms) => norms.forward(query, key, head_dim)?,
             None => (query, key),
         };
+        let value = match (&self.value_norm, value) {
+            (Some(norm), Some(value)) => Some(by_head(norm, &value, head_dim)?),
+            (_, value) => value,
+        };
+        let apart = |x: Tensor| x.reshape((one, tokens, (), head_dim))?.transpose(1, 2)?.contiguous();
+        let rotated = |x: Tensor| view.rotation.as_ref().map_or_else(|| Ok(x.clone()), |rotation| rotation.apply(&x));
+        let query = rotated(apart(query)?)?;
+        let query = view.rotation.iter().try_fold(query, |query, rotation| rotation.grown(query))?;
         let query = (query * self.factor)?;
-        let y = memory.attend(&self.heads, view.window, &query, [&key, &by_head(&projected.at(2)?)?])?;
+        let new = match (key, value) {
+            (Some(key), Some(value)) => Some([rotated(apart(key)?)?.contiguous()?, apart(value)?]),
+            _ => None,
+        };
+        let y = memory.attend(&self.heads, view.window, &query, new)?;
         self.output.forward(&y.transpose(1, 2)?.reshape((one, tokens, ()))?)
     }
 }

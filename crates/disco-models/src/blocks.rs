@@ -11,22 +11,19 @@ use crate::attention::Heads;
 /// its tokens; who makes the tables is the program's part, and a block may be in several of them.
 #[derive(Debug)]
 pub struct Pool {
-    /// Keys and values of each layer, `[blocks, kv heads, 16, head_dim]` each.
-    layers: Vec<[Tensor; 2]>,
+    /// Keys and values, `[blocks, kv heads, 16, head_dim]` each.
+    memories: Vec<[Tensor; 2]>,
     blocks: usize,
 }
 
 impl Pool {
-    /// Blocks for `layers` layers with keys and values of the same shape: kv heads, and elements of a head.
-    pub(crate) fn new(
-        blocks: usize,
-        layers: usize,
-        [kv_heads, head_dim]: [usize; 2],
-        (dtype, device): (DType, &Device),
-    ) -> Result<Self> {
-        let zeros = || Tensor::zeros((blocks, kv_heads, BLOCK, head_dim), dtype, device);
-        let layers = (0..layers).map(|_| Ok([zeros()?, zeros()?])).collect::<Result<_>>()?;
-        Ok(Self { layers, blocks })
+    /// Memories of these shapes: kv heads, and elements of a head.
+    pub(crate) fn new(blocks: usize, shapes: &[[usize; 2]], (dtype, device): (DType, &Device)) -> Result<Self> {
+        let memory = |&[kv_heads, head_dim]: &[usize; 2]| {
+            let zeros = || Tensor::zeros((blocks, kv_heads, BLOCK, head_dim), dtype, device);
+            Ok([zeros()?, zeros()?])
+        };
+        Ok(Self { memories: shapes.iter().map(memory).collect::<Result<_>>()?, blocks })
     }
 
     pub(crate) fn blocks(&self) -> usize {
@@ -35,12 +32,12 @@ impl Pool {
 
     /// Size in bytes.
     pub(crate) fn bytes(&self) -> usize {
-        self.layers.iter().flatten().map(|tensor| tensor.elem_count() * tensor.dtype().size_in_bytes()).sum()
+        self.memories.iter().flatten().map(|tensor| tensor.elem_count() * tensor.dtype().size_in_bytes()).sum()
     }
 
     /// Moves the blocks to memory for `blocks` blocks, which are more.
     pub(crate) fn grow(&mut self, blocks: usize) -> Result<()> {
-        for tensor in self.layers.iter_mut().flatten() {
+        for tensor in self.memories.iter_mut().flatten() {
             let mut shape = tensor.dims().to_vec();
             shape[0] = blocks;
             let larger = Tensor::zeros(&shape[..], tensor.dtype(), tensor.device())?;
@@ -51,61 +48,81 @@ impl Pool {
         Ok(())
     }
 
-    /// The memory of each layer, for a pass.
-    pub(crate) fn memories<'a>(&'a self, places: &'a Places<'_>) -> impl Iterator<Item = Memory<'a>> {
-        self.layers.iter().map(|layer| Memory { layer, places })
+    /// A memory for the pass of a layer with heads of the kind `heads`.
+    pub(crate) fn memory<'a>(&'a self, number: usize, heads: usize, places: &'a Places<'_>) -> Memory<'a> {
+        Memory { both: &self.memories[number], places: &places.kinds[heads] }
     }
 }
 
 /// Where the tokens of a pass are, the same for all layers. It is on the model's device.
 #[derive(Debug)]
 pub(crate) struct Places<'a> {
-    plan: Plan<'a>,
     /// The position of each token in its sequence, u32 `[tokens]`.
     pub(crate) positions: Tensor,
+    /// One for each kind of heads.
+    kinds: Vec<OfHeads<'a>>,
+}
+
+/// The places for layers with the same heads.
+#[derive(Debug)]
+struct OfHeads<'a> {
+    plan: Plan<'a>,
     /// The row of each new key in the memory of a layer, as rows of `head_dim` elements, heads first: u32
     /// `[kv heads * tokens, 1]`.
     rows: Tensor,
 }
 
 impl<'a> Places<'a> {
-    /// `groups` has the query heads of each kv head. With `memory`, u32 `[numbers]` that [`Places::numbers`] are enough for, all
-    /// of it is there, and a graph that has read the places of an earlier pass with as many runs and tokens reads these.
+    /// `kinds` has the query heads of each kv head, for each kind of heads. With `memory`, of [`Places::numbers`] numbers u32
+    /// for a pool of so many blocks, all of it is there, and a graph that has read the places of an earlier pass with as many
+    /// runs and tokens reads these.
     pub(crate) fn new(
         runs: &'a [Run],
-        groups: &'a [Range<usize>],
-        memory: Option<&Tensor>,
+        kinds: &'a [Vec<Range<usize>>],
+        memory: Option<(&Tensor, usize)>,
         device: &Device,
     ) -> Result<Self> {
-        let plan = Plan::new(runs, groups)?;
-        let positions: Vec<u32> =
-            runs.iter().flat_map(|run| (run.first..run.first + run.count).map(|at| at as u32)).collect();
-        let rows = rows(runs, groups.len());
-        let mut numbers = if device.is_cuda() { plan.words() } else { Vec::new() };
-        if let Some(memory) = memory {
-            numbers.resize(memory.dim(0)?.saturating_sub(positions.len() + rows.len()), 0);
+        let positions = runs.iter().flat_map(|run| (run.first..run.first + run.count).map(|at| at as u32));
+        let mut numbers: Vec<u32> = positions.collect();
+        let (tokens, mut plans) = (numbers.len(), Vec::with_capacity(kinds.len()));
+        for groups in kinds {
+            let plan = Plan::new(runs, groups)?;
+            let mut words = if device.is_cuda() { plan.words() } else { Vec::new() };
+            if let Some((_, blocks)) = memory {
+                words.resize(Self::words(runs.len(), groups.len(), blocks), 0);
+            }
+            let rows = rows(runs, groups.len());
+            plans.push((plan, numbers.len(), words.len(), rows.len()));
+            numbers.extend(words.into_iter().chain(rows));
         }
-        let first = [numbers.len(), numbers.len() + positions.len()];
-        let counts = [positions.len(), rows.len()];
-        numbers.extend(positions.into_iter().chain(rows));
         let count = numbers.len();
         let mut all = Tensor::from_vec(numbers, count, device)?;
-        if let Some(memory) = memory {
+        if let Some((memory, _)) = memory {
             memory.slice_set(&all, 0, 0)?;
             all = memory.clone();
         }
+        let of_heads = |(plan, first, words, rows): (Plan<'a>, usize, usize, usize)| {
+            Ok(OfHeads {
+                plan: plan.on_device(all.narrow(0, first, words)?),
+                rows: all.narrow(0, first + words, rows)?.unsqueeze(1)?,
+            })
+        };
         Ok(Self {
-            positions: all.narrow(0, first[0], counts[0])?,
-            rows: all.narrow(0, first[1], counts[1])?.unsqueeze(1)?,
-            plan: plan.on_device(all),
+            positions: all.narrow(0, 0, tokens)?,
+            kinds: plans.into_iter().map(of_heads).collect::<Result<_>>()?,
         })
     }
 
-    /// How many numbers the places of `runs` runs of one token have at most, in a pool of `blocks` blocks.
+    /// How many numbers the places of `runs` runs of one token have, in a pool of `blocks` blocks.
     #[cfg(feature = "cuda")]
-    pub(crate) fn numbers(runs: usize, kv_heads: usize, blocks: usize) -> usize {
-        // Words of a tile, a position, and a row for each kv head; two words for each kv head; the tables.
-        runs * (4 + 1 + kv_heads) + 2 * kv_heads + blocks
+    pub(crate) fn numbers(runs: usize, kinds: &[Vec<Range<usize>>], blocks: usize) -> usize {
+        let of_heads = kinds.iter().map(|groups| Self::words(runs, groups.len(), blocks) + runs * groups.len());
+        runs + of_heads.sum::<usize>()
+    }
+
+    /// The most words of a plan of `runs` runs of one token: a tile each, two words for each kv head, and the tables.
+    fn words(runs: usize, kv_heads: usize, blocks: usize) -> usize {
+        4 * runs + 2 * kv_heads + blocks
     }
 }
 
@@ -121,28 +138,28 @@ fn rows(runs: &[Run], kv_heads: usize) -> Vec<u32> {
 
 /// The keys and values of one layer, and where the new ones go.
 pub(crate) struct Memory<'a> {
-    layer: &'a [Tensor; 2],
-    places: &'a Places<'a>,
+    both: &'a [Tensor; 2],
+    places: &'a OfHeads<'a>,
 }
 
 impl Memory<'_> {
-    /// Stores keys and values `[1, kv heads, tokens, head_dim]` of new tokens, and returns the attention of their queries,
-    /// `[1, heads, tokens, head_dim]`, to `window` tokens.
+    /// Stores keys and values `[1, kv heads, tokens, head_dim]` of new tokens, unless another layer has stored them, and
+    /// returns the attention of their queries, `[1, heads, tokens, head_dim]`, to `window` tokens.
     pub(crate) fn attend(
         self,
         heads: &Heads,
         window: Option<usize>,
         query: &Tensor,
-        new: [&Tensor; 2],
+        new: Option<[Tensor; 2]>,
     ) -> Result<Tensor> {
-        let Places { plan, rows, .. } = self.places;
-        for (memory, new) in self.layer.iter().zip(new) {
+        let OfHeads { plan, rows } = self.places;
+        for (memory, new) in self.both.iter().zip(new.iter().flatten()) {
             let (_, _, _, width) = memory.dims4()?;
             let rows = rows.broadcast_as((rows.dim(0)?, width))?.contiguous()?;
-            memory.reshape(((), width))?.scatter_set(&rows, &new.contiguous()?.reshape(((), width))?, 0)?;
+            memory.reshape(((), width))?.scatter_set(&rows, &new.reshape(((), width))?, 0)?;
         }
         let mut scope = Scope::new(plan);
         (scope.window, scope.cap, scope.sinks) = (window, heads.softcap, heads.sinks.as_ref());
-        attention(&query.contiguous()?, &self.layer[0], &self.layer[1], scope)
+        attention(&query.contiguous()?, &self.both[0], &self.both[1], scope)
     }
 }

@@ -147,7 +147,7 @@ impl Transformer {
                     last.push(place as u32 - 1);
                 }
             }
-            let places = Places::new(&runs, self.groups(), None, self.device())?;
+            let places = Places::new(&runs, self.heads(), None, self.device())?;
             let x = self.pass(&cache.pool, &Tensor::cat(&tokens, 0)?, &places, &spans)?;
             if !last.is_empty() {
                 let states = self.last_norm(&x.index_select(&Tensor::new(last, self.device())?, 0)?)?;
@@ -205,7 +205,7 @@ impl Transformer {
     pub(crate) fn fix_places(&self, cache: &mut Cache) -> Result<bool> {
         let was_there = cache.numbers.is_some();
         if !was_there {
-            let count = Places::numbers(cache.sequences(), self.groups().len(), cache.pool.blocks());
+            let count = Places::numbers(cache.sequences(), self.heads(), cache.pool.blocks());
             cache.numbers = Some(Tensor::zeros(count, candle_core::DType::U32, self.device())?);
         }
         Ok(was_there)
@@ -213,7 +213,8 @@ impl Transformer {
 
     /// The places of a step, after [`Transformer::prepare_step`].
     pub(crate) fn places<'a>(&'a self, cache: &'a Cache) -> Result<Places<'a>> {
-        Places::new(&cache.next, self.groups(), cache.numbers.as_ref(), self.device())
+        let memory = cache.numbers.as_ref().map(|numbers| (numbers, cache.pool.blocks()));
+        Places::new(&cache.next, self.heads(), memory, self.device())
     }
 
     /// A step at the places of its tokens. All that it reads and writes is on the device.

@@ -8,7 +8,7 @@ use disco_candle::{Comm, even_ranges};
 use crate::names::{EXPERT, Role};
 use crate::parts::{Parts, Stack};
 use crate::units::Units;
-use crate::{ExpertLayout, ExpertSplit, Experts, ModelError, interleaved};
+use crate::{ExpertLayout, ExpertSplit, Experts, FeedForward, ModelError, stacks};
 
 /// The experts of a layer of which this rank has hidden units, and the router, which is on every rank.
 #[derive(Debug)]
@@ -17,6 +17,8 @@ pub(crate) struct Mixture {
     router: Tensor,
     /// `[experts]`.
     router_bias: Option<Tensor>,
+    /// Factors of the shares of the chosen experts, f32 `[experts]`.
+    scales: Option<Tensor>,
     units: Vec<Units>,
     /// The number of the first of them.
     first: usize,
@@ -35,10 +37,10 @@ impl Mixture {
         let (names, activation) = (parts.names, experts.activation);
         let router = parts.tensor(&names.layer(layer, Role::Router))?;
         let is_split_within = parts.config.expert_split == ExpertSplit::Within;
-        let units: Vec<_> = if experts.layout == ExpertLayout::Interleaved {
+        let units: Vec<_> = if experts.layout.is_joined() {
             let all = even_ranges(experts.ffn, comm.size()).nth(comm.rank()).filter(|_| is_split_within);
             let adds_bias = !is_split_within || comm.rank() == 0;
-            interleaved::load(parts, &experts, layer, own.clone(), all.unwrap_or(0..experts.ffn), adds_bias)?
+            stacks::load(parts, &experts, layer, own.clone(), all.unwrap_or(0..experts.ffn), adds_bias)?
         } else if names.stacks_experts() {
             let [gate, up, down] = EXPERT.map(|role| parts.matrices(&names.layer(layer, role)));
             let pairs = gate?.into_iter().zip(up?).map(|(gate, up)| Stack::separate([gate, up]));
@@ -53,13 +55,20 @@ impl Mixture {
         };
         let has_bias = experts.layout == ExpertLayout::Interleaved;
         let router_bias = has_bias.then(|| parts.bias(layer, Role::Router)).transpose()?;
-        Ok(Self { router, router_bias, units, first: own.start, experts })
+        let mut mixture = Self { router, router_bias, scales: None, units, first: own.start, experts };
+        if matches!(parts.config.layers[layer].feed_forward, FeedForward::Both(..)) {
+            let scale = parts.tensor(&names.module(layer, Role::RouterScale))?;
+            let factor = (parts.config.dim as f64).powf(-0.5);
+            mixture.router = (mixture.router.broadcast_mul(&scale)? * factor)?;
+            mixture.scales = Some(parts.tensor(&names.module(layer, Role::ExpertScale))?.to_dtype(DType::F32)?);
+        }
+        Ok(mixture)
     }
 
-    /// The sum of this rank's part of the experts' outputs: `[.., dim]` to `[.., dim]`.
-    pub(crate) fn forward(&self, x: &Tensor) -> Result<Tensor> {
+    /// The sum of this rank's part of the experts' outputs: `[.., dim]` to `[.., dim]`, which the router chooses by `input`.
+    pub(crate) fn forward(&self, x: &Tensor, input: &Tensor) -> Result<Tensor> {
         let rows = x.flatten_to(x.rank() - 2)?;
-        let shares = self.shares(&rows)?;
+        let shares = self.shares(&input.flatten_to(x.rank() - 2)?)?;
         let y = if x.device().is_cpu() { self.routed(&rows, &shares) } else { self.masked(&rows, &shares) };
         y?.reshape(x.shape())
     }
@@ -75,7 +84,8 @@ impl Mixture {
         if self.experts.normalises {
             shares = shares.broadcast_div(&shares.sum_keepdim(1)?)?;
         }
-        all.zeros_like()?.scatter_add(&chosen, &shares, 1)
+        let shares = all.zeros_like()?.scatter_add(&chosen, &shares, 1)?;
+        self.scales.iter().try_fold(shares, |shares, scales| shares.broadcast_mul(scales))
     }
 
     /// Each expert computes its tokens, which the host knows.
@@ -140,6 +150,7 @@ mod tests {
             let mixture = Mixture {
                 router: random(&[4, 5]),
                 router_bias: None,
+                scales: None,
                 units: (1..4).map(units).collect(),
                 first: 1,
                 experts,

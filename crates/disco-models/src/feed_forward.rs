@@ -2,13 +2,14 @@
 
 use std::ops::Range;
 
-use candle_core::Tensor;
+use candle_core::{Module as _, Tensor};
 use disco_candle::{Comm, even_ranges};
 use disco_core::Reduction;
 
 use crate::config;
 use crate::experts::Mixture;
 use crate::names::Role;
+use crate::norm::Norm;
 use crate::parts::Parts;
 use crate::units::Units;
 use crate::{Config, ExpertSplit, Experts, ModelError};
@@ -25,6 +26,12 @@ pub(crate) struct FeedForward {
 enum Kind {
     Dense(Units),
     Experts(Mixture),
+    Both {
+        dense: Units,
+        experts: Box<Mixture>,
+        /// Behind the network, before the experts, behind them, and before the router.
+        norms: [Norm; 4],
+    },
 }
 
 impl FeedForward {
@@ -35,17 +42,39 @@ impl FeedForward {
                 (Kind::Experts(Mixture::load(parts, *experts, layer, own, comm)?), false)
             }
             config::FeedForward::Dense(dense) => (Kind::Dense(Units::load(parts, dense, layer)?), dense.bias),
+            config::FeedForward::Both(dense, experts) => {
+                let own = own_experts(parts.config, experts, comm);
+                let norm = |role| parts.norm(&parts.names.layer(layer, role));
+                let norms = [norm(Role::DensePostNorm)?, norm(Role::ExpertsNorm)?, norm(Role::ExpertsPostNorm)?];
+                let [behind, before, last] = norms;
+                let kind = Kind::Both {
+                    dense: Units::load(parts, dense, layer)?,
+                    experts: Box::new(Mixture::load(parts, *experts, layer, own, comm)?),
+                    norms: [behind, before, last, parts.plain_norm(parts.config.dim)?],
+                };
+                (kind, dense.bias)
+            }
         };
         let bias = has_bias.then(|| parts.bias(layer, Role::Down)).transpose()?;
         Ok(Self { kind, bias, comm: comm.clone() })
     }
 
-    /// The output of all ranks' hidden units: `[.., dim]` to `[.., dim]`.
-    pub(crate) fn forward(&self, x: &Tensor) -> candle_core::Result<Tensor> {
-        let own = match &self.kind {
-            Kind::Dense(units) => units.forward(x),
-            Kind::Experts(experts) => experts.forward(x),
-        }?;
+    /// The output of all ranks' hidden units: `[.., dim]` to `[.., dim]`. `state` is the hidden state whose norm `x` is.
+    pub(crate) fn forward(&self, x: &Tensor, state: &Tensor) -> candle_core::Result<Tensor> {
+        match &self.kind {
+            Kind::Dense(units) => self.sum(units.forward(x)?),
+            Kind::Experts(experts) => self.sum(experts.forward(x, x)?),
+            Kind::Both { dense, experts, norms: [behind, before, last, plain] } => {
+                let y = behind.forward(&self.sum(dense.forward(x)?)?)?;
+                let of_experts = experts.forward(&before.forward(state)?, &plain.forward(state)?)?;
+                self.comm.all_reduce_in_place(&of_experts, Reduction::Sum)?;
+                y + last.forward(&of_experts)?
+            }
+        }
+    }
+
+    /// The sum of all ranks' outputs, and the bias.
+    fn sum(&self, own: Tensor) -> candle_core::Result<Tensor> {
         self.comm.all_reduce_in_place(&own, Reduction::Sum)?;
         self.bias.iter().try_fold(own, |y, bias| y.broadcast_add(bias))
     }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use candle_core::{D, DType, Module as _, Result, Tensor};
+use candle_core::{D, DType, Error, Module as _, Result, Tensor};
 use disco_candle::Comm;
 use disco_candle::HeadPlan;
 use disco_core::Reduction;
@@ -15,8 +15,8 @@ use crate::{ModelError, QkNorm};
 /// The norms of one rank's queries and keys in one layer.
 #[derive(Debug)]
 pub(crate) enum HeadNorms {
-    /// Each head by itself, with the same weights.
-    Each([Norm; 2]),
+    /// Each head by itself, with the same weights: of queries, and of keys.
+    Each(Norm, Option<Norm>),
     /// All heads of all ranks together: one collective sums the squares.
     Joint(JointNorms),
 }
@@ -45,7 +45,10 @@ impl HeadNorms {
         let attention = &parts.config.layers[layer].attention;
         match attention.qk_norm {
             QkNorm::None => Ok(None),
-            QkNorm::Each => Ok(Some(Self::Each([parts.norm(&names[0])?, parts.norm(&names[1])?]))),
+            QkNorm::Each => {
+                let of_key = attention.has_memory().then(|| parts.norm(&names[1])).transpose()?;
+                Ok(Some(Self::Each(parts.norm(&names[0])?, of_key)))
+            }
             QkNorm::Joint => {
                 let own = heads.kv(comm.rank());
                 let first =
@@ -61,21 +64,33 @@ impl HeadNorms {
         }
     }
 
-    /// Query and key, `[sequences, tokens, own elements]`, after their norms, for heads of `head_dim` elements.
-    pub(crate) fn forward(&self, both: [Tensor; 2], head_dim: usize) -> Result<[Tensor; 2]> {
-        let [query, key] = both;
-        match self {
-            Self::Joint(joint) => joint.forward(&query, &key),
-            Self::Each([of_query, of_key]) => {
-                let by_head = |norm: &Norm, x: Tensor| {
-                    let (sequences, tokens, elements) = x.dims3()?;
-                    let heads = x.reshape((sequences, tokens, (), head_dim))?;
-                    norm.forward(&heads.contiguous()?)?.reshape((sequences, tokens, elements))
-                };
-                Ok([by_head(of_query, query)?, by_head(of_key, key)?])
+    /// Query and key, `[1, tokens, own elements]`, after their norms, for heads of `head_dim` elements. Keys that another
+    /// layer has stored are `None`.
+    pub(crate) fn forward(
+        &self,
+        query: Tensor,
+        key: Option<Tensor>,
+        head_dim: usize,
+    ) -> Result<(Tensor, Option<Tensor>)> {
+        match (self, key) {
+            (Self::Joint(joint), Some(key)) => {
+                let [query, key] = joint.forward(&query, &key)?;
+                Ok((query, Some(key)))
             }
+            (Self::Each(of_query, Some(of_key)), Some(key)) => {
+                Ok((by_head(of_query, &query, head_dim)?, Some(by_head(of_key, &key, head_dim)?)))
+            }
+            (Self::Each(of_query, _), key) => Ok((by_head(of_query, &query, head_dim)?, key)),
+            (Self::Joint(_), None) => Err(Error::Msg("a norm of queries and keys together, and no keys".into())),
         }
     }
+}
+
+/// The norm of each head of `head_dim` elements of `x`, `[1, tokens, own elements]`.
+pub(crate) fn by_head(norm: &Norm, x: &Tensor, head_dim: usize) -> Result<Tensor> {
+    let (one, tokens, elements) = x.dims3()?;
+    let heads = x.reshape((one, tokens, (), head_dim))?;
+    norm.forward(&heads.contiguous()?)?.reshape((one, tokens, elements))
 }
 
 impl JointNorms {

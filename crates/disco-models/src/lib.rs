@@ -46,7 +46,7 @@ mod generation;
 mod head_norms;
 #[cfg(feature = "hub")]
 pub mod hub;
-mod interleaved;
+mod layer_inputs;
 mod model;
 mod names;
 mod norm;
@@ -58,6 +58,7 @@ mod rope;
 mod sampler;
 mod scales;
 pub mod serving;
+mod stacks;
 mod tensors;
 pub mod text;
 mod units;
@@ -68,7 +69,7 @@ pub use blocks::Pool;
 pub use cache::Cache;
 pub use config::{
     Activation, Attention, Config, Dense, ExpertLayout, ExpertSplit, Experts, FeedForward, Growth, Inputs, Layer,
-    NormKind, Norms, Packing, Pairs, Positions, QkNorm, Rotary, SamplingDefaults, Scaling,
+    LayerInputs, NormKind, Norms, Packing, Pairs, Positions, Projections, QkNorm, Rotary, SamplingDefaults, Scaling,
 };
 pub use error::ModelError;
 pub use generation::Generation;

@@ -14,14 +14,15 @@ use disco_candle::{Argmax, VocabParallelEmbedding, VocabParallelLogits};
 use disco_candle::{HeadPlan, even_ranges};
 use disco_core::WorkerContext;
 
-use crate::attention::{Attention, View};
+use crate::attention::{Attention, Heads, View};
 use crate::blocks::{Memory, Places};
 use crate::feed_forward::FeedForward;
+use crate::layer_inputs::{InputTable, LayerInput};
 use crate::names::{Names, Role};
 use crate::norm::Norm;
 use crate::parts::{Parts, Precision};
 use crate::rope::Rope;
-use crate::{Adapter, Config, Layer, ModelError, Norms, Pool, tensors};
+use crate::{Adapter, Config, Layer, ModelError, Norms, Pool, Projections, tensors};
 
 /// The name of the files and plans that must be equal on all ranks, in errors.
 const COMPARED: &str = "the files or the split plans of the model";
@@ -36,6 +37,11 @@ pub struct Transformer {
     logits: VocabParallelLogits,
     /// The kinds of layers: rotary embeddings and window.
     kinds: Vec<(Option<Rope>, Option<usize>)>,
+    /// The kinds of heads: the query heads of each kv head on this rank.
+    heads: Vec<Vec<Range<usize>>>,
+    /// The shapes of keys and values of the layers that have their own: kv heads of this rank, and elements of a head.
+    memories: Vec<[usize; 2]>,
+    inputs: Option<InputTable>,
     /// Learnt embeddings of positions, and the row of position 0.
     positions: Option<(Tensor, usize)>,
     comm: Comm,
@@ -50,8 +56,7 @@ pub struct Transformer {
 
 #[derive(Debug)]
 struct Block {
-    /// The number of the kind of layers.
-    kind: usize,
+    place: Place,
     norms: Norms,
     attention_norm: Option<Norm>,
     attention: Attention,
@@ -59,22 +64,43 @@ struct Block {
     ffn_norm: Option<Norm>,
     feed_forward: FeedForward,
     ffn_post_norm: Option<Norm>,
+    input: Option<LayerInput>,
+    /// Of the hidden state behind the layer, `[1]`.
+    scalar: Option<Tensor>,
+}
+
+/// What a layer has in common with others.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    /// The numbers of the kind of layers, and of the kind of heads.
+    kind: usize,
+    heads: usize,
+    /// The number of the memory of keys and values.
+    memory: usize,
 }
 
 impl Block {
-    fn load(parts: &Parts<'_>, kind: usize, heads: &HeadPlan, layer: usize, comm: &Comm) -> Result<Self, ModelError> {
-        let norms = parts.config.layers[layer].norms;
+    fn load(
+        parts: &Parts<'_>,
+        place: Place,
+        attention: Attention,
+        layer: usize,
+        comm: &Comm,
+    ) -> Result<Self, ModelError> {
+        let Layer { norms, scalar, .. } = parts.config.layers[layer];
         let norm = |is_there: bool, role| is_there.then(|| parts.norm(&parts.names.layer(layer, role))).transpose();
         let is_behind = matches!(norms, Norms::After | Norms::Around);
         Ok(Self {
-            kind,
+            place,
             norms,
             attention_norm: norm(norms != Norms::After, Role::AttentionNorm)?,
-            attention: Attention::load(parts, heads, layer, comm)?,
+            attention,
             attention_post_norm: norm(is_behind, Role::AttentionPostNorm)?,
             ffn_norm: norm(matches!(norms, Norms::Before | Norms::Around), Role::FfnNorm)?,
             feed_forward: FeedForward::load(parts, layer, comm)?,
             ffn_post_norm: norm(is_behind, Role::FfnPostNorm)?,
+            input: parts.config.layer_inputs.map(|it| LayerInput::load(parts, it.activation, layer)).transpose()?,
+            scalar: scalar.then(|| parts.tensor(&parts.names.module(layer, Role::Scalar))).transpose()?,
         })
     }
 
@@ -83,16 +109,21 @@ impl Block {
         &self,
         x: Tensor,
         residual_factor: f64,
-        views: &[View],
+        view: &View,
         memory: Memory<'_>,
+        inputs: Option<&Tensor>,
     ) -> candle_core::Result<Tensor> {
         let input = normed(&self.attention_norm, x.clone())?;
-        let y = self.attention.forward(&input, &views[self.kind], memory)?;
+        let y = self.attention.forward(&input, view, memory)?;
         let y = normed(&self.attention_post_norm, y)?;
         let x = (x + scaled(y, residual_factor)?)?;
         let input = if self.norms == Norms::Shared { input } else { normed(&self.ffn_norm, x.clone())? };
-        let y = normed(&self.ffn_post_norm, self.feed_forward.forward(&input)?)?;
-        x + scaled(y, residual_factor)?
+        let y = normed(&self.ffn_post_norm, self.feed_forward.forward(&input, &x)?)?;
+        let mut x = (x + scaled(y, residual_factor)?)?;
+        if let (Some(input), Some(inputs)) = (&self.input, inputs) {
+            x = (&x + input.forward(&x, inputs)?)?;
+        }
+        self.scalar.iter().try_fold(x, |x, scalar| x.broadcast_mul(scalar))
     }
 }
 
@@ -146,17 +177,25 @@ impl Transformer {
         } else {
             parts.matrix(&embedding_name)?
         };
-        let mut kinds = Vec::new();
-        let kind_of = |layer: &Layer| (layer.attention.rotary.clone(), layer.attention.window);
-        let mut layers = Vec::new();
+        let (mut kinds, mut heads, mut memories) = (Vec::new(), Vec::new(), Vec::new());
+        let mut layers = Vec::<Block>::new();
         for (number, layer) in config.layers.iter().enumerate() {
-            let kind = kind_of(layer);
-            let place = kinds.iter().position(|known| *known == kind).unwrap_or(kinds.len());
-            if place == kinds.len() {
-                kinds.push(kind);
-            }
-            let heads = HeadPlan::new(layer.attention.heads, layer.attention.kv_heads, comm.size())?;
-            layers.push(Block::load(&parts, place, &heads, number, &comm)?);
+            let plan = HeadPlan::new(layer.attention.heads, layer.attention.kv_heads, comm.size())?;
+            let attention = Attention::load(&parts, &plan, number, &comm)?;
+            let Heads { groups, head_dim, .. } = attention.heads();
+            let memory = match layer.attention.projections {
+                Projections::Shared { layer } => layers[layer].place.memory,
+                _ => {
+                    memories.push([groups.len(), *head_dim]);
+                    memories.len() - 1
+                }
+            };
+            let place = Place {
+                kind: number_of(&mut kinds, (layer.attention.rotary.clone(), layer.attention.window)),
+                heads: number_of(&mut heads, groups.clone()),
+                memory,
+            };
+            layers.push(Block::load(&parts, place, attention, number, &comm)?);
         }
         let dtype = precision.dtype();
         let kinds = kinds.into_iter().map(|(rotary, window)| {
@@ -178,6 +217,9 @@ impl Transformer {
         let model = Self {
             norm,
             kinds,
+            heads,
+            memories,
+            inputs: config.layer_inputs.map(|inputs| InputTable::load(&parts, inputs, &comm)).transpose()?,
             positions,
             embedding: VocabParallelEmbedding::new(embedding, rows[comm.rank()].clone(), comm.clone())?,
             logits: VocabParallelLogits::new(logits, rows.iter().map(Range::len).collect(), comm.clone())?,
@@ -309,13 +351,17 @@ impl Transformer {
             Ok(View { rotation, window: *window })
         });
         let views = views.collect::<candle_core::Result<Vec<_>>>()?;
-        let mut x = scaled(self.embedding.forward(&tokens.unsqueeze(0)?)?, self.config.embedding_factor)?;
+        let tokens = tokens.unsqueeze(0)?;
+        let mut x = scaled(self.embedding.forward(&tokens)?, self.config.embedding_factor)?;
+        let inputs = self.inputs.as_ref().map(|inputs| inputs.forward(&tokens, &x)).transpose()?;
         if let Some((table, first)) = &self.positions {
             let rows = (places.positions.to_dtype(DType::I64)? + *first as f64)?;
             x = x.broadcast_add(&table.index_select(&rows, 0)?)?;
         }
-        for (block, memory) in self.layers.iter().zip(pool.memories(places)) {
-            x = block.forward(x, self.config.residual_factor, &views, memory)?;
+        for block in &self.layers {
+            let Place { kind, heads, memory } = block.place;
+            let memory = pool.memory(memory, heads, places);
+            x = block.forward(x, self.config.residual_factor, &views[kind], memory, inputs.as_ref())?;
         }
         Ok(x.squeeze(0)?)
     }
@@ -325,16 +371,23 @@ impl Transformer {
         Ok(self.norm.forward(x)?)
     }
 
-    /// The shape of keys and values of one token on this rank, in each layer: kv heads, and elements of a head.
-    pub(crate) fn kv_shape(&self) -> [usize; 2] {
-        let heads = self.layers.first().map(|block| block.attention.heads());
-        heads.map_or([0, 0], |heads| [heads.groups.len(), heads.head_dim])
+    /// The shapes of the memories of keys and values: kv heads of this rank, and elements of a head.
+    pub(crate) fn memories(&self) -> &[[usize; 2]] {
+        &self.memories
     }
 
-    /// The query heads of each kv head on this rank, in each layer.
-    pub(crate) fn groups(&self) -> &[Range<usize>] {
-        self.layers.first().map_or(&[], |block| &block.attention.heads().groups)
+    /// The kinds of heads: the query heads of each kv head on this rank.
+    pub(crate) fn heads(&self) -> &[Vec<Range<usize>>] {
+        &self.heads
     }
+}
+
+/// The number of `one` among all that differ so far.
+fn number_of<T: PartialEq>(all: &mut Vec<T>, one: T) -> usize {
+    all.iter().position(|known| *known == one).unwrap_or_else(|| {
+        all.push(one);
+        all.len() - 1
+    })
 }
 
 /// `x` between `cap` and its negative.

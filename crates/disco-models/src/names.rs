@@ -4,6 +4,8 @@ use std::fmt::Display;
 
 use disco_candle::weights::Weights;
 
+use crate::config::Projections;
+
 /// A tensor of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
@@ -30,9 +32,34 @@ pub(crate) enum Role {
     Sinks,
     ExpertGate,
     ExpertUp,
-    /// Gate and up of all experts in turn.
+    /// Gate and up of all experts.
     ExpertGateUp,
     ExpertDown,
+    /// Norms of a network and of experts beside each other.
+    DensePostNorm,
+    ExpertsNorm,
+    ExpertsPostNorm,
+    /// Factors of the router's inputs, and of the shares of experts.
+    RouterScale,
+    ExpertScale,
+    /// The matrices and the norm of the inputs of layers.
+    InputGate,
+    InputProjection,
+    InputNorm,
+    /// A factor of the hidden state.
+    Scalar,
+}
+
+impl Projections {
+    /// The matrices of queries, keys and values.
+    pub(crate) fn roles(self) -> &'static [Role] {
+        match self {
+            Self::Apart => &[Role::Query, Role::Key, Role::Value],
+            Self::Fused => &[Role::Qkv],
+            Self::KeysAreValues => &[Role::Query, Role::Key],
+            Self::Shared { .. } => &[Role::Query],
+        }
+    }
 }
 
 /// The matrices of an expert.
@@ -82,6 +109,9 @@ impl Scheme {
             ("model.language_model.", "lm_head.weight"),
         ],
         skipped: &[
+            "model.audio_tower.",
+            "model.embed_audio.",
+            "model.embed_vision.",
             "vision_tower.",
             "multi_modal_projector.",
             "model.vision_tower.",
@@ -164,6 +194,12 @@ impl Names {
         format!("{}{}.weight", self.module, self.scheme.positions)
     }
 
+    /// The second table of embeddings, the projection of the first one's that is added, and the norm of the projection.
+    pub(crate) fn layer_inputs(&self) -> [String; 3] {
+        ["embed_tokens_per_layer", "per_layer_model_projection", "per_layer_projection_norm"]
+            .map(|name| format!("{}{name}.weight", self.module))
+    }
+
     /// The matrix of the logits, unless it is the embedding matrix.
     pub(crate) fn logits(&self) -> &'static str {
         self.logits
@@ -244,6 +280,15 @@ impl Names {
             Role::ExpertGate => "mlp.experts.*.gate_proj",
             Role::ExpertUp => "mlp.experts.*.up_proj",
             Role::ExpertDown => "mlp.experts.*.down_proj",
+            Role::DensePostNorm => "post_feedforward_layernorm_1",
+            Role::ExpertsNorm => "pre_feedforward_layernorm_2",
+            Role::ExpertsPostNorm => "post_feedforward_layernorm_2",
+            Role::RouterScale => "router.scale",
+            Role::ExpertScale => "router.per_expert_scale",
+            Role::InputGate => "per_layer_input_gate",
+            Role::InputProjection => "per_layer_projection",
+            Role::InputNorm => "post_per_layer_input_norm",
+            Role::Scalar => "layer_scalar",
         })
     }
 }

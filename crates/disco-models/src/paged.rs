@@ -59,7 +59,7 @@ impl Transformer {
     /// The device has too little memory; the kernels of a CUDA device can't be compiled.
     pub fn pool(&self, blocks: usize) -> Result<Pool, ModelError> {
         prepare(self.device())?;
-        Ok(Pool::new(blocks, self.config().layers.len(), self.kv_shape(), (self.dtype(), self.device()))?)
+        Ok(Pool::new(blocks, self.memories(), (self.dtype(), self.device()))?)
     }
 
     /// Processes the next tokens of several sequences, whose earlier ones the pool has. Returns the hidden states that are
@@ -78,7 +78,7 @@ impl Transformer {
             );
             return Err(ModelError::Call(why));
         }
-        let places = Places::new(&batch.runs, self.groups(), None, self.device())?;
+        let places = Places::new(&batch.runs, self.heads(), None, self.device())?;
         let tokens = Tensor::new(&batch.tokens[..], self.device())?;
         let spans: Vec<_> = batch.runs.iter().map(|run| (run.count, run.first + run.count)).collect();
         let x = self.pass(pool, &tokens, &places, &spans)?;

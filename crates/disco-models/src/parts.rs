@@ -168,6 +168,12 @@ impl Parts<'_> {
         Ok(if is_wide { Norm::Wide(norm) } else { Norm::Rms(norm) })
     }
 
+    /// A norm of `width` elements without weights.
+    pub(crate) fn plain_norm(&self, width: usize) -> Result<Norm, ModelError> {
+        let ones = Tensor::ones(width, DType::F32, self.shards.device())?;
+        Ok(Norm::Wide(RmsNorm::new(ones, self.config.eps)))
+    }
+
     /// This rank's part of the bias beside a matrix of a layer.
     pub(crate) fn bias(&self, layer: usize, role: Role) -> Result<Tensor, ModelError> {
         self.tensor(&bias(&self.names.layer(layer, role)))

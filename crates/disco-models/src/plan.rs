@@ -8,8 +8,7 @@ use disco_candle::{HeadPlan, Matrix, even_ranges};
 use crate::names::{EXPERT, Names, Role, bias};
 use crate::packed::Packed;
 use crate::{
-    Attention, Config, Dense, ExpertLayout, ExpertSplit, Experts, FeedForward, Inputs, Layer, ModelError, Precision,
-    QkNorm, tensors,
+    Attention, Config, Dense, ExpertSplit, Experts, Inputs, Layer, ModelError, Precision, Projections, QkNorm, tensors,
 };
 
 /// Columns of a quantised matrix that products take together.
@@ -39,6 +38,9 @@ pub fn plan(config: &Config, weights: &Weights, ranks: usize) -> Result<Plan, Mo
         }
     }
     let rows = Split::even(0, 1);
+    if config.layer_inputs.is_some() {
+        rules.add(&names.layer_inputs()[0], rows.clone());
+    }
     Ok(rules.plan.with(&names.embedding(), rows.clone()).with(names.logits(), rows).with("*", Split::Whole))
 }
 
@@ -65,8 +67,8 @@ pub fn memory_bytes(config: &Config, shards: &Shards, precision: Precision) -> u
 /// Whether the tensors of two layers have the same shapes.
 fn is_split_alike(a: &Layer, b: &Layer) -> bool {
     let shape = |layer: &Layer| {
-        let Attention { heads, kv_heads, head_dim, fused, qk_norm, .. } = layer.attention;
-        (heads, kv_heads, head_dim, fused, qk_norm)
+        let Attention { heads, kv_heads, head_dim, projections, qk_norm, .. } = layer.attention;
+        (heads, kv_heads, head_dim, projections.roles(), qk_norm)
     };
     shape(a) == shape(b) && a.feed_forward == b.feed_forward
 }
@@ -101,9 +103,12 @@ impl Rules<'_> {
     /// Adds the rules of the layers that `pattern` matches, of which `number` is one.
     fn layer(&mut self, pattern: &str, number: usize, layer: &Layer, config: &Config) -> Result<(), ModelError> {
         self.attention(pattern, &layer.attention)?;
-        match (&layer.feed_forward, config.expert_split) {
-            (FeedForward::Dense(dense), _) => self.hidden_units(pattern, number, dense),
-            (FeedForward::Experts(experts), split) if experts.layout == ExpertLayout::Interleaved => {
+        if let Some(dense) = layer.dense() {
+            self.hidden_units(pattern, number, dense)?;
+        }
+        match (layer.experts(), config.expert_split) {
+            (None, _) => Ok(()),
+            (Some(experts), split) if experts.layout.is_joined() => {
                 // Each rank reads its own part of whole stacks.
                 let (count, what) = match split {
                     ExpertSplit::Over => (experts.count, "experts"),
@@ -111,13 +116,13 @@ impl Rules<'_> {
                 };
                 check_split(count, what, self.ranks)
             }
-            (FeedForward::Experts(experts), ExpertSplit::Over) => self.whole_experts(pattern, config.dim, experts),
-            (FeedForward::Experts(experts), ExpertSplit::Within) => self.units_of_experts(pattern, number, experts),
+            (Some(experts), ExpertSplit::Over) => self.whole_experts(pattern, config.dim, experts),
+            (Some(experts), ExpertSplit::Within) => self.units_of_experts(pattern, number, experts),
         }
     }
 
     fn attention(&mut self, pattern: &str, attention: &Attention) -> Result<(), ModelError> {
-        let &Attention { heads, kv_heads, head_dim, fused, qk_norm, .. } = attention;
+        let &Attention { heads, kv_heads, head_dim, projections, qk_norm, .. } = attention;
         let (ranks, names, [rows, columns]) = (self.ranks, self.names, self.dims());
         let plan = HeadPlan::new(heads, kv_heads, ranks)?;
         let elements = |heads: Range<usize>| heads.start * head_dim..heads.end * head_dim;
@@ -126,7 +131,7 @@ impl Rules<'_> {
         let queries = |dim| Split::ranges(dim, (0..ranks).map(query));
         let keys = |dim| Split::ranges(dim, (0..ranks).map(kv));
         self.add(&names.layer(pattern, Role::Output), queries(columns));
-        if fused {
+        if projections == Projections::Fused {
             let queries = Block::new(heads * head_dim, Cut::Ranges((0..ranks).map(query).collect()));
             let keys = Block::new(kv_heads * head_dim, Cut::Ranges((0..ranks).map(kv).collect()));
             let all = [queries, keys.clone(), keys];
@@ -134,8 +139,8 @@ impl Rules<'_> {
             self.add(&name, Split::fused(rows, all.clone()));
             self.add(&bias(&name), Split::fused(0, all));
         } else {
-            for (role, is_query) in [(Role::Query, true), (Role::Key, false), (Role::Value, false)] {
-                let name = names.layer(pattern, role);
+            for role in projections.roles() {
+                let (name, is_query) = (names.layer(pattern, *role), *role == Role::Query);
                 self.add(&name, if is_query { queries(rows) } else { keys(rows) });
                 self.add(&bias(&name), if is_query { queries(0) } else { keys(0) });
             }

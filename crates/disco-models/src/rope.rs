@@ -198,6 +198,10 @@ fn scaled(index: usize, frequency: f32, rotary: &Rotary) -> f32 {
         // Their divisors replace these frequencies.
         Scaling::Long { .. } | Scaling::LongInFile { .. } => frequency,
         Scaling::Linear { factor } => frequency / factor,
+        Scaling::Proportional { share, factor } => {
+            let rotated = (share * rotary.elements as f32 / 2.0) as usize;
+            if index < rotated { frequency / factor } else { 0.0 }
+        }
         Scaling::Llama3 { factor, low, high, context } => {
             let rotations = context as f32 * frequency / TAU;
             // 0 for low frequencies, 1 for high ones.

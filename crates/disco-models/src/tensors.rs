@@ -8,7 +8,7 @@ use crate::names::{EXPERT, Names, Role, bias};
 use crate::packed::Packed;
 use crate::scales::scales_of;
 use crate::{
-    Attention, Config, Dense, ExpertLayout, Experts, FeedForward, Inputs, Layer, ModelError, Norms, QkNorm, interleaved,
+    Attention, Config, Dense, Experts, FeedForward, Inputs, Layer, LayerInputs, ModelError, Norms, QkNorm, stacks,
 };
 
 /// A tensor that the model uses, and its shape.
@@ -74,7 +74,28 @@ fn used(config: &Config, names: &Names, weights: &Weights) -> Vec<Used> {
     if let Some(rotary) = config.rotaries().find(|rotary| !rotary.scaling.tensors().is_empty()) {
         used.extend(rotary.scaling.tensors().iter().map(|name| tensor(name, &[rotary.elements / 2])));
     }
+    if let Some(LayerInputs { rows, width, .. }) = config.layer_inputs {
+        let [table, projection, of_projection] = names.layer_inputs();
+        let all = config.layers.len() * width;
+        used.extend([tensor(&table, &[rows, all]), tensor(&projection, &[all, dim])]);
+        norm(&mut used, &of_projection, width);
+    }
     for (number, layer) in config.layers.iter().enumerate() {
+        if layer.scalar {
+            used.push(tensor(&names.module(number, Role::Scalar), &[1]));
+        }
+        if let Some(LayerInputs { width, .. }) = config.layer_inputs {
+            used.push(tensor(&names.layer(number, Role::InputGate), &[width, dim]));
+            used.push(tensor(&names.layer(number, Role::InputProjection), &[dim, width]));
+            norm(&mut used, &names.layer(number, Role::InputNorm), dim);
+        }
+        if let FeedForward::Both(_, experts) = &layer.feed_forward {
+            for role in [Role::DensePostNorm, Role::ExpertsNorm, Role::ExpertsPostNorm] {
+                norm(&mut used, &names.layer(number, role), dim);
+            }
+            used.push(tensor(&names.module(number, Role::RouterScale), &[dim]));
+            used.push(tensor(&names.module(number, Role::ExpertScale), &[experts.count]));
+        }
         norms(layer, dim).for_each(|(role, width)| norm(&mut used, &names.layer(number, role), width));
         for Matrix { role, shape: [rows, columns], has_bias } in matrices(layer, dim) {
             let name = names.layer(number, role);
@@ -87,8 +108,8 @@ fn used(config: &Config, names: &Names, weights: &Weights) -> Vec<Used> {
             used.push(tensor(&names.module(number, Role::Sinks), &[layer.attention.heads]));
         }
         let Some(&Experts { count, ffn, layout, .. }) = layer.experts() else { continue };
-        if layout == ExpertLayout::Interleaved {
-            let all = layer.experts().map(|experts| interleaved::tensors(names, weights, experts, number, dim));
+        if layout.is_joined() {
+            let all = layer.experts().map(|experts| stacks::tensors(names, weights, experts, number, dim));
             used.extend(all.into_iter().flatten().map(|(name, shape)| Used { name, shape }));
             continue;
         }
@@ -133,6 +154,8 @@ fn norms(layer: &Layer, dim: usize) -> impl Iterator<Item = (Role, usize)> {
         QkNorm::Joint => Some([heads * head_dim, kv_heads * head_dim]),
     };
     let of_heads = widths.into_iter().flat_map(|[query, key]| [(Role::QueryNorm, query), (Role::KeyNorm, key)]);
+    let has_memory = layer.attention.has_memory();
+    let of_heads = of_heads.filter(move |(role, _)| has_memory || *role == Role::QueryNorm);
     of_states.iter().map(move |role| (*role, dim)).chain(of_heads)
 }
 
@@ -146,25 +169,26 @@ struct Matrix {
 
 /// The matrices of a layer, without those of experts.
 fn matrices(layer: &Layer, dim: usize) -> Vec<Matrix> {
-    let Attention { heads, kv_heads, head_dim, fused, input_bias, output_bias, .. } = layer.attention;
+    let Attention { heads, kv_heads, head_dim, projections, input_bias, output_bias, .. } = layer.attention;
     let matrix = |role, shape, has_bias| Matrix { role, shape, has_bias };
     let (queries, keys) = (heads * head_dim, kv_heads * head_dim);
     let mut all = vec![matrix(Role::Output, [dim, queries], output_bias)];
-    if fused {
-        all.push(matrix(Role::Qkv, [queries + 2 * keys, dim], input_bias));
-    } else {
-        let rows = [(Role::Query, queries), (Role::Key, keys), (Role::Value, keys)];
-        all.extend(rows.map(|(role, rows)| matrix(role, [rows, dim], input_bias)));
+    match projections.roles() {
+        [Role::Qkv] => all.push(matrix(Role::Qkv, [queries + 2 * keys, dim], input_bias)),
+        roles => all.extend(roles.iter().map(|role| {
+            let rows = if *role == Role::Query { queries } else { keys };
+            matrix(*role, [rows, dim], input_bias)
+        })),
     }
-    match layer.feed_forward {
-        FeedForward::Experts(Experts { count, .. }) => all.push(matrix(Role::Router, [count, dim], false)),
-        FeedForward::Dense(Dense { ffn, inputs, bias, .. }) => {
-            all.push(matrix(Role::Down, [dim, ffn], bias));
-            match inputs {
-                Inputs::Gated => all.extend([Role::Gate, Role::Up].map(|role| matrix(role, [ffn, dim], bias))),
-                Inputs::Fused => all.push(matrix(Role::GateUp, [2 * ffn, dim], bias)),
-                Inputs::Plain => all.push(matrix(Role::Up, [ffn, dim], bias)),
-            }
+    if let Some(Experts { count, .. }) = layer.experts() {
+        all.push(matrix(Role::Router, [*count, dim], false));
+    }
+    if let Some(&Dense { ffn, inputs, bias, .. }) = layer.dense() {
+        all.push(matrix(Role::Down, [dim, ffn], bias));
+        match inputs {
+            Inputs::Gated => all.extend([Role::Gate, Role::Up].map(|role| matrix(role, [ffn, dim], bias))),
+            Inputs::Fused => all.push(matrix(Role::GateUp, [2 * ffn, dim], bias)),
+            Inputs::Plain => all.push(matrix(Role::Up, [ffn, dim], bias)),
         }
     }
     all

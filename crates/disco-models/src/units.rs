@@ -47,15 +47,7 @@ impl Units {
     /// The output of these hidden units: `[.., dim]` to `[.., dim]`.
     pub(crate) fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let y = self.inputs.forward(x)?;
-        let active = match self.activation {
-            Activation::Silu => y.at(0)?.silu(),
-            Activation::GeluTanh => y.at(0)?.gelu(),
-            Activation::Relu => y.at(0)?.relu(),
-            Activation::ClampedSwiglu { limit } => {
-                let gate = y.at(0)?.minimum(limit)?;
-                gate.clone() * ops::sigmoid(&(gate * 1.702)?)?
-            }
-        }?;
+        let active = activated(&y.at(0)?, self.activation)?;
         let units = match (self.is_gated, self.activation) {
             (false, _) => active,
             (true, Activation::ClampedSwiglu { limit }) => (active * (y.at(1)?.clamp(-limit, limit)? + 1.0)?)?,
@@ -63,5 +55,18 @@ impl Units {
         };
         let y = self.down.forward(&units)?;
         self.bias.iter().try_fold(y, |y, bias| y.broadcast_add(bias))
+    }
+}
+
+/// The activation of a gate, or of units without gates.
+pub(crate) fn activated(x: &Tensor, activation: Activation) -> Result<Tensor> {
+    match activation {
+        Activation::Silu => x.silu(),
+        Activation::GeluTanh => x.gelu(),
+        Activation::Relu => x.relu(),
+        Activation::ClampedSwiglu { limit } => {
+            let gate = x.minimum(limit)?;
+            gate.clone() * ops::sigmoid(&(gate * 1.702)?)?
+        }
     }
 }

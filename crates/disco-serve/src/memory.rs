@@ -44,7 +44,8 @@ impl Memory {
             let most = (0..workers).map(|rank| heads.kv(rank).len()).max().unwrap_or(0);
             Ok::<_, anyhow::Error>(2 * most * layer.attention.head_dim)
         };
-        let elements = BLOCK * config.layers.iter().map(of_layer).sum::<Result<usize>>()?;
+        let elements = BLOCK
+            * config.layers.iter().filter(|layer| layer.attention.has_memory()).map(of_layer).sum::<Result<usize>>()?;
         let block_bytes = (elements * precision.dtype().size_in_bytes()).max(1);
         let needed = (args.max_num_seqs as usize).saturating_mul(context.div_ceil(BLOCK));
         let is_on_the_host = ON_THE_HOST.contains(&settings.backend.as_str());

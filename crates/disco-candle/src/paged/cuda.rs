@@ -50,8 +50,8 @@ fn launch<T: CudaDType + DeviceRepr>(
         Storage::Cuda(there) if there.device.id() == device.id() => Ok(there),
         _ => Err(elsewhere(what)),
     };
-    let (plan, _) = scope.plan.uploaded.as_ref().ok_or_else(|| elsewhere("words"))?.storage_and_layout();
-    let plan = there(&plan, "words")?.as_cuda_slice::<u32>()?;
+    let (plan, words) = scope.plan.uploaded.as_ref().ok_or_else(|| elsewhere("words"))?.storage_and_layout();
+    let plan = there(&plan, "words")?.as_cuda_slice::<u32>()?.slice(words.start_offset()..);
     let sinks = scope.sinks.map(|sinks| sinks.uploaded.storage_and_layout());
     let sinks = sinks.as_ref().map(|(sinks, _)| there(sinks, "sinks")?.as_cuda_slice::<f32>()).transpose()?;
     let slice = |index: usize| {
@@ -63,7 +63,7 @@ fn launch<T: CudaDType + DeviceRepr>(
     // SAFETY: the kernel writes all elements, because the plan has all tokens and all heads of the queries.
     let mut output = unsafe { device.alloc::<T>(query.len())? };
     let mut builder = function.builder();
-    builder.arg(&query).arg(&keys).arg(&values).arg(plan).arg(&mut output);
+    builder.arg(&query).arg(&keys).arg(&values).arg(&plan).arg(&mut output);
     builder.arg(&launch.tokens).arg(&launch.words).arg(&launch.window).arg(&launch.cap);
     match &sinks {
         Some(sinks) => builder.arg(*sinks),

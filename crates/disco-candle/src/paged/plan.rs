@@ -73,8 +73,8 @@ impl<'a> Plan<'a> {
         Ok(Self { runs, groups, tokens, heads, blocks, uploaded: None })
     }
 
-    /// The plan for a CUDA device: u32 `[words]` there, of memory of its own, which begins with [`words`](Self::words). The
-    /// memory may be that of an earlier plan of as many runs, with as many tokens each, so that a graph reads this one.
+    /// The plan for a CUDA device: u32 `[words]` there, which begin with [`words`](Self::words). The memory may be that of an
+    /// earlier plan of as many runs, with as many tokens each, so that a graph reads this one.
     #[must_use]
     pub fn on_device(self, words: Tensor) -> Self {
         Self { uploaded: Some(words), ..self }

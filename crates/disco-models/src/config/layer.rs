@@ -12,6 +12,8 @@ pub struct Layer {
     pub feed_forward: FeedForward,
     /// The norms around both.
     pub norms: Norms,
+    /// Whether the hidden state behind the layer is multiplied by a number of the files.
+    pub scalar: bool,
 }
 
 /// Where a layer has norms.
@@ -56,14 +58,16 @@ pub struct Attention {
     pub kv_heads: usize,
     /// Width of a head.
     pub head_dim: usize,
-    /// Query, key and value are one matrix.
-    pub fused: bool,
+    /// The matrices of queries, keys and values.
+    pub projections: Projections,
     /// Biases of query, key and value.
     pub input_bias: bool,
     /// A bias of the output.
     pub output_bias: bool,
     /// Norms of queries and keys, before they are rotated.
     pub qk_norm: QkNorm,
+    /// Whether each head of values is divided by its root mean square.
+    pub value_norm: bool,
     /// The rotary embeddings of queries and keys; `None`: none (NoPE).
     pub rotary: Option<Rotary>,
     /// A token attends to this many last tokens, itself among them.
@@ -74,6 +78,23 @@ pub struct Attention {
     pub factor: f64,
     /// Whether each head has a score beside those of its tokens, which takes a share and has no value (attention sinks).
     pub sinks: bool,
+}
+
+/// The matrices of queries, keys and values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Projections {
+    /// One of each.
+    Apart,
+    /// All in one.
+    Fused,
+    /// Of queries and keys. Values are the keys, before norms and rotations.
+    KeysAreValues,
+    /// Of queries. Keys and values are those of another layer, before this one.
+    Shared {
+        /// The number of that layer.
+        layer: usize,
+    },
 }
 
 /// Norms of queries and keys.
@@ -132,6 +153,9 @@ pub enum FeedForward {
     Dense(Dense),
     /// A mixture of experts.
     Experts(Experts),
+    /// The sum of both, with a norm behind each and one before the experts, whose input is the hidden state. The router has
+    /// factors of its inputs and of its shares.
+    Both(Dense, Experts),
 }
 
 /// A feed-forward network.
@@ -184,8 +208,10 @@ pub struct Experts {
 pub enum ExpertLayout {
     /// Gate, up and down of each expert apart, or a stack of each.
     Apart,
-    /// A stack of gate and up in turn, and one of down, with biases, beside that of the router.
+    /// A stack of gate and up in turn, and one of down, inputs × outputs, with biases, beside that of the router.
     Interleaved,
+    /// A stack of gate above up, and one of down.
+    Joined,
 }
 
 /// An activation function.
@@ -205,6 +231,19 @@ pub enum Activation {
     },
 }
 
+/// A second table of embeddings, with a part for each layer. A layer adds to its output its part, times a projection of the
+/// output.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct LayerInputs {
+    /// Number of rows of the table.
+    pub rows: usize,
+    /// Elements for each layer.
+    pub width: usize,
+    /// The activation of the projection.
+    pub activation: Activation,
+}
+
 /// Learnt embeddings of positions, which are added to those of tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -219,9 +258,31 @@ impl Layer {
     /// The experts of the layer, if it has some.
     pub fn experts(&self) -> Option<&Experts> {
         match &self.feed_forward {
-            FeedForward::Experts(experts) => Some(experts),
+            FeedForward::Experts(experts) | FeedForward::Both(_, experts) => Some(experts),
             FeedForward::Dense(_) => None,
         }
+    }
+
+    /// The network of all tokens, if it has one.
+    pub fn dense(&self) -> Option<&Dense> {
+        match &self.feed_forward {
+            FeedForward::Dense(dense) | FeedForward::Both(dense, _) => Some(dense),
+            FeedForward::Experts(_) => None,
+        }
+    }
+}
+
+impl Attention {
+    /// Whether a rank has keys and values of this layer.
+    pub fn has_memory(&self) -> bool {
+        !matches!(self.projections, Projections::Shared { .. })
+    }
+}
+
+impl ExpertLayout {
+    /// Whether gate and up of all experts are one tensor.
+    pub(crate) fn is_joined(self) -> bool {
+        self != Self::Apart
     }
 }
 

@@ -9,8 +9,8 @@ mod sampling;
 mod scaling;
 
 pub use layer::{
-    Activation, Attention, Dense, ExpertLayout, Experts, FeedForward, Growth, Inputs, Layer, NormKind, Norms, Pairs,
-    Positions, QkNorm, Rotary,
+    Activation, Attention, Dense, ExpertLayout, Experts, FeedForward, Growth, Inputs, Layer, LayerInputs, NormKind,
+    Norms, Pairs, Positions, Projections, QkNorm, Rotary,
 };
 pub use quantization::Packing;
 pub(crate) use quantization::Quantization;
@@ -39,6 +39,8 @@ pub struct Config {
     pub norm: NormKind,
     /// Learnt embeddings of positions.
     pub positions: Option<Positions>,
+    /// A second table of embeddings, for all layers.
+    pub layer_inputs: Option<LayerInputs>,
     /// Factor of the embedded tokens.
     pub embedding_factor: f64,
     /// Factor of what attention and feed-forward network add to the hidden state.
@@ -92,6 +94,7 @@ impl Config {
             eps: 0.0,
             norm: NormKind::Rms { offset: 0.0, wide: false },
             positions: None,
+            layer_inputs: None,
             embedding_factor: 1.0,
             residual_factor: 1.0,
             logits_factor: 1.0,
@@ -144,6 +147,14 @@ impl Config {
         ];
         check_numbers(numbers)?;
         self.layers.iter().try_for_each(Layer::check)?;
+        if let Some(LayerInputs { rows, width, .. }) = self.layer_inputs {
+            check_numbers([("vocabulary of the layers' inputs", rows), ("width of a layer's input", width)])?;
+            check_numbers([("width of all layers' inputs", width.saturating_mul(self.layers.len()))])?;
+            if rows < vocabulary {
+                let text = format!("the layers' inputs have {rows} tokens, and the vocabulary has {vocabulary}");
+                return Err(ModelError::Inconsistent(text));
+            }
+        }
         Ok(self)
     }
 }
@@ -177,17 +188,18 @@ impl Layer {
                 ));
             }
         }
-        match self.feed_forward {
-            FeedForward::Dense(Dense { ffn, .. }) => check_numbers([("feed-forward width", ffn)]),
-            FeedForward::Experts(Experts { count, ffn, per_token, .. }) => {
-                if count > MAX_EXPERTS || !(1..=count).contains(&per_token) {
-                    return fail(format!(
-                        "{per_token} of {count} experts for each token, and at most {MAX_EXPERTS} can be right"
-                    ));
-                }
-                check_numbers([("width of an expert", ffn)])
-            }
+        if let Some(Dense { ffn, .. }) = self.dense() {
+            check_numbers([("feed-forward width", *ffn)])?;
         }
+        if let Some(&Experts { count, ffn, per_token, .. }) = self.experts() {
+            if count > MAX_EXPERTS || !(1..=count).contains(&per_token) {
+                return fail(format!(
+                    "{per_token} of {count} experts for each token, and at most {MAX_EXPERTS} can be right"
+                ));
+            }
+            check_numbers([("width of an expert", ffn)])?;
+        }
+        Ok(())
     }
 }
 

@@ -74,6 +74,13 @@ pub enum Scaling {
     },
     /// The divisor of each frequency is in the tensor `rope_freqs.weight` of a GGUF file.
     InFile,
+    /// The highest frequencies are divided by a factor, and pairs with lower ones are not rotated. Source: transformers.
+    Proportional {
+        /// The share of the pairs that is rotated.
+        share: f32,
+        /// The factor.
+        factor: f32,
+    },
 }
 
 /// The tensor of [`Scaling::InFile`], which is in GGUF files.
@@ -113,6 +120,10 @@ impl Scaling {
             Some("yarn") => Self::yarn_from_json(parent, json, context),
             // The second is the older name.
             Some("longrope" | "su") => Self::long_from_json(config, context, parent, json),
+            Some("proportional") => Ok(Self::Proportional {
+                share: json::float(json, "partial_rotary_factor")?.unwrap_or(1.0) as f32,
+                factor: json::float(json, "factor")?.unwrap_or(1.0) as f32,
+            }),
             Some("dynamic") => Ok(Self::Dynamic { factor: number("factor")? as f32, context }),
             other => {
                 Err(ModelError::Feature { feature: format!("rope scaling {:?}", other.unwrap_or("without a type")) })

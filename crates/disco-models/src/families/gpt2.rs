@@ -3,8 +3,8 @@
 use super::keys::ends;
 use super::{Family, Role, Scheme};
 use crate::config::{
-    Activation, Attention, Config, Dense, FeedForward, Inputs, Layer, NormKind, Norms, Positions, QkNorm, check_layers,
-    json,
+    Activation, Attention, Config, Dense, FeedForward, Inputs, Layer, NormKind, Norms, Positions, Projections, QkNorm,
+    check_layers, json,
 };
 use crate::error::ModelError;
 
@@ -49,10 +49,11 @@ pub(super) const FAMILY: Family = Family {
                 heads,
                 kv_heads: heads,
                 head_dim,
-                fused: true,
+                projections: Projections::Fused,
                 input_bias: true,
                 output_bias: true,
                 qk_norm: QkNorm::None,
+                value_norm: false,
                 rotary: None,
                 window: None,
                 softcap: None,
@@ -66,6 +67,7 @@ pub(super) const FAMILY: Family = Family {
                 activation: keys.activation(("activation_function", Activation::GeluTanh))?,
             }),
             norms: Norms::Before,
+            scalar: false,
         };
         let mut config = Config::new(dim, vec![layer; layers], keys.required("vocab_size")?, context);
         config.eps = keys.float("layer_norm_epsilon")?.unwrap_or(1e-5);

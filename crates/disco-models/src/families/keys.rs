@@ -5,7 +5,7 @@ use serde_json::Value as Json;
 use super::Family;
 use crate::config::{
     Activation, Attention, Config, Dense, ExpertLayout, Experts, FeedForward, Growth, Inputs, Layer, NormKind, Norms,
-    Pairs, QkNorm, Quantization, Rotary, Scaling, check_layers, json, missing,
+    Pairs, Projections, QkNorm, Quantization, Rotary, Scaling, check_layers, json, missing,
 };
 use crate::error::ModelError;
 
@@ -34,9 +34,15 @@ const READ: [&str; 20] = [
 ];
 
 /// Keys of a model of images and texts, beside those that hold for its text part.
-pub(super) const OF_WRAPPERS: [&str; 20] = [
+pub(super) const OF_WRAPPERS: [&str; 26] = [
     "architectures",
+    "audio_config",
+    "audio_token_id",
+    "boa_token_id",
+    "boi_token_id",
     "boi_token_index",
+    "eoa_token_index",
+    "eoi_token_id",
     "eoi_token_index",
     "eos_token_id",
     "image_token_id",
@@ -272,10 +278,11 @@ impl<'a> Keys<'a> {
                 heads,
                 kv_heads,
                 head_dim,
-                fused: false,
+                projections: Projections::Apart,
                 input_bias: attention_bias,
                 output_bias: attention_bias,
                 qk_norm: QkNorm::None,
+                value_norm: false,
                 rotary: Some(rotary),
                 window: None,
                 softcap: None,
@@ -289,6 +296,7 @@ impl<'a> Keys<'a> {
                 activation: self.activation(defaults.activation)?,
             }),
             norms: Norms::Before,
+            scalar: false,
         };
         let mut config = Config::new(dim, vec![layer; layers], self.required("vocab_size")?, context);
         let (eps, default) = defaults.eps;
@@ -345,13 +353,16 @@ impl<'a> Keys<'a> {
                 return Err(ModelError::UnknownKey { key: format!("{parent}.{BETA}"), value: beta.to_string() });
             }
         };
-        let share = key("partial_rotary_factor")?.or(defaults.rotary_share).unwrap_or(1.0);
+        let scaling = Scaling::from_json(config, context, parent, parameters)?;
+        let is_proportional = matches!(scaling, Scaling::Proportional { .. });
+        let share = key("partial_rotary_factor")?.filter(|_| !is_proportional);
+        let share = share.or(defaults.rotary_share).unwrap_or(1.0);
         if share != 1.0 && defaults.rotary_share.is_none() {
             return Err(ModelError::Feature { feature: format!("partial_rotary_factor {share}") });
         }
         Ok(Rotary {
             base: key("rope_theta")?.unwrap_or(defaults.rope_base) as f32,
-            scaling: Scaling::from_json(config, context, parent, parameters)?,
+            scaling,
             pairs: Pairs::Halves,
             elements: (head_dim as f64 * share) as usize,
             growth,

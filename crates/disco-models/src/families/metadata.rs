@@ -6,7 +6,7 @@ use candle_core::quantized::gguf_file::{Content, Value};
 use super::{Family, Gguf, Scheme};
 use crate::config::{
     Activation, Attention, Config, DIVISORS, Dense, ExpertLayout, Experts, FeedForward, Inputs, LONG_DIVISORS, Layer,
-    Norms, Pairs, QkNorm, Rotary, Scaling, check_layers, missing,
+    Norms, Pairs, Projections, QkNorm, Rotary, Scaling, check_layers, missing,
 };
 use crate::error::ModelError;
 
@@ -133,10 +133,11 @@ impl<'a> Metadata<'a> {
                 heads,
                 kv_heads: self.number("attention.head_count_kv")?.unwrap_or(heads),
                 head_dim,
-                fused: false,
+                projections: Projections::Apart,
                 input_bias: self.has("blk.0.attn_q.bias"),
                 output_bias: self.has("blk.0.attn_output.bias"),
                 qk_norm: QkNorm::None,
+                value_norm: false,
                 rotary: Some(Rotary {
                     base: self.float("rope.freq_base")?.unwrap_or(10_000.0) as f32,
                     scaling: self.scaling()?,
@@ -159,6 +160,7 @@ impl<'a> Metadata<'a> {
                 }),
             },
             norms: Norms::Before,
+            scalar: false,
         };
         let vocabulary = rows.map_or_else(|| self.required("vocab_size"), Ok)?;
         let mut config = Config::new(dim, vec![layer; layers], vocabulary, self.required("context_length")?);

@@ -18,6 +18,7 @@ mod cohere;
 mod cohere2;
 mod gemma2;
 mod gemma3;
+mod gemma4;
 mod glm4;
 mod gpt2;
 mod gpt_oss;
@@ -45,7 +46,7 @@ use keys::{Defaults, Keys};
 use metadata::Metadata;
 
 /// The families that can be computed.
-static FAMILIES: [Family; 21] = [
+static FAMILIES: [Family; 22] = [
     llama::FAMILY,
     mistral::FAMILY,
     ministral3::FAMILY,
@@ -57,6 +58,7 @@ static FAMILIES: [Family; 21] = [
     phi3::FAMILY,
     gemma2::FAMILY,
     gemma3::FAMILY,
+    gemma4::FAMILY,
     olmo2::FAMILY,
     olmo3::FAMILY,
     smollm3::FAMILY,

@@ -1,7 +1,7 @@
 //! Phi-3 and Phi-4-mini: llama with one matrix for query, key and value, one for gate and up, and a window.
 
 use super::{Defaults, Family, Gguf, Scheme};
-use crate::config::{Config, FeedForward, Inputs, Pairs};
+use crate::config::{Config, FeedForward, Inputs, Pairs, Projections};
 
 pub(super) const FAMILY: Family = Family {
     name: "phi3",
@@ -32,7 +32,7 @@ pub(super) const FAMILY: Family = Family {
 
 fn fuse(config: &mut Config) {
     for layer in &mut config.layers {
-        layer.attention.fused = true;
+        layer.attention.projections = Projections::Fused;
         if let FeedForward::Dense(dense) = &mut layer.feed_forward {
             dense.inputs = Inputs::Fused;
         }

@@ -1,9 +1,10 @@
-//! Experts whose matrices are stacked, with gate and up in turn: those of gpt-oss, dense or in MXFP4.
+//! Experts whose matrices are stacked, with gate and up in one.
 //!
 //! ```text
-//! dense   gate_up_proj [experts, dim, 2 · ffn], down_proj [experts, ffn, dim]
-//! MXFP4   …_blocks [experts, outputs, inputs/32, 16], …_scales [experts, outputs, inputs/32]: expanded while they are read
-//! both    …_bias [experts, outputs]
+//! joined        gate_up_proj [experts, 2 · ffn, dim], gate above up; down_proj [experts, dim, ffn]
+//! interleaved   gate_up_proj [experts, dim, 2 · ffn], gate and up in turn; down_proj [experts, ffn, dim]
+//!   MXFP4       …_blocks [experts, outputs, inputs/32, 16], …_scales [experts, outputs, inputs/32]: expanded while they are read
+//!   both        …_bias [experts, outputs]
 //! ```
 
 use std::ops::Range;
@@ -16,7 +17,7 @@ use crate::names::{self, Names, Role};
 use crate::packed::e2m1;
 use crate::parts::{Parts, Stack};
 use crate::units::Units;
-use crate::{Experts, ModelError};
+use crate::{ExpertLayout, Experts, ModelError};
 
 /// Inputs of a block of MXFP4.
 const BLOCK: usize = 32;
@@ -35,6 +36,11 @@ pub(crate) fn tensors(
     dim: usize,
 ) -> Vec<(String, Vec<usize>)> {
     let count = experts.count;
+    if experts.layout == ExpertLayout::Joined {
+        let stack =
+            |(role, [outputs, inputs]): (_, [usize; 2])| (names.module(layer, role), vec![count, outputs, inputs]);
+        return matrices(experts, dim).map(stack).into();
+    }
     let mut all = vec![(names::bias(&names.layer(layer, Role::Router)), vec![count])];
     for (role, [outputs, inputs]) in matrices(experts, dim) {
         let name = names.module(layer, role);
@@ -65,8 +71,18 @@ pub(crate) fn load(
 ) -> Result<Vec<Units>, ModelError> {
     let [gate_up, down] =
         matrices(experts, parts.config.dim).map(|(role, shape)| (parts.names.module(layer, role), shape));
-    let read = |expert: usize| {
+    let load = |expert: usize| {
         let width = units.len();
+        if experts.layout == ExpertLayout::Joined {
+            let gate_up = read(parts, &gate_up.0, expert, parts.shards.dtype())?;
+            let rows = [0, experts.ffn].map(|first| gate_up.narrow(0, first + units.start, width));
+            let [gate, up] = rows;
+            let matrix = Matrix::dense(parts.taken(Tensor::cat(&[gate?, up?], 0)?)?);
+            let inputs = Stack::Stacked { matrix, bias: None, widths: vec![width; 2] };
+            let down = read(parts, &down.0, expert, parts.shards.dtype())?;
+            let down = Matrix::dense(parts.taken(down.narrow(1, units.start, width)?.contiguous()?)?);
+            return Ok(Units::new(inputs, down, experts.activation));
+        }
         // Gate and up in turn become gate before up.
         let apart = |x: &Tensor| {
             let pairs = x.narrow(0, 2 * units.start, 2 * width)?;
@@ -83,7 +99,7 @@ pub(crate) fn load(
         let output = Matrix::dense(parts.taken(output)?);
         Ok(Units::new(inputs, output, experts.activation).with_bias(output_bias))
     };
-    own.map(read).collect()
+    own.map(load).collect()
 }
 
 /// One expert's part of a tensor, on the host.
