@@ -100,9 +100,10 @@ fn rows<T: Element, const FMA: bool>(scope: &Scope<'_>, all: &Elements<'_, T>, t
     let count = group.len() * tile;
     // Row `head * tile + token`.
     let mut query = vec![0.0; count * width];
-    for (head, rows) in group.zip(query.chunks_exact_mut(tile * width)) {
-        let start = (head * all.tokens + task.at) * width;
-        widen(&all.query[start..start + tile * width], rows);
+    for head in 0..group.len() {
+        let start = ((group.start + head) * all.tokens + task.at) * width;
+        let rows = &mut query[head * tile * width..(head + 1) * tile * width];
+        widen::<T, FMA>(&all.query[start..start + tile * width], rows);
     }
     let position = |row: usize| run.first + task.tokens.start + row % tile;
     let lowest = |row: usize| scope.window.map_or(0, |window| (position(row) + 1).saturating_sub(window));
@@ -110,12 +111,17 @@ fn rows<T: Element, const FMA: bool>(scope: &Scope<'_>, all: &Elements<'_, T>, t
     let slots = (to + 1 - from) * BLOCK;
     let mut buffer = vec![0.0; BLOCK * width];
     let mut scores = vec![0.0; count * slots];
-    for block in from..=to {
-        let keys = block_of(all.keys, run.table[block], task.kv, all, &mut buffer);
-        for row in 0..count {
-            let query = &query[row * width..(row + 1) * width];
-            let scores = &mut scores[row * slots + (block - from) * BLOCK..][..BLOCK];
-            dots::<FMA>(query, keys, scores);
+    for block in from..to + 1 {
+        let keys = block_of::<T, FMA>(all.keys, run.table[block], task.kv, all, &mut buffer);
+        let mut row = 0;
+        while row < count {
+            let scores = &mut scores[row * slots + (block - from) * BLOCK..];
+            if row + 1 < count {
+                dots::<FMA, 2>(&query[row * width..(row + 2) * width], keys, scores, slots);
+            } else {
+                dots::<FMA, 1>(&query[row * width..], keys, scores, slots);
+            }
+            row += 2;
         }
     }
     let first = scope.plan.groups[task.kv].start;
@@ -126,15 +132,26 @@ fn rows<T: Element, const FMA: bool>(scope: &Scope<'_>, all: &Elements<'_, T>, t
         softmax(scores, open, scope.cap.map(|cap| cap as f32), sink);
     }
     let mut y = vec![0.0; count * width];
-    for block in from..=to {
-        let values = block_of(all.values, run.table[block], task.kv, all, &mut buffer);
-        for row in 0..count {
-            // Values of slots that are not written yet may be anything.
+    for block in from..to + 1 {
+        let values = block_of::<T, FMA>(all.values, run.table[block], task.kv, all, &mut buffer);
+        // Values of slots that are not written yet may be anything.
+        let open = |row: usize| {
             let start = lowest(row).max(block * BLOCK);
-            let end = (position(row) + 1).min((block + 1) * BLOCK);
-            if start < end {
-                let shares = &scores[row * slots..][start - from * BLOCK..end - from * BLOCK];
-                add::<FMA>(&mut y[row * width..(row + 1) * width], shares, &values[(start - block * BLOCK) * width..]);
+            start..(position(row) + 1).min((block + 1) * BLOCK).max(start)
+        };
+        let mut row = 0;
+        while row < count {
+            let own = open(row);
+            let place = |row: usize| row * slots + own.start - from * BLOCK..row * slots + own.end - from * BLOCK;
+            let values = &values[(own.start - block * BLOCK).min(BLOCK) * width..];
+            let (first, rest) = y[row * width..].split_at_mut(width);
+            if row + 1 < count && open(row + 1) == own {
+                let shares = [&scores[place(row)], &scores[place(row + 1)]];
+                add::<FMA, 2>([first, &mut rest[..width]], shares, values);
+                row += 2;
+            } else {
+                add::<FMA, 1>([first], [&scores[place(row)]], values);
+                row += 1;
             }
         }
     }
@@ -143,7 +160,7 @@ fn rows<T: Element, const FMA: bool>(scope: &Scope<'_>, all: &Elements<'_, T>, t
 
 /// The rows of a block and a kv head.
 #[inline(always)]
-fn block_of<'a, T: Element>(
+fn block_of<'a, T: Element, const FMA: bool>(
     memory: &'a [T],
     block: u32,
     kv: usize,
@@ -156,7 +173,7 @@ fn block_of<'a, T: Element>(
     match T::KIND {
         Kind::F32 => bytemuck::cast_slice(rows),
         _ => {
-            widen(rows, buffer);
+            widen::<T, FMA>(rows, buffer);
             buffer
         }
     }

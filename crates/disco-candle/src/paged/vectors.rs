@@ -1,88 +1,132 @@
 //! Products, sums and the softmax of one query. `FMA` says that the processor has AVX2 and FMA, which the caller's function declares.
 //!
-//! They loop over indexes: see the kernels of products.
+//! They loop over indexes: closures and iterators in functions with these instructions may stay calls, which halved the speed.
+#![allow(clippy::needless_range_loop)]
 #![allow(unsafe_code)] // A function for instructions that the processor has.
 
 use std::ops::Range;
 
-use crate::products::Element;
+use super::BLOCK;
+use crate::products::{Element, Kind};
 
-/// Numbers of a value that stay in registers while all slots are added.
+/// Scores that are compared and added beside each other.
 const LANES: usize = 16;
 
 #[inline(always)]
-pub(super) fn widen<T: Element>(from: &[T], to: &mut [f32]) {
+pub(super) fn widen<T: Element, const FMA: bool>(from: &[T], to: &mut [f32]) {
+    #[cfg(target_arch = "x86_64")]
+    if FMA && matches!(T::KIND, Kind::F16) {
+        // SAFETY: the processor has F16C.
+        unsafe { x86::widen(bytemuck::cast_slice(from), to) };
+        return;
+    }
     for index in 0..to.len() {
         to[index] = from[index].to_f32();
     }
 }
 
-/// The products of a query with the rows of `keys`, one for each score.
+/// The products of `ROWS` queries, which follow each other, with the rows of `keys`. A row of `scores` has `stride` numbers.
 #[inline(always)]
-pub(super) fn dots<const FMA: bool>(query: &[f32], keys: &[f32], scores: &mut [f32]) {
-    let width = query.len();
+pub(super) fn dots<const FMA: bool, const ROWS: usize>(
+    queries: &[f32],
+    keys: &[f32],
+    scores: &mut [f32],
+    stride: usize,
+) {
+    let (width, slots) = (queries.len() / ROWS, BLOCK);
     #[cfg(target_arch = "x86_64")]
     if FMA {
-        for (scores, keys) in scores.as_chunks_mut().0.iter_mut().zip(keys.chunks_exact(4 * width)) {
+        for first in 0..slots / 4 {
+            let keys = &keys[4 * first * width..4 * (first + 1) * width];
             // SAFETY: the processor has AVX2 and FMA.
-            *scores = unsafe { x86::four_dots(query, keys) };
+            let dots = unsafe { x86::dots::<ROWS>(queries, keys) };
+            for row in 0..ROWS {
+                scores[row * stride + 4 * first..][..4].copy_from_slice(&dots[row]);
+            }
         }
         return;
     }
-    for (score, key) in scores.iter_mut().zip(keys.chunks_exact(width)) {
-        *score = (0..width).map(|index| query[index] * key[index]).sum();
+    for row in 0..ROWS {
+        let query = &queries[row * width..(row + 1) * width];
+        for slot in 0..slots {
+            let key = &keys[slot * width..(slot + 1) * width];
+            let mut sum = 0.0;
+            for index in 0..width {
+                sum += query[index] * key[index];
+            }
+            scores[row * stride + slot] = sum;
+        }
     }
 }
 
-/// Adds rows of `values` to `y`, each times its share.
+/// Adds rows of `values` to the rows of `y`, each times its share.
 #[inline(always)]
-pub(super) fn add<const FMA: bool>(y: &mut [f32], shares: &[f32], values: &[f32]) {
-    let width = y.len();
-    let (whole, rest) = y.as_chunks_mut::<LANES>();
-    for (index, y) in whole.iter_mut().enumerate() {
-        let mut sums = *y;
-        for (share, value) in shares.iter().zip(values.chunks_exact(width)) {
-            let x = &value[index * LANES..(index + 1) * LANES];
-            for lane in 0..LANES {
-                sums[lane] = multiply_add::<FMA>(*share, x[lane], sums[lane]);
+pub(super) fn add<const FMA: bool, const ROWS: usize>(y: [&mut [f32]; ROWS], shares: [&[f32]; ROWS], values: &[f32]) {
+    #[cfg(target_arch = "x86_64")]
+    if FMA {
+        // SAFETY: the processor has AVX2 and FMA.
+        unsafe { x86::add(y, shares, values) };
+        return;
+    }
+    for row in 0..ROWS {
+        let width = y[row].len();
+        for slot in 0..shares[row].len() {
+            for index in 0..width {
+                y[row][index] += shares[row][slot] * values[slot * width + index];
             }
         }
-        *y = sums;
     }
-    let first = width - rest.len();
-    for (index, y) in rest.iter_mut().enumerate() {
-        for (share, value) in shares.iter().zip(values.chunks_exact(width)) {
-            *y = multiply_add::<FMA>(*share, value[first + index], *y);
-        }
-    }
-}
-
-#[inline(always)]
-fn multiply_add<const FMA: bool>(a: f32, b: f32, c: f32) -> f32 {
-    // Without the instruction it is a function.
-    if FMA { a.mul_add(b, c) } else { a * b + c }
 }
 
 /// The softmax of the scores in `open`, beside a `sink`; 0 for others.
 #[inline(always)]
 pub(super) fn softmax(scores: &mut [f32], open: Range<usize>, cap: Option<f32>, sink: Option<f32>) {
-    let mut highest = sink.unwrap_or(f32::NEG_INFINITY);
-    for index in open.clone() {
-        if let Some(cap) = cap {
-            scores[index] = (scores[index] / cap).tanh() * cap;
-        }
-        highest = if scores[index] > highest || scores[index].is_nan() { scores[index] } else { highest };
-    }
     scores[..open.start].fill(0.0);
     scores[open.end..].fill(0.0);
-    for index in open.clone() {
+    let scores = &mut scores[open];
+    if let Some(cap) = cap {
+        for index in 0..scores.len() {
+            scores[index] = (scores[index] / cap).tanh() * cap;
+        }
+    }
+    // The highest of each lane, and of all lanes. A NaN may be left out here; its share and the sum are NaN.
+    let mut lanes = [sink.unwrap_or(f32::NEG_INFINITY); LANES];
+    let whole = scores.len() / LANES * LANES;
+    let mut first = 0;
+    while first < whole {
+        let own = &scores[first..first + LANES];
+        for lane in 0..LANES {
+            lanes[lane] = if own[lane] > lanes[lane] { own[lane] } else { lanes[lane] };
+        }
+        first += LANES;
+    }
+    let mut highest = lanes[0];
+    for lane in 1..LANES {
+        highest = if lanes[lane] > highest { lanes[lane] } else { highest };
+    }
+    for index in whole..scores.len() {
+        highest = if scores[index] > highest { scores[index] } else { highest };
+    }
+    for index in 0..scores.len() {
         scores[index] = exp(scores[index] - highest);
     }
+    let mut sums = [0.0; LANES];
+    let mut first = 0;
+    while first < whole {
+        let own = &scores[first..first + LANES];
+        for lane in 0..LANES {
+            sums[lane] += own[lane];
+        }
+        first += LANES;
+    }
     let mut sum = sink.map_or(0.0, |sink| exp(sink - highest));
-    for index in open.clone() {
+    for lane in 0..LANES {
+        sum += sums[lane];
+    }
+    for index in whole..scores.len() {
         sum += scores[index];
     }
-    for index in open {
+    for index in 0..scores.len() {
         scores[index] /= sum;
     }
 }
@@ -105,36 +149,121 @@ fn exp(x: f32) -> f32 {
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use std::arch::x86_64::{
-        __m256, _mm_add_ps, _mm256_castps256_ps128, _mm256_extractf128_ps, _mm256_fmadd_ps, _mm256_hadd_ps,
-        _mm256_setzero_ps,
+        _mm_add_ps, _mm_loadu_si128, _mm_storeu_ps, _mm256_castps256_ps128, _mm256_cvtph_ps, _mm256_extractf128_ps,
+        _mm256_fmadd_ps, _mm256_hadd_ps, _mm256_loadu_ps, _mm256_set1_ps, _mm256_setzero_ps, _mm256_storeu_ps,
     };
-    use std::array;
 
-    /// The products of `a` with the four rows of `b`.
+    use half::f16;
+
+    /// Elements of a vector.
+    const LANES: usize = 8;
+
+    /// The products of the `ROWS` rows of `a` with the four rows of `b`.
     #[inline]
     #[target_feature(enable = "avx2,fma")]
-    pub(super) fn four_dots(a: &[f32], b: &[f32]) -> [f32; 4] {
-        let width = a.len();
-        let (whole, rest) = a.as_chunks::<8>();
-        let [first, second, third, fourth] = array::from_fn(|row| b[row * width..(row + 1) * width].as_chunks::<8>().0);
-        let mut sums = [_mm256_setzero_ps(); 4];
-        for ((((a, first), second), third), fourth) in whole.iter().zip(first).zip(second).zip(third).zip(fourth) {
-            let a = bytemuck::cast::<[f32; 8], __m256>(*a);
-            for (sum, b) in sums.iter_mut().zip([first, second, third, fourth]) {
-                *sum = _mm256_fmadd_ps(a, bytemuck::cast(*b), *sum);
+    pub(super) fn dots<const ROWS: usize>(a: &[f32], b: &[f32]) -> [[f32; 4]; ROWS] {
+        let width = b.len() / 4;
+        assert!(a.len() == ROWS * width && b.len() == 4 * width);
+        let whole = width / LANES * LANES;
+        let mut sums = [[_mm256_setzero_ps(); 4]; ROWS];
+        let mut at = 0;
+        while at < whole {
+            let mut of_b = [_mm256_setzero_ps(); 4];
+            for row in 0..4 {
+                // SAFETY: `at + LANES` is at most `width`, of which `b` has four.
+                of_b[row] = unsafe { _mm256_loadu_ps(b.as_ptr().add(row * width + at)) };
             }
+            for row in 0..ROWS {
+                // SAFETY: as above; `a` has `ROWS` of them.
+                let x = unsafe { _mm256_loadu_ps(a.as_ptr().add(row * width + at)) };
+                for column in 0..4 {
+                    sums[row][column] = _mm256_fmadd_ps(x, of_b[column], sums[row][column]);
+                }
+            }
+            at += LANES;
         }
-        // In each half: the sums of its lanes, in the order of the rows.
-        let halves = _mm256_hadd_ps(_mm256_hadd_ps(sums[0], sums[1]), _mm256_hadd_ps(sums[2], sums[3]));
-        let all = _mm_add_ps(_mm256_castps256_ps128(halves), _mm256_extractf128_ps::<1>(halves));
-        let mut dots = bytemuck::cast::<_, [f32; 4]>(all);
-        let first = width - rest.len();
-        for (row, dot) in dots.iter_mut().enumerate() {
-            for (index, a) in rest.iter().enumerate() {
-                *dot = a.mul_add(b[row * width + first + index], *dot);
+        let mut dots = [[0.0; 4]; ROWS];
+        for row in 0..ROWS {
+            let [first, second, third, fourth] = sums[row];
+            // In each half: the sums of its lanes, in the order of the rows.
+            let halves = _mm256_hadd_ps(_mm256_hadd_ps(first, second), _mm256_hadd_ps(third, fourth));
+            let all = _mm_add_ps(_mm256_castps256_ps128(halves), _mm256_extractf128_ps::<1>(halves));
+            // SAFETY: the array has four elements.
+            unsafe { _mm_storeu_ps(dots[row].as_mut_ptr(), all) };
+            for column in 0..4 {
+                for index in whole..width {
+                    dots[row][column] = a[row * width + index].mul_add(b[column * width + index], dots[row][column]);
+                }
             }
         }
         dots
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2,fma")]
+    pub(super) fn add<const ROWS: usize>(y: [&mut [f32]; ROWS], shares: [&[f32]; ROWS], values: &[f32]) {
+        const VECTORS: usize = 2;
+        let (width, slots) = (y[0].len(), shares[0].len());
+        for row in 0..ROWS {
+            assert!(y[row].len() == width && shares[row].len() == slots && slots * width <= values.len());
+        }
+        let whole = width / (VECTORS * LANES) * (VECTORS * LANES);
+        let mut at = 0;
+        while at < whole {
+            let mut sums = [[_mm256_setzero_ps(); VECTORS]; ROWS];
+            for row in 0..ROWS {
+                for part in 0..VECTORS {
+                    // SAFETY: `at + VECTORS * LANES` is at most `width`, the number of elements.
+                    sums[row][part] = unsafe { _mm256_loadu_ps(y[row].as_ptr().add(at + part * LANES)) };
+                }
+            }
+            for slot in 0..slots {
+                let mut value = [_mm256_setzero_ps(); VECTORS];
+                for part in 0..VECTORS {
+                    // SAFETY: as above; there are so many rows of values.
+                    value[part] = unsafe { _mm256_loadu_ps(values.as_ptr().add(slot * width + at + part * LANES)) };
+                }
+                for row in 0..ROWS {
+                    let share = _mm256_set1_ps(shares[row][slot]);
+                    for part in 0..VECTORS {
+                        sums[row][part] = _mm256_fmadd_ps(share, value[part], sums[row][part]);
+                    }
+                }
+            }
+            for row in 0..ROWS {
+                for part in 0..VECTORS {
+                    // SAFETY: as above.
+                    unsafe { _mm256_storeu_ps(y[row].as_mut_ptr().add(at + part * LANES), sums[row][part]) };
+                }
+            }
+            at += VECTORS * LANES;
+        }
+        for row in 0..ROWS {
+            for index in whole..width {
+                for slot in 0..slots {
+                    y[row][index] = shares[row][slot].mul_add(values[slot * width + index], y[row][index]);
+                }
+            }
+        }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2,f16c")]
+    pub(super) fn widen(from: &[f16], to: &mut [f32]) {
+        let whole = to.len() / LANES * LANES;
+        assert!(from.len() >= to.len());
+        let mut at = 0;
+        while at < whole {
+            // SAFETY: both have `at + LANES` elements.
+            unsafe {
+                let x = _mm_loadu_si128(from.as_ptr().add(at).cast());
+                _mm256_storeu_ps(to.as_mut_ptr().add(at), _mm256_cvtph_ps(x));
+            }
+            at += LANES;
+        }
+        for index in whole..to.len() {
+            to[index] = from[index].to_f32();
+        }
     }
 }
 
