@@ -188,8 +188,14 @@ mod tests {
             activation: Activation::Silu,
             layout: ExpertLayout::Apart,
         };
-        let mixture =
-            Mixture { router, router_bias: None, units: vec![units(1.0), units(f32::INFINITY)], first: 0, experts };
+        let mixture = Mixture {
+            router,
+            router_bias: None,
+            scales: None,
+            units: vec![units(1.0), units(f32::INFINITY)],
+            first: 0,
+            experts,
+        };
         let rows = Tensor::new(&[[2f32]], &Device::Cpu).unwrap();
         let y = mixture.masked(&rows, &mixture.shares(&rows).unwrap()).unwrap().to_vec2::<f32>().unwrap();
         assert!((y[0][0] - 4.0 / (1.0 + (-2f32).exp())).abs() < 1e-5, "{y:?}");

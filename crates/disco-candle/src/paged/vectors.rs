@@ -149,14 +149,30 @@ fn exp(x: f32) -> f32 {
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use std::arch::x86_64::{
-        _mm_add_ps, _mm_loadu_si128, _mm_storeu_ps, _mm256_castps256_ps128, _mm256_cvtph_ps, _mm256_extractf128_ps,
-        _mm256_fmadd_ps, _mm256_hadd_ps, _mm256_loadu_ps, _mm256_set1_ps, _mm256_setzero_ps, _mm256_storeu_ps,
+        __m128i, __m256, _mm_add_ps, _mm256_castps256_ps128, _mm256_cvtph_ps, _mm256_extractf128_ps, _mm256_fmadd_ps,
+        _mm256_hadd_ps, _mm256_loadu_ps, _mm256_set1_ps, _mm256_setzero_ps, _mm256_storeu_ps,
     };
 
     use half::f16;
 
     /// Elements of a vector.
     const LANES: usize = 8;
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn load(x: &[f32], at: usize) -> __m256 {
+        let x = &x[at..at + LANES];
+        // SAFETY: so many elements are there.
+        unsafe { _mm256_loadu_ps(x.as_ptr()) }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn store(to: &mut [f32], at: usize, x: __m256) {
+        let to = &mut to[at..at + LANES];
+        // SAFETY: so many elements are there.
+        unsafe { _mm256_storeu_ps(to.as_mut_ptr(), x) }
+    }
 
     /// The products of the `ROWS` rows of `a` with the four rows of `b`.
     #[inline]
@@ -170,12 +186,10 @@ mod x86 {
         while at < whole {
             let mut of_b = [_mm256_setzero_ps(); 4];
             for row in 0..4 {
-                // SAFETY: `at + LANES` is at most `width`, of which `b` has four.
-                of_b[row] = unsafe { _mm256_loadu_ps(b.as_ptr().add(row * width + at)) };
+                of_b[row] = load(b, row * width + at);
             }
             for row in 0..ROWS {
-                // SAFETY: as above; `a` has `ROWS` of them.
-                let x = unsafe { _mm256_loadu_ps(a.as_ptr().add(row * width + at)) };
+                let x = load(a, row * width + at);
                 for column in 0..4 {
                     sums[row][column] = _mm256_fmadd_ps(x, of_b[column], sums[row][column]);
                 }
@@ -188,8 +202,7 @@ mod x86 {
             // In each half: the sums of its lanes, in the order of the rows.
             let halves = _mm256_hadd_ps(_mm256_hadd_ps(first, second), _mm256_hadd_ps(third, fourth));
             let all = _mm_add_ps(_mm256_castps256_ps128(halves), _mm256_extractf128_ps::<1>(halves));
-            // SAFETY: the array has four elements.
-            unsafe { _mm_storeu_ps(dots[row].as_mut_ptr(), all) };
+            dots[row] = bytemuck::cast(all);
             for column in 0..4 {
                 for index in whole..width {
                     dots[row][column] = a[row * width + index].mul_add(b[column * width + index], dots[row][column]);
@@ -213,15 +226,13 @@ mod x86 {
             let mut sums = [[_mm256_setzero_ps(); VECTORS]; ROWS];
             for row in 0..ROWS {
                 for part in 0..VECTORS {
-                    // SAFETY: `at + VECTORS * LANES` is at most `width`, the number of elements.
-                    sums[row][part] = unsafe { _mm256_loadu_ps(y[row].as_ptr().add(at + part * LANES)) };
+                    sums[row][part] = load(y[row], at + part * LANES);
                 }
             }
             for slot in 0..slots {
                 let mut value = [_mm256_setzero_ps(); VECTORS];
                 for part in 0..VECTORS {
-                    // SAFETY: as above; there are so many rows of values.
-                    value[part] = unsafe { _mm256_loadu_ps(values.as_ptr().add(slot * width + at + part * LANES)) };
+                    value[part] = load(values, slot * width + at + part * LANES);
                 }
                 for row in 0..ROWS {
                     let share = _mm256_set1_ps(shares[row][slot]);
@@ -232,8 +243,7 @@ mod x86 {
             }
             for row in 0..ROWS {
                 for part in 0..VECTORS {
-                    // SAFETY: as above.
-                    unsafe { _mm256_storeu_ps(y[row].as_mut_ptr().add(at + part * LANES), sums[row][part]) };
+                    store(y[row], at + part * LANES, sums[row][part]);
                 }
             }
             at += VECTORS * LANES;
@@ -254,11 +264,8 @@ mod x86 {
         assert!(from.len() >= to.len());
         let mut at = 0;
         while at < whole {
-            // SAFETY: both have `at + LANES` elements.
-            unsafe {
-                let x = _mm_loadu_si128(from.as_ptr().add(at).cast());
-                _mm256_storeu_ps(to.as_mut_ptr().add(at), _mm256_cvtph_ps(x));
-            }
+            let halves = bytemuck::cast::<[f16; LANES], __m128i>(from.as_chunks::<LANES>().0[at / LANES]);
+            store(to, at, _mm256_cvtph_ps(halves));
             at += LANES;
         }
         for index in whole..to.len() {

@@ -151,7 +151,7 @@ fn random_batches_have_the_logits_of_sequences_alone() {
                 session.sync_all().await.unwrap();
                 session.get::<f64>(&largest, WorkerId::new(workers as u32 - 1)).await.unwrap()
             });
-            assert!(largest < 2e-5, "{}, {workers} workers: {largest}", case.folder.display());
+            assert!(largest < 1e-4, "{}, {workers} workers: {largest}", case.folder.display());
         }
     }
 }
