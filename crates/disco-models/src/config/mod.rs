@@ -276,8 +276,8 @@ mod tests {
 
     #[test]
     fn an_unknown_rope_scaling_is_refused_by_name() {
-        let error = llama("rope_scaling", serde_json::json!({"rope_type": "proportional"})).unwrap_err().to_string();
-        assert!(error.contains("rope scaling \"proportional\" is not supported"), "{error}");
+        let error = llama("rope_scaling", serde_json::json!({"rope_type": "exponential"})).unwrap_err().to_string();
+        assert!(error.contains("rope scaling \"exponential\" is not supported"), "{error}");
     }
 
     #[test]
