@@ -73,9 +73,9 @@ struct OfHeads<'a> {
 }
 
 impl<'a> Places<'a> {
-    /// `kinds` has the query heads of each kv head, for each kind of heads. With `memory`, of [`Places::numbers`] numbers u32
-    /// for a pool of so many blocks, all of it is there, and a graph that has read the places of an earlier pass with as many
-    /// runs and tokens reads these.
+    /// `kinds` has the query heads of each kv head, for each kind of heads. `memory` has [`Places::numbers`] numbers u32 for a
+    /// pool of so many blocks: all places are stored there. A graph that has read those of a pass with as many runs and tokens
+    /// reads these.
     pub(crate) fn new(
         runs: &'a [Run],
         kinds: &'a [Vec<Range<usize>>],

@@ -23,8 +23,7 @@ pub struct Cache {
     used: usize,
     /// The number of tokens of each sequence so far.
     lengths: Vec<usize>,
-    /// The next token of each sequence. One that fills the context stays at its last position: what is computed for it there
-    /// is nobody's.
+    /// The next token of each sequence. One that fills the context stays at its last position, and its results are not used.
     next: Vec<Run>,
     /// The tokens so far of each sequence that may have to be computed again, in parts.
     histories: Vec<Option<Vec<Tensor>>>,
@@ -67,6 +66,11 @@ impl Cache {
     /// Size in bytes of the memory for keys and values on this rank.
     pub fn bytes(&self) -> usize {
         self.pool.bytes()
+    }
+
+    /// Counts the tokens of a step.
+    pub(crate) fn count_step(&mut self) {
+        self.lengths.iter_mut().for_each(|length| *length += 1);
     }
 
     /// Gives a sequence the blocks of `tokens` tokens. Returns whether the memory stays the same.
@@ -169,7 +173,8 @@ impl Transformer {
         self.check_room(cache.lengths.iter().copied().max().unwrap_or(0) + 1)?;
         self.prepare_step(cache)?;
         let hidden = self.compute_step(cache, &self.places(cache)?, tokens)?;
-        self.finish_step(cache, tokens)?;
+        self.note_step(cache, tokens)?;
+        cache.count_step();
         Ok(hidden)
     }
 
@@ -178,18 +183,20 @@ impl Transformer {
     /// Where the next token makes a sequence a long one, which is rotated in another way, it is computed again.
     pub(crate) fn prepare_step(&self, cache: &mut Cache) -> std::result::Result<bool, ModelError> {
         let mut texts = Vec::new();
-        for (sequence, history) in cache.histories.iter_mut().enumerate() {
+        for (sequence, history) in cache.histories.iter().enumerate() {
             let length = cache.lengths[sequence];
             if self.ropes().any(|rope| rope.restarts(length))
-                && let Some(parts) = history.take()
+                && let Some(parts) = history
             {
-                texts.push(Text { sequence, tokens: Tensor::cat(&parts, 0)?, length: length + 1 });
+                texts.push(Text { sequence, tokens: Tensor::cat(parts, 0)?, length: length + 1 });
             }
         }
         if !texts.is_empty() {
             self.fill(cache, &texts)?;
         }
-        let (last, mut stays) = (self.config().context - 1, true);
+        // Without a history, a text is a long one, also after a step that failed.
+        texts.iter().for_each(|text| cache.histories[text.sequence] = None);
+        let (last, mut stays) = (self.config().context - 1, texts.is_empty());
         for sequence in 0..cache.sequences() {
             let first = cache.lengths[sequence].min(last);
             cache.next[sequence].first = first;
@@ -233,11 +240,10 @@ impl Transformer {
         self.last_norm(&self.pass(&cache.pool, tokens, places, &spans)?)
     }
 
-    /// Counts the tokens of a step.
-    pub(crate) fn finish_step(&self, cache: &mut Cache, tokens: &Tensor) -> Result<()> {
-        for (sequence, (length, history)) in cache.lengths.iter_mut().zip(&mut cache.histories).enumerate() {
-            *length += 1;
-            if !self.ropes().any(|rope| rope.may_restart(*length)) {
+    /// Keeps the tokens of a step that may have to be computed again.
+    pub(crate) fn note_step(&self, cache: &mut Cache, tokens: &Tensor) -> Result<()> {
+        for (sequence, history) in cache.histories.iter_mut().enumerate() {
+            if !self.ropes().any(|rope| rope.may_restart(cache.lengths[sequence] + 1)) {
                 *history = None;
             } else if let Some(parts) = history {
                 // A copy: the tokens of the next step may have the same memory.

@@ -37,7 +37,7 @@ impl Mixture {
         let (names, activation) = (parts.names, experts.activation);
         let router = parts.tensor(&names.layer(layer, Role::Router))?;
         let is_split_within = parts.config.expert_split == ExpertSplit::Within;
-        let units: Vec<_> = if experts.layout.is_joined() {
+        let units: Vec<_> = if experts.layout.has_one_input() {
             let all = even_ranges(experts.ffn, comm.size()).nth(comm.rank()).filter(|_| is_split_within);
             let adds_bias = !is_split_within || comm.rank() == 0;
             stacks::load(parts, &experts, layer, own.clone(), all.unwrap_or(0..experts.ffn), adds_bias)?
@@ -65,7 +65,8 @@ impl Mixture {
         Ok(mixture)
     }
 
-    /// The sum of this rank's part of the experts' outputs: `[.., dim]` to `[.., dim]`, which the router chooses by `input`.
+    /// The sum of this rank's part of the experts' outputs: `[.., dim]` to `[.., dim]`. The experts get `x`, and the router
+    /// `input`.
     pub(crate) fn forward(&self, x: &Tensor, input: &Tensor) -> Result<Tensor> {
         let rows = x.flatten_to(x.rank() - 2)?;
         let shares = self.shares(&input.flatten_to(x.rank() - 2)?)?;
@@ -94,7 +95,7 @@ impl Mixture {
         let by_expert = shares.t()?.to_vec2::<f32>()?;
         let mut sum = rows.zeros_like()?;
         for (units, shares) in self.units.iter().zip(&by_expert[self.first..]) {
-            let tokens: Vec<u32> = (0..).zip(shares).filter(|(_, share)| **share > 0.0).map(|(row, _)| row).collect();
+            let tokens: Vec<u32> = (0..).zip(shares).filter(|(_, share)| **share != 0.0).map(|(row, _)| row).collect();
             if tokens.is_empty() {
                 continue;
             }
@@ -114,7 +115,7 @@ impl Mixture {
         self.units.iter().enumerate().try_fold(zeros.clone(), |sum, (number, units)| {
             let shares = shares.narrow(D::Minus1, self.first + number, 1)?;
             let y = units.forward(rows)?.broadcast_mul(&shares.to_dtype(rows.dtype())?)?;
-            sum + shares.gt(0.0)?.broadcast_as(y.shape())?.where_cond(&y, &zeros)?
+            sum + shares.ne(0.0)?.broadcast_as(y.shape())?.where_cond(&y, &zeros)?
         })
     }
 }
@@ -133,6 +134,8 @@ mod tests {
 
     #[test]
     fn tokens_get_the_same_from_all_experts_with_shares_as_from_the_chosen_ones() {
+        // One expert counts negatively.
+        const SCALES: [f32; 4] = [1.0, -0.5, 2.0, 1.0];
         let units = |_| {
             let inputs = Stack::separate([random(&[6, 5]), random(&[6, 5])].map(Matrix::dense));
             Units::new(inputs, Matrix::dense(random(&[5, 6])), Activation::Silu)
@@ -150,7 +153,7 @@ mod tests {
             let mixture = Mixture {
                 router: random(&[4, 5]),
                 router_bias: None,
-                scales: None,
+                scales: Some(Tensor::new(&SCALES, &Device::Cpu).unwrap()),
                 units: (1..4).map(units).collect(),
                 first: 1,
                 experts,
@@ -160,11 +163,11 @@ mod tests {
             let all = candle_nn::ops::softmax_last_dim(&rows.matmul(&mixture.router.t().unwrap()).unwrap()).unwrap();
             let all = all.to_vec2::<f32>().unwrap();
             for (row, all) in shares.to_vec2::<f32>().unwrap().iter().zip(all) {
-                let chosen = row.iter().zip(&all).filter(|(share, _)| **share > 0.0);
+                let chosen = row.iter().zip(&all).zip(SCALES).filter(|((share, _), _)| **share != 0.0);
                 assert_eq!(chosen.clone().count(), 2);
-                let whole = if normalises { chosen.clone().map(|(_, all)| all).sum() } else { 1.0 };
-                for (share, all) in chosen {
-                    assert!((share - all / whole).abs() < 1e-5, "{row:?}, {all:?}");
+                let whole = if normalises { chosen.clone().map(|((_, all), _)| all).sum() } else { 1.0 };
+                for ((share, all), scale) in chosen {
+                    assert!((share - scale * all / whole).abs() < 1e-5, "{row:?}, {all:?}");
                 }
             }
             let [routed, masked] = [mixture.routed(&rows, &shares), mixture.masked(&rows, &shares)].map(Result::unwrap);

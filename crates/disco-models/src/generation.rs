@@ -21,7 +21,8 @@ use crate::{Cache, ModelError, Sampler, Transformer};
 /// to the host is all that the host waits for. Other samplers choose on the host, from one copy of the logits.
 ///
 /// On a CUDA device of [`device`](disco_candle::device()), a step with the greedy sampler is captured once, with its
-/// collectives, and replayed as a graph, so that a token costs one launch, until the cache gets larger memory; not with
+/// collectives, and replayed as a graph, so that a token costs one small copy to the device and one launch, until the cache gets
+/// larger memory; not with
 /// [`Comm::measure_waits`](disco_candle::Comm::measure_waits), whose barriers a graph can't have.
 #[derive(Debug)]
 pub struct Generation {
@@ -175,7 +176,8 @@ impl Generation {
         self.prepare_step(model)?;
         let places = model.places(&self.cache)?;
         let hidden = model.compute_step(&self.cache, &places, &self.chosen.tokens)?;
-        model.finish_step(&mut self.cache, &self.chosen.tokens)?;
+        model.note_step(&mut self.cache, &self.chosen.tokens)?;
+        self.cache.count_step();
         Ok(hidden)
     }
 
@@ -186,9 +188,10 @@ impl Generation {
     fn replay(&mut self, model: &Transformer, device: &CudaDevice, queue: &mut dyn Queue) -> Result<(), ModelError> {
         let is_same = self.prepare_step(model)?;
         let has_memory = model.fix_places(&mut self.cache)?;
-        // Copies the places to the device, which is no part of the graph.
+        // Before the choice, which replaces the tokens. That, and the copy of the places to the device, are no part of the graph.
+        model.note_step(&mut self.cache, &self.chosen.tokens)?;
         let places = model.places(&self.cache)?;
-        let _cache = device.enable_cuda_graph_htod_cache();
+        let _arguments = device.enable_cuda_graph_htod_cache();
         let (cache, chosen) = (&self.cache, &self.chosen);
         let step = || {
             let hidden = model.compute_step(cache, &places, &chosen.tokens)?;
@@ -208,7 +211,8 @@ impl Generation {
             }
         }
         drop(places);
-        Ok(model.finish_step(&mut self.cache, &self.chosen.tokens)?)
+        self.cache.count_step();
+        Ok(())
     }
 
     /// Chooses from the logits of all sequences.

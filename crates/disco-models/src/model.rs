@@ -154,6 +154,10 @@ impl Transformer {
         let names = Names::of(config.names, shards.weights());
         #[cfg(feature = "cuda")]
         if let Device::Cuda(device) = shards.device() {
+            let widths = config.layers.iter().map(|layer| layer.attention.head_dim);
+            if let Some(width) = widths.max().filter(|width| *width > disco_candle::paged::WIDEST) {
+                return Err(ModelError::Feature { feature: format!("heads of {width} elements on CUDA devices") });
+            }
             cuda::require_memory(device, crate::memory_bytes(&config, shards, precision))
                 .map_err(disco_candle::to_candle)?;
         }

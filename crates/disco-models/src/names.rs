@@ -4,7 +4,7 @@ use std::fmt::Display;
 
 use disco_candle::weights::Weights;
 
-use crate::config::Projections;
+use crate::config::{Attention, Projections};
 
 /// A tensor of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -234,6 +234,13 @@ impl Names {
     /// Whether the matrices of all experts of a layer are one tensor.
     pub(crate) fn stacks_experts(&self) -> bool {
         !self.in_layer(Role::ExpertDown).contains('*')
+    }
+
+    /// Whether a tensor is of keys or values of a layer that takes those of another one: files may have it, and nothing reads it.
+    pub(crate) fn is_of_shared(&self, layer: usize, name: &str, attention: &Attention) -> bool {
+        let roles = [Role::Key, Role::Value, Role::KeyNorm];
+        let is_of = |role| name.strip_prefix(&self.module(layer, role)).is_some_and(|rest| rest.starts_with('.'));
+        !attention.has_memory() && roles.into_iter().any(is_of)
     }
 
     /// Whether a tensor that is not used is none of the text model's weights.

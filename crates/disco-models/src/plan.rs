@@ -8,7 +8,8 @@ use disco_candle::{HeadPlan, Matrix, even_ranges};
 use crate::names::{EXPERT, Names, Role, bias};
 use crate::packed::Packed;
 use crate::{
-    Attention, Config, Dense, ExpertSplit, Experts, Inputs, Layer, ModelError, Precision, Projections, QkNorm, tensors,
+    Attention, Config, Dense, ExpertSplit, Experts, Inputs, Layer, ModelError, Precision, Projections, QkNorm, stacks,
+    tensors,
 };
 
 /// Columns of a quantised matrix that products take together.
@@ -46,11 +47,25 @@ pub fn plan(config: &Config, weights: &Weights, ranks: usize) -> Result<Plan, Mo
 
 /// Bytes of a rank's weights in memory, at most.
 pub fn memory_bytes(config: &Config, shards: &Shards, precision: Precision) -> u64 {
-    let read = shards.memory_bytes(precision == Precision::File);
+    let (weights, is_as_in_files) = (shards.weights(), precision == Precision::File);
+    let (names, size) = (Names::of(config.names, weights), shards.dtype().size_in_bytes());
+    let mut read = shards.memory_bytes(is_as_in_files);
+    for (number, layer) in config.layers.iter().enumerate() {
+        let Some(experts) = layer.experts().filter(|experts| experts.layout.has_one_input()) else { continue };
+        // Each rank keeps its own part of whole stacks, expanded.
+        let stacks = stacks::tensors(&names, weights, experts, number, config.dim).into_iter();
+        let whole = stacks.filter(|(_, shape)| shape.len() > 2);
+        let whole = whole.filter_map(|(name, _)| shards.memory_bytes_of(&name, is_as_in_files).ok()).sum();
+        let (count, units) = match config.expert_split {
+            ExpertSplit::Over => (experts.count.div_ceil(shards.size()), experts.ffn),
+            ExpertSplit::Within => (experts.count, experts.ffn.div_ceil(shards.size())),
+        };
+        let own = (3 * config.dim).saturating_mul(count).saturating_mul(units).saturating_mul(size);
+        read = read.saturating_sub(whole).saturating_add(own as u64);
+    }
     if config.packing.is_none() {
         return read;
     }
-    let weights = shards.weights();
     let expanded = tensors::matrix_shapes(config, weights).into_iter().filter_map(|(name, shape)| {
         Packed::find(config.packing, weights, &name, shape)?;
         let part = shards.plan().part(&name, &shape, shards.rank(), shards.size()).ok()?;
@@ -59,7 +74,7 @@ pub fn memory_bytes(config: &Config, shards: &Shards, precision: Precision) -> u
             Part::Ranges { dim, ranges } => ranges.iter().map(Range::len).sum::<usize>() * shape[1 - dim],
             _ => shape[0] * shape[1],
         };
-        Some((own * shards.dtype().size_in_bytes()) as u64)
+        Some((own * size) as u64)
     });
     read.saturating_add(expanded.sum())
 }
@@ -108,7 +123,7 @@ impl Rules<'_> {
         }
         match (layer.experts(), config.expert_split) {
             (None, _) => Ok(()),
-            (Some(experts), split) if experts.layout.is_joined() => {
+            (Some(experts), split) if experts.layout.has_one_input() => {
                 // Each rank reads its own part of whole stacks.
                 let (count, what) = match split {
                     ExpertSplit::Over => (experts.count, "experts"),

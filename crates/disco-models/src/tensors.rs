@@ -107,12 +107,13 @@ fn used(config: &Config, names: &Names, weights: &Weights) -> Vec<Used> {
         if layer.attention.sinks {
             used.push(tensor(&names.module(number, Role::Sinks), &[layer.attention.heads]));
         }
-        let Some(&Experts { count, ffn, layout, .. }) = layer.experts() else { continue };
-        if layout.is_joined() {
-            let all = layer.experts().map(|experts| stacks::tensors(names, weights, experts, number, dim));
-            used.extend(all.into_iter().flatten().map(|(name, shape)| Used { name, shape }));
+        let Some(experts) = layer.experts() else { continue };
+        if experts.layout.has_one_input() {
+            let all = stacks::tensors(names, weights, experts, number, dim);
+            used.extend(all.into_iter().map(|(name, shape)| Used { name, shape }));
             continue;
         }
+        let &Experts { count, ffn, .. } = experts;
         for role in EXPERT {
             let [rows, columns] = if role == Role::ExpertDown { [dim, ffn] } else { [ffn, dim] };
             if names.stacks_experts() {
@@ -218,6 +219,7 @@ fn refuse(name: &str, config: &Config, names: &Names) -> Result<(), ModelError> 
                 "the files have the tensor {name:?}, but the configuration says {} layers",
                 config.layers.len()
             ))),
+            Some(layer) if names.is_of_shared(layer, name, &config.layers[layer].attention) => Ok(()),
             _ => Err(unused(name)),
         };
     }

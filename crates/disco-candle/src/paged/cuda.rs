@@ -44,16 +44,10 @@ fn launch<T: CudaDType + DeviceRepr>(
 ) -> Result<CudaStorage> {
     let launch = Launch::of(scope, sizes, storages[0].dtype())?;
     let device = &storages[0].device;
-    let elsewhere =
-        |what| Error::Msg(format!("the {what} of attention to blocks are not on the device of the queries"));
-    let there = |storage: &Storage, what| match storage {
-        Storage::Cuda(there) if there.device.id() == device.id() => Ok(there),
-        _ => Err(elsewhere(what)),
-    };
-    let (plan, words) = scope.plan.uploaded.as_ref().ok_or_else(|| elsewhere("words"))?.storage_and_layout();
-    let plan = there(&plan, "words")?.as_cuda_slice::<u32>()?.slice(words.start_offset()..);
+    let (plan, words) = scope.plan.uploaded.as_ref().ok_or_else(elsewhere)?.storage_and_layout();
+    let plan = there(&plan, device)?.as_cuda_slice::<u32>()?.slice(words.start_offset()..);
     let sinks = scope.sinks.map(|sinks| sinks.uploaded.storage_and_layout());
-    let sinks = sinks.as_ref().map(|(sinks, _)| there(sinks, "sinks")?.as_cuda_slice::<f32>()).transpose()?;
+    let sinks = sinks.as_ref().map(|(sinks, _)| there(sinks, device)?.as_cuda_slice::<f32>()).transpose()?;
     let slice = |index: usize| {
         let (start, end) = sizes.ranges[index];
         Ok::<_, Error>(storages[index].as_cuda_slice::<T>()?.slice(start..end))
@@ -74,6 +68,18 @@ fn launch<T: CudaDType + DeviceRepr>(
     // and its blocks are among those of keys and values.
     unsafe { builder.launch(config) }.w()?;
     Ok(T::wrap_cuda_slice(output, device.clone()))
+}
+
+/// Memory that has to be on a device.
+fn there<'a>(storage: &'a Storage, device: &CudaDevice) -> Result<&'a CudaStorage> {
+    match storage {
+        Storage::Cuda(there) if there.device.id() == device.id() => Ok(there),
+        _ => Err(elsewhere()),
+    }
+}
+
+fn elsewhere() -> Error {
+    Error::Msg("the plan or the sinks of attention to blocks are not on the device of the queries".into())
 }
 
 /// As [`prepare`](super::prepare()).

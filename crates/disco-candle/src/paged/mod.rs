@@ -28,6 +28,9 @@ pub use plan::{BLOCK, Plan, Run};
 
 use crate::products::Level;
 
+/// The most elements of a head on CUDA devices.
+pub const WIDEST: usize = 256;
+
 /// What tokens attend to.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]

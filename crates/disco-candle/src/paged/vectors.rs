@@ -1,4 +1,5 @@
-//! Products, sums and the softmax of one query. `FMA` says that the processor has AVX2 and FMA, which the caller's function declares.
+//! Products and sums of one or two queries, and the softmax of one. `FMA` says that the processor has AVX2, FMA and F16C, which
+//! the caller's function declares.
 //!
 //! They loop over indexes: closures and iterators in functions with these instructions may stay calls, which halved the speed.
 #![allow(clippy::needless_range_loop)]

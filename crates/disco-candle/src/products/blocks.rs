@@ -34,13 +34,18 @@ impl Block {
     /// The nearest numbers of 8 bits. An infinite or NaN element makes the scale infinite or NaN.
     pub(super) fn quantize(x: &[f32; BLOCK]) -> Self {
         // Bits of floats without signs are in the order of the floats; NaN comes last.
-        let largest = x.iter().fold(0, |largest, x| largest.max(x.to_bits() & 0x7fff_ffff));
+        let mut largest = 0;
+        for x in x {
+            largest = largest.max(x.to_bits() & 0x7fff_ffff);
+        }
         let scale = f32::from_bits(largest) / 127.0;
         let factor = if scale == 0.0 { 0.0 } else { scale.recip() };
-        // Adding 1.5·2²³ leaves the nearest whole number in the lower bits.
-        let round = |x: f32| (x * factor + 12_582_912.0).to_bits() as i8;
-        let numbers = x.map(round);
-        let sum = |numbers: &[i8]| numbers.iter().map(|number| i32::from(*number)).sum();
-        Self { words: bytemuck::cast(numbers), scale, sums: [sum(&numbers[..BLOCK / 2]), sum(&numbers[BLOCK / 2..])] }
+        let (mut numbers, mut sums) = ([0; BLOCK], [0; 2]);
+        for index in 0..BLOCK {
+            // Adding 1.5·2²³ leaves the nearest whole number in the lower bits.
+            numbers[index] = (x[index] * factor + 12_582_912.0).to_bits() as i8;
+            sums[index / (BLOCK / 2)] += i32::from(numbers[index]);
+        }
+        Self { words: bytemuck::cast(numbers), scale, sums }
     }
 }

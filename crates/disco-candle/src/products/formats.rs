@@ -2,8 +2,6 @@
 //!
 //! The layouts are those of `ggml-common.h` of llama.cpp.
 
-use std::array::from_fn;
-
 use candle_core::quantized::GgmlDType;
 use half::f16;
 
@@ -47,15 +45,15 @@ impl Format {
                 Run { scale: float(block, 0), min: float(block, 2), codes }
             }),
             GgmlDType::Q5_0 => (32, false, false, ZERO, |block, _| {
-                let codes = five_bits(&block[2..]).map(|code| code + (ZERO as u8 - 16));
+                let codes = five_bits(&block[2..], ZERO as u8 - 16);
                 Run { scale: float(block, 0), min: 0.0, codes }
             }),
             GgmlDType::Q5_1 => (32, false, true, ZERO, |block, _| {
-                let codes = five_bits(&block[4..]).map(|code| code + ZERO as u8);
+                let codes = five_bits(&block[4..], ZERO as u8);
                 Run { scale: float(block, 0), min: float(block, 2), codes }
             }),
             GgmlDType::Q8_0 => (32, false, false, ZERO, |block, _| {
-                let codes = from_fn(|column| block[2 + column] ^ ZERO as u8);
+                let codes = codes(|column| block[2 + column] ^ ZERO as u8);
                 Run { scale: float(block, 0), min: 0.0, codes }
             }),
             GgmlDType::Q2K => (16, true, true, 0, q2k),
@@ -70,20 +68,30 @@ impl Format {
     }
 }
 
+/// The codes of all columns. Functions of arrays that call closures may stay calls.
+#[inline(always)]
+fn codes(code: impl Fn(usize) -> u8) -> [u8; 32] {
+    let mut all = [0; 32];
+    for (column, to) in all.iter_mut().enumerate() {
+        *to = code(column);
+    }
+    all
+}
+
 /// 16 scales and least values of 4 bits, codes of 2 bits, factors of scales and least values.
 fn q2k(block: &[u8], run: usize) -> Run {
-    let (scales, codes, factors) = (block[run], &block[16..80], &block[80..]);
-    let codes = from_fn(|column| two_bits(codes, 16 * run + column));
+    let (scales, packed, factors) = (block[run], &block[16..80], &block[80..]);
+    let codes = codes(|column| two_bits(packed, 16 * run + column));
     let [scale, min] = [scales & 15, scales >> 4].map(f32::from);
     Run { scale: float(factors, 0) * scale, min: -float(factors, 2) * min, codes }
 }
 
 /// The third bits of the codes, their lower two bits, 16 scales of 6 bits, their factor.
 fn q3k(block: &[u8], run: usize) -> Run {
-    let (thirds, codes, scales) = (&block[..32], &block[32..96], &block[96..108]);
-    let codes = from_fn(|column| {
+    let (thirds, packed, scales) = (&block[..32], &block[32..96], &block[96..108]);
+    let codes = codes(|column| {
         let column = 16 * run + column;
-        two_bits(codes, column) | (thirds[column % 32] >> (column / 32 % 8) & 1) << 2
+        two_bits(packed, column) | (thirds[column % 32] >> (column / 32 % 8) & 1) << 2
     });
     let scale = scales[run % 8] >> (run / 8 * 4) & 15 | (scales[8 + run % 4] >> (run / 4 * 2) & 3) << 4;
     Run { scale: float(block, 108) * (f32::from(scale) - 32.0), min: 0.0, codes }
@@ -91,27 +99,27 @@ fn q3k(block: &[u8], run: usize) -> Run {
 
 /// Factors of scales and least values, 8 pairs of them with 6 bits each, codes of 4 bits.
 fn q4k(block: &[u8], run: usize) -> Run {
-    let codes = &block[16 + run / 2 * 32..];
-    let codes = from_fn(|column| codes[column] >> (run % 2 * 4) & 15);
+    let packed = &block[16 + run / 2 * 32..];
+    let codes = codes(|column| packed[column] >> (run % 2 * 4) & 15);
     let [scale, min] = scale_and_min(block, run);
     Run { scale, min, codes }
 }
 
 /// As [`q4k`], with the fifth bits of the codes before the others.
 fn q5k(block: &[u8], run: usize) -> Run {
-    let (fifths, codes) = (&block[16..48], &block[48 + run / 2 * 32..]);
+    let (fifths, packed) = (&block[16..48], &block[48 + run / 2 * 32..]);
     let fifth = |column: usize| (fifths[column] >> run & 1) << 4;
-    let codes = from_fn(|column| ZERO as u8 + (codes[column] >> (run % 2 * 4) & 15 | fifth(column)));
+    let codes = codes(|column| ZERO as u8 + (packed[column] >> (run % 2 * 4) & 15 | fifth(column)));
     let [scale, min] = scale_and_min(block, run);
     Run { scale, min, codes }
 }
 
 /// The lower four bits of the codes, their upper two bits, 16 scales of 8 bits, their factor.
 fn q6k(block: &[u8], run: usize) -> Run {
-    let (codes, upper, scale) = (&block[..128], &block[128..192], block[192 + run] as i8);
-    let codes = from_fn(|column| {
+    let (packed, upper, scale) = (&block[..128], &block[128..192], block[192 + run] as i8);
+    let codes = codes(|column| {
         let column = 16 * (run % 8) + column % 16;
-        let lower = codes[run / 8 * 64 + column % 64] >> (column / 64 * 4) & 15;
+        let lower = packed[run / 8 * 64 + column % 64] >> (column / 64 * 4) & 15;
         let upper = upper[run / 8 * 32 + column % 32] >> (column / 32 * 2) & 3;
         (ZERO as u8 - 32) + (lower | upper << 4)
     });
@@ -135,13 +143,13 @@ fn float(bytes: &[u8], at: usize) -> f32 {
 
 /// The lower halves of 16 bytes, and then the upper halves.
 fn nibbles(bytes: &[u8]) -> [u8; 32] {
-    from_fn(|column| bytes[column % 16] >> (column / 16 * 4) & 15)
+    codes(|column| bytes[column % 16] >> (column / 16 * 4) & 15)
 }
 
-/// Codes of which the fifth bits are in the first 4 bytes.
-fn five_bits(bytes: &[u8]) -> [u8; 32] {
+/// Codes of which the fifth bits are in the first 4 bytes, and a number that is added to each.
+fn five_bits(bytes: &[u8], added: u8) -> [u8; 32] {
     let lower = nibbles(&bytes[4..]);
-    from_fn(|column| lower[column] | (bytes[column / 8] >> (column % 8) & 1) << 4)
+    codes(|column| added + (lower[column] | (bytes[column / 8] >> (column % 8) & 1) << 4))
 }
 
 /// A code of 2 bits: a byte has columns that are 32 apart. Columns after the last one have that of some other.

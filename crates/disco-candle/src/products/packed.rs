@@ -9,11 +9,13 @@
 //! weight    (code - zero)·scale + min
 //! ```
 
+use std::iter;
 use std::ops::Range;
 
 use candle_core::Result;
 use candle_core::quantized::QTensor;
 use half::f16;
+use rayon::iter::{IndexedParallelIterator as _, IntoParallelIterator as _, ParallelIterator as _};
 
 use super::blocks::{BLOCK, Block, Codes, Group, LANES};
 use super::formats::{Format, Run};
@@ -37,6 +39,32 @@ pub(crate) struct Packed {
     scales: Vec<[f16; LANES]>,
     /// Empty if the type has no least values.
     mins: Vec<[f16; LANES]>,
+}
+
+/// The runs of a group while they are packed.
+struct Part<'a> {
+    codes: &'a mut [Codes],
+    scales: &'a mut [[f16; LANES]],
+    /// Empty if the type has no least values.
+    mins: &'a mut [[f16; LANES]],
+}
+
+impl Part<'_> {
+    /// Stores the run `column` of a row. `columns` of it count, in so many vectors.
+    fn store(&mut self, lane: usize, column: usize, run: &Run, columns: usize, vectors: usize) {
+        self.scales[column][lane] = f16::from_f32(run.scale);
+        if let Some(mins) = self.mins.get_mut(column) {
+            mins[lane] = f16::from_f32(run.min);
+        }
+        let codes = &mut self.codes[column * vectors..][..vectors];
+        for word in 0..columns / 4 {
+            let shift = if word < vectors { 0 } else { 4 };
+            let four = &mut codes[word % vectors].0[lane * 4..lane * 4 + 4];
+            for (code, from) in four.iter_mut().zip(&run.codes[word * 4..]) {
+                *code |= from << shift;
+            }
+        }
+    }
 }
 
 /// Number of vectors with the codes of a run of columns.
@@ -71,32 +99,28 @@ impl Packed {
             scales: vec![[f16::ZERO; LANES]; runs],
             mins: vec![[f16::ZERO; LANES]; if format.has_mins { runs } else { 0 }],
         };
-        let data = weight.data()?;
-        for row in 0..outputs {
-            let first = (row * all + columns.start) / format.columns;
-            for (column, run) in (first..first + per_row).enumerate() {
-                let block = &data[run / format.runs * format.bytes..][..format.bytes];
-                packed.store(row, column, &(format.run)(block, run % format.runs));
+        let (data, vectors) = (weight.data()?, vectors(format.columns, format.has_four_bits));
+        let codes = packed.codes.chunks_mut(per_row * vectors);
+        let scales = packed.scales.chunks_mut(per_row);
+        let mins = packed.mins.chunks_mut(per_row).map(Some).chain(iter::repeat_with(|| None));
+        let parts = codes.zip(scales).zip(mins).map(|((codes, scales), mins)| Part {
+            codes,
+            scales,
+            mins: mins.unwrap_or_default(),
+        });
+        let parts: Vec<_> = parts.collect();
+        parts.into_par_iter().enumerate().for_each(|(number, mut part)| {
+            for lane in 0..LANES.min(outputs - number * LANES) {
+                let first = ((number * LANES + lane) * all + columns.start) / format.columns;
+                for column in 0..per_row {
+                    let run = first + column;
+                    let block = &data[run / format.runs * format.bytes..][..format.bytes];
+                    part.store(lane, column, &(format.run)(block, run % format.runs), format.columns, vectors);
+                }
             }
-        }
+        });
         let finite = |numbers: &[[f16; LANES]]| numbers.as_flattened().iter().all(|number| number.is_finite());
         Ok((finite(&packed.scales) && finite(&packed.mins)).then_some(packed))
-    }
-
-    /// Stores the run `column` of a row.
-    fn store(&mut self, row: usize, column: usize, run: &Run) {
-        let per_row = self.inputs / self.columns;
-        let (index, lane) = (row / LANES * per_row + column, row % LANES);
-        self.scales[index][lane] = f16::from_f32(run.scale);
-        if let Some(mins) = self.mins.get_mut(index) {
-            mins[lane] = f16::from_f32(run.min);
-        }
-        let vectors = vectors(self.columns, self.has_four_bits);
-        let codes = &mut self.codes[index * vectors..][..vectors];
-        for (column, code) in run.codes[..self.columns].iter().enumerate() {
-            let shift = if column / 4 < vectors { 0 } else { 4 };
-            codes[column / 4 % vectors].0[lane * 4 + column % 4] |= code << shift;
-        }
     }
 
     pub(crate) fn inputs(&self) -> usize {

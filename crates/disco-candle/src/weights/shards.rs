@@ -90,14 +90,19 @@ impl Shards {
 
     /// Bytes of memory of all parts of this rank: in the type of these shards, or as in the files but for [`Encoding::Codes`].
     pub fn memory_bytes(&self, is_as_in_files: bool) -> u64 {
-        let bytes = |name: &str| {
-            if is_as_in_files && !matches!(self.weights.info(name)?.encoding(), Encoding::Codes(_)) {
-                return self.weights.bytes_of(name, &self.part(name)?);
-            }
-            let elements = self.part(name)?.shape(self.weights.info(name)?.shape()).iter().product::<usize>();
-            Ok::<_, WeightsError>((elements * self.dtype_of(name)?.size_in_bytes()) as u64)
-        };
-        self.weights.names().filter_map(|name| bytes(name).ok()).sum()
+        self.weights.names().filter_map(|name| self.memory_bytes_of(name, is_as_in_files).ok()).sum()
+    }
+
+    /// As [`memory_bytes`](Self::memory_bytes), of one tensor.
+    ///
+    /// # Errors
+    /// Errors of [`Plan::part`]; there is no such tensor.
+    pub fn memory_bytes_of(&self, name: &str, is_as_in_files: bool) -> Result<u64, WeightsError> {
+        if is_as_in_files && !matches!(self.weights.info(name)?.encoding(), Encoding::Codes(_)) {
+            return self.weights.bytes_of(name, &self.part(name)?);
+        }
+        let elements = self.part(name)?.shape(self.weights.info(name)?.shape()).iter().product::<usize>();
+        Ok((elements * self.dtype_of(name)?.size_in_bytes()) as u64)
     }
 
     /// Reads this rank's part of a tensor. Floats become the type of these shards; integers keep their type.

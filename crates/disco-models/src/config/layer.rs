@@ -281,7 +281,7 @@ impl Attention {
 
 impl ExpertLayout {
     /// Whether gate and up of all experts are one tensor.
-    pub(crate) fn is_joined(self) -> bool {
+    pub(crate) fn has_one_input(self) -> bool {
         self != Self::Apart
     }
 }

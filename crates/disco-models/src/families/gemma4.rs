@@ -47,7 +47,15 @@ pub(super) const FAMILY: Family = Family {
         let rows = keys.number("vocab_size_per_layer_input")?.unwrap_or(262_144);
         config.layer_inputs = (width > 0).then_some(LayerInputs { rows, width, activation });
         let window = keys.number("sliding_window")?.unwrap_or(512);
-        keys.windows(&mut config, Some(window), |layer| (layer + 1).is_multiple_of(6))?;
+        let last = config.layers.len().saturating_sub(1);
+        keys.windows(&mut config, Some(window), |layer| (layer + 1).is_multiple_of(6) || layer == last)?;
+        // transformers gives the last layer no window, whatever the list says.
+        if config.layers.last().is_some_and(|layer| layer.attention.window.is_some()) {
+            return Err(ModelError::Feature { feature: "a window in the last layer (layer_types)".into() });
+        }
+        if !keys.json["rope_scaling"].is_null() {
+            return Err(ModelError::Feature { feature: "rope_scaling beside the rope_parameters of Gemma 4".into() });
+        }
         layers(keys, &mut config, activation)?;
         Ok(config)
     },

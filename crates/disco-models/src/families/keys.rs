@@ -34,13 +34,14 @@ const READ: [&str; 20] = [
 ];
 
 /// Keys of a model of images and texts, beside those that hold for its text part.
-pub(super) const OF_WRAPPERS: [&str; 26] = [
+pub(super) const OF_WRAPPERS: [&str; 28] = [
     "architectures",
     "audio_config",
     "audio_token_id",
     "boa_token_id",
     "boi_token_id",
     "boi_token_index",
+    "eoa_token_id",
     "eoa_token_index",
     "eoi_token_id",
     "eoi_token_index",
@@ -60,6 +61,7 @@ pub(super) const OF_WRAPPERS: [&str; 26] = [
     "vision_end_token_id",
     "vision_feature_layer",
     "vision_start_token_id",
+    "vision_soft_tokens_per_image",
     "vision_token_id",
 ];
 
@@ -355,6 +357,10 @@ impl<'a> Keys<'a> {
         };
         let scaling = Scaling::from_json(config, context, parent, parameters)?;
         let is_proportional = matches!(scaling, Scaling::Proportional { .. });
+        if is_proportional && json::float(config, "partial_rotary_factor")?.is_some() {
+            let feature = "partial_rotary_factor beside proportional rope_parameters".into();
+            return Err(ModelError::Feature { feature });
+        }
         let share = key("partial_rotary_factor")?.filter(|_| !is_proportional);
         let share = share.or(defaults.rotary_share).unwrap_or(1.0);
         if share != 1.0 && defaults.rotary_share.is_none() {

@@ -167,6 +167,36 @@ fn the_text_part_of_a_model_with_images_gives_the_texts_of_the_model_alone() {
     assert!(open().contains("the key \"logit_scale\" (0.5)"), "{}", open());
 }
 
+/// Published files of Gemma 4 have towers, and matrices of keys and values also for layers that take those of others.
+#[test]
+fn matrices_of_shared_keys_and_values_and_towers_are_skipped() {
+    let Case { folder, prompts, .. } = case(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/models/gemma4"));
+    let whole = tempfile::tempdir().unwrap();
+    let text: Json = serde_json::from_str(&fs::read_to_string(folder.join("config.json")).unwrap()).unwrap();
+    let config = serde_json::json!({
+        "architectures": ["Gemma4ForConditionalGeneration"], "model_type": "gemma4", "text_config": text,
+        "vision_config": {"depth": 1}, "audio_config": null, "boi_token_id": 3, "audio_token_id": 4,
+    });
+    fs::write(whole.path().join("config.json"), config.to_string()).unwrap();
+    let tensors = candle_core::safetensors::load(folder.join("model.safetensors"), &candle_core::Device::Cpu).unwrap();
+    let mut renamed: HashMap<String, _> = tensors
+        .into_iter()
+        .map(|(name, tensor)| (name.replacen("model.", "model.language_model.", 1), tensor))
+        .collect();
+    let other = renamed["model.language_model.norm.weight"].clone();
+    for name in ["k_proj", "v_proj", "k_norm"] {
+        renamed.insert(format!("model.language_model.layers.2.self_attn.{name}.weight"), other.clone());
+    }
+    for name in ["vision_tower.encoder", "embed_vision.projection", "audio_tower.layers.0"] {
+        renamed.insert(format!("model.{name}.weight"), other.clone());
+    }
+    candle_core::safetensors::save(&renamed, whole.path().join("model.safetensors")).unwrap();
+    let Prompt { prompt_ids, greedy_ids, .. } = &prompts[1];
+    let batch = batch(std::slice::from_ref(prompt_ids));
+    let found = tokens(SessionKind::Threads, 3, whole.path(), &batch, greedy_ids.len());
+    assert_eq!(found, std::slice::from_ref(greedy_ids));
+}
+
 #[test]
 fn logits_are_those_of_transformers() {
     for Case { folder, prompts, vocabulary, .. } in cases() {

@@ -37,7 +37,7 @@ pub(crate) fn logits(
     let precision = Precision::F32;
     let shards = Shards::new(weights, plan, comm.rank(), comm.size(), precision.dtype(), Device::Cpu);
     let model = Transformer::load(config, &shards, precision, comm)?;
-    // Beside a shorter text, so that there is padding.
+    // Beside a shorter text.
     let (mut cache, mut hidden) = model.prompt(&[tokens[..len].to_vec(), vec![tokens[0]]])?;
     for token in &tokens[len..] {
         hidden = model.step(&mut cache, &Tensor::new(&[*token, tokens[0]], &Device::Cpu)?)?;
