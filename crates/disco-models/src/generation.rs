@@ -203,9 +203,9 @@ impl Generation {
                 self.graph = None;
                 step()?;
             }
-            // SAFETY: this value has the cache and the last choice as long as the graph, and launches it with the same model
-            // only, which has the weights.
             (None, true) => {
+                // SAFETY: this value has the cache and the last choice as long as the graph, and launches it with the same
+                // model only, which has the weights.
                 let graph = unsafe { cuda::capture(model.comm(), queue, device, step) }?;
                 self.graph.insert(graph).launch()?;
             }
