@@ -1,15 +1,12 @@
 //! Attention over the heads of one rank.
 
-use std::ops::Range;
-
 use candle_core::{Module as _, Tensor};
 use disco_candle::Comm;
 use disco_candle::HeadPlan;
 use disco_candle::RowParallelLinear;
-use disco_candle::paged::Sinks;
 
 use crate::ModelError;
-use crate::blocks::Memory;
+use crate::blocks::{Heads, Memory};
 use crate::config::{self, Projections};
 use crate::head_norms::{HeadNorms, by_head};
 use crate::names::Role;
@@ -28,16 +25,6 @@ pub(crate) struct Attention {
     heads: Heads,
     /// Factor of the products of query and key.
     factor: f64,
-}
-
-/// The heads of one rank.
-#[derive(Debug)]
-pub(crate) struct Heads {
-    /// For each kv head of this rank, the query heads that share it; both are numbered from the rank's first head.
-    pub(crate) groups: Vec<Range<usize>>,
-    pub(crate) head_dim: usize,
-    pub(crate) softcap: Option<f64>,
-    pub(crate) sinks: Option<Sinks>,
 }
 
 /// What the tokens of a pass attend to in layers with equal rotary embeddings and windows.

@@ -3,9 +3,7 @@
 use std::ops::Range;
 
 use candle_core::{DType, Device, Result, Tensor};
-use disco_candle::paged::{BLOCK, Plan, Run, Scope, attention};
-
-use crate::attention::Heads;
+use disco_candle::paged::{BLOCK, Plan, Run, Scope, Sinks, attention};
 
 /// Keys and values of the kv heads of one rank, in blocks of 16 tokens. A sequence has a table of its blocks, in the order of
 /// its tokens; who makes the tables is the program's part, and a block may be in several of them.
@@ -134,6 +132,16 @@ fn rows(runs: &[Run], kv_heads: usize) -> Vec<u32> {
     let places: Vec<_> = places.collect();
     let of_head = |head| places.iter().map(move |(block, offset)| ((block * kv_heads + head) * BLOCK + offset) as u32);
     (0..kv_heads).flat_map(of_head).collect()
+}
+
+/// The heads of one rank.
+#[derive(Debug)]
+pub(crate) struct Heads {
+    /// For each kv head of this rank, the query heads that share it; both are numbered from the rank's first head.
+    pub(crate) groups: Vec<Range<usize>>,
+    pub(crate) head_dim: usize,
+    pub(crate) softcap: Option<f64>,
+    pub(crate) sinks: Option<Sinks>,
 }
 
 /// The keys and values of one layer, and where the new ones go.

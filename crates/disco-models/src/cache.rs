@@ -14,13 +14,14 @@ const CHUNK: usize = 512;
 
 /// Keys and values of a batch of sequences for the kv heads of one rank.
 ///
-/// They are in blocks of 16 tokens. The number of blocks doubles when all are used, so that a text of n tokens copies less
-/// than n of them in total.
+/// They are in blocks of 16 tokens. The number of blocks doubles when all are used, up to what the context needs, so that a
+/// text of n tokens copies less than n of them in total.
 #[derive(Debug)]
 pub struct Cache {
     pool: Pool,
-    /// The number of blocks that sequences have.
+    /// The number of blocks that sequences have, and that they can have at most.
     used: usize,
+    most: usize,
     /// The number of tokens of each sequence so far.
     lengths: Vec<usize>,
     /// The next token of each sequence. One that fills the context stays at its last position, and its results are not used.
@@ -32,10 +33,11 @@ pub struct Cache {
 }
 
 impl Cache {
-    fn new(pool: Pool, sequences: usize) -> Self {
+    fn new(pool: Pool, sequences: usize, context: usize) -> Self {
         Self {
             pool,
             used: 0,
+            most: sequences.saturating_mul(context.div_ceil(BLOCK)),
             lengths: vec![0; sequences],
             next: vec![Run::new(0, 1, Vec::new()); sequences],
             histories: vec![None; sequences],
@@ -81,7 +83,7 @@ impl Cache {
         self.used += missing;
         let stays = self.used <= self.pool.blocks();
         if !stays {
-            self.pool.grow(self.used.max(2 * self.pool.blocks()))?;
+            self.pool.grow(self.used.max(self.most.min(2 * self.pool.blocks())))?;
             self.numbers = None;
         }
         Ok(stays)
@@ -114,7 +116,7 @@ impl Transformer {
             return Err(ModelError::Call(format!("token {token} of {vocabulary}")));
         }
         let blocks = prompts.iter().map(|prompt| prompt.len().div_ceil(BLOCK).max(FIRST_BLOCKS)).sum();
-        let mut cache = Cache::new(self.pool(blocks)?, prompts.len());
+        let mut cache = Cache::new(self.pool(blocks)?, prompts.len(), self.config().context);
         let text = |(sequence, prompt): (usize, &Vec<u32>)| {
             Ok(Text { sequence, tokens: Tensor::new(&prompt[..], self.device())?, length: prompt.len() })
         };

@@ -54,6 +54,7 @@ mod packed;
 mod paged;
 mod parts;
 mod plan;
+mod projections;
 mod rope;
 mod sampler;
 mod scales;

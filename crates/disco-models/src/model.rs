@@ -14,8 +14,8 @@ use disco_candle::{Argmax, VocabParallelEmbedding, VocabParallelLogits};
 use disco_candle::{HeadPlan, even_ranges};
 use disco_core::WorkerContext;
 
-use crate::attention::{Attention, Heads, View};
-use crate::blocks::{Memory, Places};
+use crate::attention::{Attention, View};
+use crate::blocks::{Heads, Memory, Places};
 use crate::feed_forward::FeedForward;
 use crate::layer_inputs::{InputTable, LayerInput};
 use crate::names::{Names, Role};

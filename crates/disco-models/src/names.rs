@@ -4,8 +4,6 @@ use std::fmt::Display;
 
 use disco_candle::weights::Weights;
 
-use crate::config::{Attention, Projections};
-
 /// A tensor of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
@@ -48,18 +46,6 @@ pub(crate) enum Role {
     InputNorm,
     /// A factor of the hidden state.
     Scalar,
-}
-
-impl Projections {
-    /// The matrices of queries, keys and values.
-    pub(crate) fn roles(self) -> &'static [Role] {
-        match self {
-            Self::Apart => &[Role::Query, Role::Key, Role::Value],
-            Self::Fused => &[Role::Qkv],
-            Self::KeysAreValues => &[Role::Query, Role::Key],
-            Self::Shared { .. } => &[Role::Query],
-        }
-    }
 }
 
 /// The matrices of an expert.
@@ -236,11 +222,10 @@ impl Names {
         !self.in_layer(Role::ExpertDown).contains('*')
     }
 
-    /// Whether a tensor is of keys or values of a layer that takes those of another one: files may have it, and nothing reads it.
-    pub(crate) fn is_of_shared(&self, layer: usize, name: &str, attention: &Attention) -> bool {
-        let roles = [Role::Key, Role::Value, Role::KeyNorm];
-        let is_of = |role| name.strip_prefix(&self.module(layer, role)).is_some_and(|rest| rest.starts_with('.'));
-        !attention.has_memory() && roles.into_iter().any(is_of)
+    /// Whether a tensor is one of these of a layer, in whatever form.
+    pub(crate) fn is_one_of(&self, name: &str, layer: usize, roles: &[Role]) -> bool {
+        let is = |role: &Role| name.strip_prefix(&self.module(layer, *role)).is_some_and(|rest| rest.starts_with('.'));
+        roles.iter().any(is)
     }
 
     /// Whether a tensor that is not used is none of the text model's weights.

@@ -71,31 +71,31 @@ pub(crate) fn load(
 ) -> Result<Vec<Units>, ModelError> {
     let [gate_up, down] =
         matrices(experts, parts.config.dim).map(|(role, shape)| (parts.names.module(layer, role), shape));
-    let load = |expert: usize| {
-        let width = units.len();
-        if experts.layout == ExpertLayout::Joined {
-            let gate_up = read(parts, &gate_up.0, expert, parts.shards.dtype())?;
-            let rows = [0, experts.ffn].map(|first| gate_up.narrow(0, first + units.start, width));
-            let [gate, up] = rows;
-            let matrix = Matrix::dense(parts.taken(Tensor::cat(&[gate?, up?], 0)?)?);
-            let inputs = Stack::Stacked { matrix, bias: None, widths: vec![width; 2] };
-            let down = read(parts, &down.0, expert, parts.shards.dtype())?;
-            let down = Matrix::dense(parts.taken(down.narrow(1, units.start, width)?.contiguous()?)?);
-            return Ok(Units::new(inputs, down, experts.activation));
+    let (width, is_joined) = (units.len(), experts.layout == ExpertLayout::Joined);
+    // These units' rows of gate before those of up.
+    let apart = |x: &Tensor| {
+        if is_joined {
+            let [gate, up] = [0, experts.ffn].map(|first| x.narrow(0, first + units.start, width));
+            return Tensor::cat(&[gate?, up?], 0);
         }
-        // Gate and up in turn become gate before up.
-        let apart = |x: &Tensor| {
-            let pairs = x.narrow(0, 2 * units.start, 2 * width)?;
-            let pairs = pairs.reshape([&[width, 2], &pairs.dims()[1..]].concat())?;
-            Tensor::cat(&[pairs.narrow(1, 0, 1)?.squeeze(1)?, pairs.narrow(1, 1, 1)?.squeeze(1)?], 0)
+        let pairs = x.narrow(0, 2 * units.start, 2 * width)?;
+        let pairs = pairs.reshape([&[width, 2], &pairs.dims()[1..]].concat())?;
+        Tensor::cat(&[pairs.narrow(1, 0, 1)?.squeeze(1)?, pairs.narrow(1, 1, 1)?.squeeze(1)?], 0)
+    };
+    let load = |expert: usize| {
+        let matrix = |(name, shape): &(String, [usize; 2])| match is_joined {
+            true => read(parts, name, expert, DType::F32),
+            false => matrix(parts, name, expert, *shape),
         };
+        let bias = |name: &str| (!is_joined).then(|| bias(parts, name, expert)).transpose();
+        let input_bias = bias(&gate_up.0)?.map(|bias| parts.taken(apart(&bias)?)).transpose()?;
+        let output_bias = bias(&down.0)?.filter(|_| adds_bias).map(|bias| parts.taken(bias)).transpose()?;
         let inputs = Stack::Stacked {
-            matrix: Matrix::dense(parts.taken(apart(&matrix(parts, &gate_up.0, expert, gate_up.1)?)?)?),
-            bias: Some(parts.taken(apart(&bias(parts, &gate_up.0, expert)?)?)?),
+            matrix: Matrix::dense(parts.taken(apart(&matrix(&gate_up)?)?)?),
+            bias: input_bias,
             widths: vec![width; 2],
         };
-        let output = matrix(parts, &down.0, expert, down.1)?.narrow(1, units.start, width)?.contiguous()?;
-        let output_bias = adds_bias.then(|| parts.taken(bias(parts, &down.0, expert)?)).transpose()?;
+        let output = matrix(&down)?.narrow(1, units.start, width)?.contiguous()?;
         let output = Matrix::dense(parts.taken(output)?);
         Ok(Units::new(inputs, output, experts.activation).with_bias(output_bias))
     };

@@ -219,7 +219,13 @@ fn refuse(name: &str, config: &Config, names: &Names) -> Result<(), ModelError> 
                 "the files have the tensor {name:?}, but the configuration says {} layers",
                 config.layers.len()
             ))),
-            Some(layer) if names.is_of_shared(layer, name, &config.layers[layer].attention) => Ok(()),
+            // Files may have keys and values of a layer that takes those of another one.
+            Some(layer)
+                if !config.layers[layer].attention.has_memory()
+                    && names.is_one_of(name, layer, &[Role::Key, Role::Value, Role::KeyNorm]) =>
+            {
+                Ok(())
+            }
             _ => Err(unused(name)),
         };
     }

@@ -3,15 +3,16 @@
 use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use disco::SessionKind;
-use disco_candle::weights::Weights;
+use candle_core::{DType, Device};
+use disco::{Builder, Json, SessionKind, Value, block_on};
+use disco_candle::weights::{Shards, Weights};
 
 use disco_models::text::Text;
-use disco_models::worker::Load;
-use disco_models::{Config, ExpertSplit, Precision, plan};
+use disco_models::worker::{Figures, Load};
+use disco_models::{Config, ExpertSplit, Precision, memory_bytes, plan};
 use serde::Deserialize;
-use serde_json::Value as Json;
 
 use super::logits::logits_of;
 use super::tokens::{batch, tokens, tokens_of};
@@ -125,10 +126,11 @@ fn texts_are_the_same_if_workers_have_whole_experts() {
 fn the_text_part_of_a_model_with_images_gives_the_texts_of_the_model_alone() {
     let Case { folder, prompts, .. } = case(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/models/qwen3"));
     let whole = tempfile::tempdir().unwrap();
-    let mut text: Json = serde_json::from_str(&fs::read_to_string(folder.join("config.json")).unwrap()).unwrap();
+    let mut text: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(folder.join("config.json")).unwrap()).unwrap();
     text["model_type"] = "qwen3_vl_text".into();
     text["rope_parameters"]["mrope_section"] = serde_json::json!([3, 3, 2]);
-    let write = |config: &Json| fs::write(whole.path().join("config.json"), config.to_string()).unwrap();
+    let write = |config: &serde_json::Value| fs::write(whole.path().join("config.json"), config.to_string()).unwrap();
     let mut config = serde_json::json!({
         "architectures": ["Qwen3VLForConditionalGeneration"], "model_type": "qwen3_vl", "text_config": text,
         "tie_word_embeddings": true, "vision_config": {"depth": 1}, "image_token_id": 3, "video_token_id": 4,
@@ -167,12 +169,46 @@ fn the_text_part_of_a_model_with_images_gives_the_texts_of_the_model_alone() {
     assert!(open().contains("the key \"logit_scale\" (0.5)"), "{}", open());
 }
 
+#[test]
+fn weights_take_no_more_memory_than_is_said_before_they_are_read() {
+    for Case { folder, .. } in cases() {
+        let weights = Arc::new(Weights::open(&folder).unwrap());
+        let config = Config::open(&weights).unwrap();
+        for size in [1, 3] {
+            for (rank, taken) in weights_of(size, &folder).into_iter().enumerate() {
+                let plan = plan(&config, &weights, size).unwrap();
+                let shards = Shards::new(weights.clone(), plan, rank, size, DType::F32, Device::Cpu);
+                let said = memory_bytes(&config, &shards, Precision::F32);
+                // Files may have towers, which are counted and not read.
+                let few =
+                    if folder.ends_with("gemma3-image") || folder.ends_with("mistral3") { u64::MAX } else { 2 * taken };
+                assert!((taken..=few).contains(&said), "{}, rank {rank} of {size}: {taken}, {said}", folder.display());
+            }
+        }
+    }
+}
+
+/// Bytes of the weights of each worker, in 32 bits.
+fn weights_of(workers: usize, folder: &Path) -> Vec<u64> {
+    let session = Builder::threads(workers).start().unwrap();
+    block_on(async {
+        session.init_ccl("local", &[]).await.unwrap();
+        let load = Json(Load::new(folder.into(), Precision::F32));
+        let worker = session.call("disco.models.load", (load, Value::None)).await.unwrap();
+        let figures = session.call("disco.models.figures", (&worker,)).await.unwrap();
+        let figures: Vec<Json<Figures>> = session.get_all(&figures).await.unwrap();
+        session.shutdown().await.unwrap();
+        figures.iter().map(|Json(figures)| figures.weights as u64).collect()
+    })
+}
+
 /// Published files of Gemma 4 have towers, and matrices of keys and values also for layers that take those of others.
 #[test]
 fn matrices_of_shared_keys_and_values_and_towers_are_skipped() {
     let Case { folder, prompts, .. } = case(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/models/gemma4"));
     let whole = tempfile::tempdir().unwrap();
-    let text: Json = serde_json::from_str(&fs::read_to_string(folder.join("config.json")).unwrap()).unwrap();
+    let text: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(folder.join("config.json")).unwrap()).unwrap();
     let config = serde_json::json!({
         "architectures": ["Gemma4ForConditionalGeneration"], "model_type": "gemma4", "text_config": text,
         "vision_config": {"depth": 1}, "audio_config": null, "boi_token_id": 3, "audio_token_id": 4,
