@@ -1,6 +1,7 @@
 //! Workers search for divisors, each in a range of its own. The first result ends the search.
 //! `cargo run --release --example search`
 
+use disco::error::ErrorKind;
 use disco::{Builder, LaneSession, Result, Value, WorkerContext, WorkerId};
 
 /// A product of two primes.
@@ -33,8 +34,12 @@ async fn find(session: &LaneSession) -> Result<(WorkerId, Value)> {
     let call = divisors.call().clone();
     // Cancels the call.
     drop(divisors);
-    for (worker, reached) in session.world().workers().zip(session.get_all::<u64>(&call).await?) {
-        println!("{worker} has searched up to {reached}");
+    for worker in session.world().workers() {
+        match session.get::<u64>(&call, worker).await {
+            Ok(reached) => println!("{worker} has searched up to {reached}"),
+            Err(error) if error.kind() == ErrorKind::Cancelled => println!("{worker} had not begun"),
+            Err(error) => return Err(error),
+        }
     }
     Ok(found)
 }
