@@ -2,9 +2,10 @@
 
 #![no_main]
 
+#[allow(dead_code, reason = "this target writes no models of its own")]
 #[path = "../../../crates/disco-models/tests/transformer/ours.rs"]
 mod ours;
-// `ours` writes models of it.
+#[allow(dead_code, reason = "`ours` writes models of it")]
 #[path = "../../../crates/disco-models/tests/transformer/slow.rs"]
 mod slow;
 
