@@ -180,7 +180,7 @@ impl Transformer {
         Ok(hidden)
     }
 
-    /// Makes room for a step. Returns whether the host does for it what it did for the last one, in the same memory.
+    /// Makes room for a step. Returns whether the step needs the same work of the host as the last one, in the same memory.
     ///
     /// Where the next token makes a sequence a long one, which is rotated in another way, it is computed again.
     pub(crate) fn prepare_step(&self, cache: &mut Cache) -> std::result::Result<bool, ModelError> {

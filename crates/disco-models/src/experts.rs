@@ -55,14 +55,16 @@ impl Mixture {
         };
         let has_bias = experts.layout == ExpertLayout::Interleaved;
         let router_bias = has_bias.then(|| parts.bias(layer, Role::Router)).transpose()?;
-        let mut mixture = Self { router, router_bias, scales: None, units, first: own.start, experts };
-        if matches!(parts.config.layers[layer].feed_forward, FeedForward::Both(..)) {
-            let scale = parts.tensor(&names.module(layer, Role::RouterScale))?;
-            let factor = (parts.config.dim as f64).powf(-0.5);
-            mixture.router = (mixture.router.broadcast_mul(&scale)? * factor)?;
-            mixture.scales = Some(parts.tensor(&names.module(layer, Role::ExpertScale))?.to_dtype(DType::F32)?);
-        }
-        Ok(mixture)
+        let (router, scales) = match parts.config.layers[layer].feed_forward {
+            FeedForward::Both(..) => {
+                let scale = parts.tensor(&names.module(layer, Role::RouterScale))?;
+                let router = (router.broadcast_mul(&scale)? * (parts.config.dim as f64).powf(-0.5))?;
+                let scales = parts.tensor(&names.module(layer, Role::ExpertScale))?.to_dtype(DType::F32)?;
+                (router, Some(scales))
+            }
+            _ => (router, None),
+        };
+        Ok(Self { router, router_bias, scales, units, first: own.start, experts })
     }
 
     /// The sum of this rank's part of the experts' outputs: `[.., dim]` to `[.., dim]`. The experts get `x`, and the router

@@ -48,7 +48,7 @@ impl InputTable {
     }
 }
 
-/// What one layer makes of its input. Each rank has all of it.
+/// The matrices of one layer for its input, whole on each rank.
 #[derive(Debug)]
 pub(crate) struct LayerInput {
     gate: Matrix,
@@ -73,7 +73,7 @@ impl LayerInput {
         })
     }
 
-    /// What is added to the hidden states `x`.
+    /// The layer's input, gated by the hidden states `x`, for their sum.
     pub(crate) fn forward(&self, x: &Tensor, inputs: &Tensor) -> Result<Tensor> {
         let own = inputs.narrow(2, self.layer, 1)?.squeeze(2)?;
         let y = (activated(&self.gate.forward(x)?, self.activation)? * own)?;

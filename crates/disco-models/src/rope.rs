@@ -106,7 +106,7 @@ impl Rope {
         matches!(self.long, Some(Long::Fixed(_))) && length <= self.context
     }
 
-    /// Whether the frequencies of a sequence of `length` tokens may differ from those that it has later.
+    /// Whether a sequence of `length` tokens may have other frequencies later.
     pub(crate) fn changes(&self, length: usize) -> bool {
         match self.long {
             None => false,

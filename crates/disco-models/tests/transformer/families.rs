@@ -6,15 +6,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use candle_core::{DType, Device};
-use disco::{Builder, Json, SessionKind, Value, block_on};
+use disco::SessionKind;
 use disco_candle::weights::{Shards, Weights};
 
 use disco_models::text::Text;
-use disco_models::worker::{Figures, Load};
+use disco_models::worker::Load;
 use disco_models::{Config, ExpertSplit, Precision, memory_bytes, plan};
 use serde::Deserialize;
 
-use super::logits::logits_of;
+use super::logits::{logits_of, weights_of};
 use super::tokens::{batch, tokens, tokens_of};
 
 /// `reference.json`, which transformers has computed.
@@ -175,9 +175,10 @@ fn weights_take_no_more_memory_than_is_said_before_they_are_read() {
         let weights = Arc::new(Weights::open(&folder).unwrap());
         let config = Config::open(&weights).unwrap();
         for size in [1, 3] {
-            for (rank, taken) in weights_of(size, &folder).into_iter().enumerate() {
+            for (rank, taken) in weights_of(size, &folder, Precision::F32).into_iter().enumerate() {
                 let plan = plan(&config, &weights, size).unwrap();
                 let shards = Shards::new(weights.clone(), plan, rank, size, DType::F32, Device::Cpu);
+                let taken = taken as u64;
                 let said = memory_bytes(&config, &shards, Precision::F32);
                 // Files may have towers, which are counted and not read.
                 let few =
@@ -186,20 +187,6 @@ fn weights_take_no_more_memory_than_is_said_before_they_are_read() {
             }
         }
     }
-}
-
-/// Bytes of the weights of each worker, in 32 bits.
-fn weights_of(workers: usize, folder: &Path) -> Vec<u64> {
-    let session = Builder::threads(workers).start().unwrap();
-    block_on(async {
-        session.init_ccl("local", &[]).await.unwrap();
-        let load = Json(Load::new(folder.into(), Precision::F32));
-        let worker = session.call("disco.models.load", (load, Value::None)).await.unwrap();
-        let figures = session.call("disco.models.figures", (&worker,)).await.unwrap();
-        let figures: Vec<Json<Figures>> = session.get_all(&figures).await.unwrap();
-        session.shutdown().await.unwrap();
-        figures.iter().map(|Json(figures)| figures.weights as u64).collect()
-    })
 }
 
 /// Published files of Gemma 4 have towers, and matrices of keys and values also for layers that take those of others.

@@ -170,18 +170,23 @@ fn quantised_matrices_of_any_number_of_workers_are_as_precise_as_those_of_one_pr
     }
 }
 
-/// Bytes of the weights of all workers.
-fn bytes_of(workers: usize, model: &Model) -> usize {
+/// Bytes of the weights of each worker.
+pub(crate) fn weights_of(workers: usize, model: &Path, precision: Precision) -> Vec<usize> {
     let session = Builder::threads(workers).start().unwrap();
     block_on(async {
         session.init_ccl("local", &[]).await.unwrap();
-        let load = Json(Load::new(model.path(), Precision::File));
+        let load = Json(Load::new(model.into(), precision));
         let worker = session.call("disco.models.load", (load, Value::None)).await.unwrap();
         let figures = session.call("disco.models.figures", (&worker,)).await.unwrap();
         let figures: Vec<Json<Figures>> = session.get_all(&figures).await.unwrap();
         session.shutdown().await.unwrap();
-        figures.iter().map(|Json(figures)| figures.weights).sum()
+        figures.iter().map(|Json(figures)| figures.weights).collect()
     })
+}
+
+/// Bytes of the weights of all workers, in quantised blocks.
+fn bytes_of(workers: usize, model: &Model) -> usize {
+    weights_of(workers, &model.path(), Precision::File).iter().sum()
 }
 
 /// Heads, or hidden units if there are fewer blocks of them than workers, cut blocks of 256 columns and leave odd numbers of
