@@ -16,6 +16,7 @@ disco::register_function!("nodes.print", print);
 disco::register_function!("tests.paint", paint);
 disco::register_function!("nodes.sum", sum);
 disco::register_function!("tests.stay", stay);
+disco::register_function!("tests.stay_until_abort", stay_until_abort);
 disco::register_function!("tests.barriers", barriers);
 disco::register_function!("tests.barrier_after_abort", barrier_after_abort);
 disco::register_function!("tests.fail_beside", fail_beside);
@@ -53,6 +54,14 @@ fn stay(ctx: &mut WorkerContext, worker: u32, file: String) -> disco::Result<()>
     Ok(())
 }
 
+/// One worker returns once the session is aborted.
+fn stay_until_abort(ctx: &mut WorkerContext, worker: u32) -> disco::Result<()> {
+    if is_me(ctx, worker) {
+        ctx.store().wait("never", LONG).unwrap_err();
+    }
+    Ok(())
+}
+
 /// Enters `times` barriers; worker `stuck` hangs instead.
 fn barriers(ctx: &mut WorkerContext, times: i64, stuck: u32) -> disco::Result<()> {
     hang(ctx, stuck)?;
@@ -61,9 +70,7 @@ fn barriers(ctx: &mut WorkerContext, times: i64, stuck: u32) -> disco::Result<()
 
 /// Enters a barrier; worker `late` waits until the session is aborted first.
 fn barrier_after_abort(ctx: &mut WorkerContext, late: u32) -> disco::Result<()> {
-    if is_me(ctx, late) {
-        ctx.store().wait("never", LONG).unwrap_err();
-    }
+    stay_until_abort(ctx, late)?;
     ctx.comm()?.barrier()
 }
 
