@@ -83,7 +83,7 @@ impl Attention {
                 (projected.at(0)?, Some(projected.at(1)?), Some(projected.at(2)?))
             }
             Projections::KeysAreValues => (projected.at(0)?, Some(projected.at(1)?), Some(projected.at(1)?)),
-            Projections::Shared { .. } => (projected.at(0)?, None, None),
+            Projections::Shared { .. } | Projections::Latent(_) => (projected.at(0)?, None, None),
         };
         let (query, key) = match &self.norms {
             Some(norms) => norms.forward(query, key, head_dim)?,
@@ -99,7 +99,7 @@ impl Attention {
         let query = view.rotation.iter().try_fold(query, |query, rotation| rotation.grown(query))?;
         let query = (query * self.factor)?;
         let new = match (key, value) {
-            (Some(key), Some(value)) => Some([rotated(apart(key)?)?.contiguous()?, apart(value)?]),
+            (Some(key), Some(value)) => Some((rotated(apart(key)?)?.contiguous()?, Some(apart(value)?))),
             _ => None,
         };
         let y = memory.attend(&self.heads, view.window, &query, new)?;

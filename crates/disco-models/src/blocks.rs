@@ -9,19 +9,32 @@ use disco_candle::paged::{BLOCK, Plan, Run, Scope, Sinks, attention};
 /// its tokens; who makes the tables is the program's part, and a block may be in several of them.
 #[derive(Debug)]
 pub struct Pool {
-    /// Keys and values, `[blocks, kv heads, 16, head_dim]` each.
-    memories: Vec<[Tensor; 2]>,
+    memories: Vec<KeysValues>,
     blocks: usize,
 }
 
+/// Keys and values of a layer, `[blocks, kv heads, 16, head_dim]` each. Without values, the keys are the values, too.
+#[derive(Debug)]
+struct KeysValues {
+    keys: Tensor,
+    values: Option<Tensor>,
+}
+
+/// What a rank keeps of a token in one layer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Kept {
+    pub(crate) kv_heads: usize,
+    pub(crate) head_dim: usize,
+    pub(crate) has_values: bool,
+}
+
 impl Pool {
-    /// Memories of these shapes: kv heads, and elements of a head.
-    pub(crate) fn new(blocks: usize, shapes: &[[usize; 2]], (dtype, device): (DType, &Device)) -> Result<Self> {
-        let memory = |&[kv_heads, head_dim]: &[usize; 2]| {
+    pub(crate) fn new(blocks: usize, all: &[Kept], (dtype, device): (DType, &Device)) -> Result<Self> {
+        let memory = |&Kept { kv_heads, head_dim, has_values }: &Kept| {
             let zeros = || Tensor::zeros((blocks, kv_heads, BLOCK, head_dim), dtype, device);
-            Ok([zeros()?, zeros()?])
+            Ok(KeysValues { keys: zeros()?, values: has_values.then(zeros).transpose()? })
         };
-        Ok(Self { memories: shapes.iter().map(memory).collect::<Result<_>>()?, blocks })
+        Ok(Self { memories: all.iter().map(memory).collect::<Result<_>>()?, blocks })
     }
 
     pub(crate) fn blocks(&self) -> usize {
@@ -30,12 +43,14 @@ impl Pool {
 
     /// Size in bytes.
     pub(crate) fn bytes(&self) -> usize {
-        self.memories.iter().flatten().map(|tensor| tensor.elem_count() * tensor.dtype().size_in_bytes()).sum()
+        let tensors = self.memories.iter().flat_map(|memory| std::iter::once(&memory.keys).chain(&memory.values));
+        tensors.map(|tensor| tensor.elem_count() * tensor.dtype().size_in_bytes()).sum()
     }
 
     /// Moves the blocks to memory for `blocks` blocks, which are more.
     pub(crate) fn grow(&mut self, blocks: usize) -> Result<()> {
-        for tensor in self.memories.iter_mut().flatten() {
+        let all = self.memories.iter_mut();
+        for tensor in all.flat_map(|memory| std::iter::once(&mut memory.keys).chain(&mut memory.values)) {
             let mut shape = tensor.dims().to_vec();
             shape[0] = blocks;
             let larger = Tensor::zeros(&shape[..], tensor.dtype(), tensor.device())?;
@@ -48,7 +63,7 @@ impl Pool {
 
     /// A memory for the pass of a layer with heads of the kind `heads`.
     pub(crate) fn memory<'a>(&'a self, number: usize, heads: usize, places: &'a Places<'_>) -> Memory<'a> {
-        Memory { both: &self.memories[number], places: &places.kinds[heads] }
+        Memory { kept: &self.memories[number], places: &places.kinds[heads] }
     }
 }
 
@@ -146,7 +161,7 @@ pub(crate) struct Heads {
 
 /// The keys and values of one layer, and where the new ones go.
 pub(crate) struct Memory<'a> {
-    both: &'a [Tensor; 2],
+    kept: &'a KeysValues,
     places: &'a OfHeads<'a>,
 }
 
@@ -158,16 +173,20 @@ impl Memory<'_> {
         heads: &Heads,
         window: Option<usize>,
         query: &Tensor,
-        new: Option<[Tensor; 2]>,
+        new: Option<(Tensor, Option<Tensor>)>,
     ) -> Result<Tensor> {
-        let OfHeads { plan, rows } = self.places;
-        for (memory, new) in self.both.iter().zip(new.iter().flatten()) {
+        let (OfHeads { plan, rows }, KeysValues { keys, values }) = (self.places, self.kept);
+        let store = |memory: &Tensor, new: &Tensor| {
             let (_, _, _, width) = memory.dims4()?;
             let rows = rows.broadcast_as((rows.dim(0)?, width))?.contiguous()?;
-            memory.reshape(((), width))?.scatter_set(&rows, &new.reshape(((), width))?, 0)?;
+            memory.reshape(((), width))?.scatter_set(&rows, &new.reshape(((), width))?, 0)
+        };
+        if let Some((new_keys, new_values)) = &new {
+            store(keys, new_keys)?;
+            values.iter().zip(new_values).try_for_each(|(memory, new)| store(memory, new))?;
         }
         let mut scope = Scope::new(plan);
         (scope.window, scope.cap, scope.sinks) = (window, heads.softcap, heads.sinks.as_ref());
-        attention(&query.contiguous()?, &self.both[0], &self.both[1], scope)
+        attention(&query.contiguous()?, keys, values.as_ref().unwrap_or(keys), scope)
     }
 }

@@ -8,7 +8,7 @@ use disco_candle::{Comm, even_ranges};
 use crate::names::{EXPERT, Role};
 use crate::parts::{Parts, Stack};
 use crate::units::Units;
-use crate::{ExpertLayout, ExpertSplit, Experts, FeedForward, ModelError, stacks};
+use crate::{ExpertLayout, ExpertSplit, Experts, FeedForward, ModelError, Scores, stacks};
 
 /// The experts of a layer of which this rank has hidden units, and the router, which is on every rank.
 #[derive(Debug)]
@@ -17,6 +17,8 @@ pub(crate) struct Mixture {
     router: Tensor,
     /// `[experts]`.
     router_bias: Option<Tensor>,
+    /// Added to scores for the choice, f32 `[1, experts]`.
+    correction: Option<Tensor>,
     /// Factors of the shares of the chosen experts, f32 `[experts]`.
     scales: Option<Tensor>,
     units: Vec<Units>,
@@ -64,7 +66,12 @@ impl Mixture {
             }
             _ => (router, None),
         };
-        Ok(Self { router, router_bias, scales, units, first: own.start, experts })
+        let (mut router, mut correction) = (router, None);
+        if experts.scores != Scores::Softmax {
+            let bias = parts.tensor(&names.module(layer, Role::RouterCorrection))?;
+            (router, correction) = (router.to_dtype(DType::F32)?, Some(bias.to_dtype(DType::F32)?.unsqueeze(0)?));
+        }
+        Ok(Self { router, router_bias, correction, scales, units, first: own.start, experts })
     }
 
     /// The sum of this rank's part of the experts' outputs: `[.., dim]` to `[.., dim]`. The experts get `x`, and the router
@@ -78,14 +85,24 @@ impl Mixture {
 
     /// The share of each expert in each of `rows`, f32 `[rows, experts]`: 0 for those that are not chosen.
     fn shares(&self, rows: &Tensor) -> Result<Tensor> {
-        let logits = rows.matmul(&self.router.t()?)?;
+        let logits = rows.to_dtype(self.router.dtype())?.matmul(&self.router.t()?)?;
         let logits = self.router_bias.iter().try_fold(logits, |logits, bias| logits.broadcast_add(bias))?;
         let logits = logits.to_dtype(DType::F32)?;
-        let all = candle_nn::ops::softmax_last_dim(&logits)?;
-        let chosen = logits.arg_sort_last_dim(false)?.narrow(1, 0, self.experts.per_token)?.contiguous()?;
+        let (all, order) = match self.experts.scores {
+            Scores::Softmax => (candle_nn::ops::softmax_last_dim(&logits)?, logits),
+            Scores::Sigmoid { groups, chosen_groups, .. } => {
+                let all = candle_nn::ops::sigmoid(&logits)?;
+                let corrected = self.correction.iter().try_fold(all.clone(), |all, bias| all.broadcast_add(bias))?;
+                (all, in_best_groups(&corrected, groups, chosen_groups)?)
+            }
+        };
+        let chosen = order.arg_sort_last_dim(false)?.narrow(1, 0, self.experts.per_token)?.contiguous()?;
         let mut shares = all.gather(&chosen, 1)?;
         if self.experts.normalises {
             shares = shares.broadcast_div(&shares.sum_keepdim(1)?)?;
+        }
+        if let Scores::Sigmoid { factor, .. } = self.experts.scores {
+            shares = (shares * factor)?;
         }
         let shares = all.zeros_like()?.scatter_add(&chosen, &shares, 1)?;
         self.scales.iter().try_fold(shares, |shares, scales| shares.broadcast_mul(scales))
@@ -122,6 +139,20 @@ impl Mixture {
     }
 }
 
+/// Scores `[rows, experts]`, and minus infinity for experts whose group is none of the best: a group counts as much as its two
+/// best experts.
+fn in_best_groups(scores: &Tensor, groups: usize, chosen: usize) -> Result<Tensor> {
+    let (rows, count) = scores.dims2()?;
+    let by_group = scores.reshape((rows, groups, count / groups))?;
+    let (sorted, _) = by_group.sort_last_dim(false)?;
+    let of_groups = sorted.narrow(2, 0, (count / groups).min(2))?.sum(2)?;
+    let best = of_groups.arg_sort_last_dim(false)?.narrow(1, 0, chosen)?.contiguous()?;
+    let is_chosen = of_groups.zeros_like()?.scatter_add(&best, &best.ones_like()?.to_dtype(DType::F32)?, 1)?;
+    let is_chosen = is_chosen.ne(0.0)?.unsqueeze(2)?.broadcast_as(by_group.shape())?;
+    let others = Tensor::full(f32::NEG_INFINITY, by_group.shape(), scores.device())?;
+    is_chosen.where_cond(&by_group, &others)?.reshape((rows, count))
+}
+
 #[cfg(test)]
 mod tests {
     use candle_core::Device;
@@ -148,6 +179,7 @@ mod tests {
                 ffn: 6,
                 per_token: 2,
                 normalises,
+                scores: Scores::Softmax,
                 activation: Activation::Silu,
                 layout: ExpertLayout::Apart,
             };
@@ -155,6 +187,7 @@ mod tests {
             let mixture = Mixture {
                 router: random(&[4, 5]),
                 router_bias: None,
+                correction: None,
                 scales: Some(Tensor::new(&SCALES, &Device::Cpu).unwrap()),
                 units: (1..4).map(units).collect(),
                 first: 1,
@@ -180,6 +213,54 @@ mod tests {
     }
 
     #[test]
+    fn experts_in_groups_are_chosen_as_loops_choose_them() {
+        const GROUPS: usize = 4;
+        let experts = Experts {
+            count: 12,
+            ffn: 1,
+            per_token: 3,
+            normalises: true,
+            scores: Scores::Sigmoid { groups: GROUPS, chosen_groups: 2, factor: 2.5 },
+            activation: Activation::Silu,
+            layout: ExpertLayout::Apart,
+        };
+        let (router, correction) = (random(&[12, 5]), random(&[1, 12]));
+        let mixture = Mixture {
+            router: router.clone(),
+            router_bias: None,
+            correction: Some(correction.clone()),
+            scales: None,
+            units: Vec::new(),
+            first: 0,
+            experts,
+        };
+        let rows = random(&[40, 5]);
+        let shares = mixture.shares(&rows).unwrap().to_vec2::<f32>().unwrap();
+        let logits = rows.matmul(&router.t().unwrap()).unwrap().to_vec2::<f32>().unwrap();
+        let correction = correction.squeeze(0).unwrap().to_vec1::<f32>().unwrap();
+        for (found, logits) in shares.into_iter().zip(logits) {
+            let scores: Vec<f32> = logits.iter().map(|logit| 1.0 / (1.0 + (-logit).exp())).collect();
+            let corrected = |expert: usize| scores[expert] + correction[expert];
+            let descending = |a: f32, b: f32| b.total_cmp(&a);
+            let of_group = |group: usize| {
+                let mut all: Vec<f32> = (3 * group..3 * group + 3).map(corrected).collect();
+                all.sort_by(|a, b| descending(*a, *b));
+                all[0] + all[1]
+            };
+            let mut groups: Vec<usize> = (0..GROUPS).collect();
+            groups.sort_by(|a, b| descending(of_group(*a), of_group(*b)));
+            let mut chosen: Vec<usize> = (0..12).filter(|expert| groups[..2].contains(&(expert / 3))).collect();
+            chosen.sort_by(|a, b| descending(corrected(*a), corrected(*b)));
+            chosen.truncate(3);
+            let whole: f32 = chosen.iter().map(|expert| scores[*expert]).sum();
+            for (expert, found) in found.into_iter().enumerate() {
+                let expected = if chosen.contains(&expert) { 2.5 * scores[expert] / whole } else { 0.0 };
+                assert!((found - expected).abs() < 1e-5, "expert {expert}: {found}, not {expected}");
+            }
+        }
+    }
+
+    #[test]
     fn an_expert_that_overflows_for_the_tokens_of_others_changes_nothing() {
         let matrix = |value: f32| Matrix::dense(Tensor::full(value, (1, 1), &Device::Cpu).unwrap());
         let units = |up| Units::new(Stack::separate([matrix(1.0), matrix(up)]), matrix(1.0), Activation::Silu);
@@ -190,12 +271,14 @@ mod tests {
             ffn: 1,
             per_token: 1,
             normalises: true,
+            scores: Scores::Softmax,
             activation: Activation::Silu,
             layout: ExpertLayout::Apart,
         };
         let mixture = Mixture {
             router,
             router_bias: None,
+            correction: None,
             scales: None,
             units: vec![units(1.0), units(f32::INFINITY)],
             first: 0,

@@ -26,6 +26,7 @@ pub(crate) struct FeedForward {
 enum Kind {
     Dense(Units),
     Experts(Mixture),
+    Shared(Units, Box<Mixture>),
     Both {
         dense: Units,
         experts: Box<Mixture>,
@@ -36,20 +37,21 @@ enum Kind {
 
 impl FeedForward {
     pub(crate) fn load(parts: &Parts<'_>, layer: usize, comm: &Comm) -> Result<Self, ModelError> {
+        let mixture =
+            |experts: &Experts| Mixture::load(parts, *experts, layer, own_experts(parts.config, experts, comm), comm);
         let (kind, has_bias) = match &parts.config.layers[layer].feed_forward {
-            config::FeedForward::Experts(experts) => {
-                let own = own_experts(parts.config, experts, comm);
-                (Kind::Experts(Mixture::load(parts, *experts, layer, own, comm)?), false)
-            }
+            config::FeedForward::Experts(experts) => (Kind::Experts(mixture(experts)?), false),
             config::FeedForward::Dense(dense) => (Kind::Dense(Units::load(parts, dense, layer)?), dense.bias),
+            config::FeedForward::Shared(dense, experts) => {
+                (Kind::Shared(Units::load(parts, dense, layer)?, Box::new(mixture(experts)?)), false)
+            }
             config::FeedForward::Both(dense, experts) => {
-                let own = own_experts(parts.config, experts, comm);
                 let norm = |role| parts.norm(&parts.names.layer(layer, role));
                 let norms = [norm(Role::DensePostNorm)?, norm(Role::ExpertsNorm)?, norm(Role::ExpertsPostNorm)?];
                 let [behind, before, last] = norms;
                 let kind = Kind::Both {
                     dense: Units::load(parts, dense, layer)?,
-                    experts: Box::new(Mixture::load(parts, *experts, layer, own, comm)?),
+                    experts: Box::new(mixture(experts)?),
                     norms: [behind, before, last, parts.plain_norm(parts.config.dim)?],
                 };
                 (kind, dense.bias)
@@ -64,6 +66,7 @@ impl FeedForward {
         match &self.kind {
             Kind::Dense(units) => self.sum(units.forward(x)?),
             Kind::Experts(experts) => self.sum(experts.forward(x, x)?),
+            Kind::Shared(dense, experts) => self.sum((dense.forward(x)? + experts.forward(x, x)?)?),
             Kind::Both { dense, experts, norms: [behind, before, last, plain] } => {
                 let y = behind.forward(&self.sum(dense.forward(x)?)?)?;
                 let of_experts = experts.forward(&before.forward(state)?, &plain.forward(state)?)?;

@@ -46,6 +46,7 @@ mod generation;
 mod head_norms;
 #[cfg(feature = "hub")]
 pub mod hub;
+mod latent;
 mod layer_inputs;
 mod model;
 mod names;
@@ -69,13 +70,14 @@ pub use adapter::Adapter;
 pub use blocks::Pool;
 pub use cache::Cache;
 pub use config::{
-    Activation, Attention, Config, Dense, ExpertLayout, ExpertSplit, Experts, FeedForward, Growth, Inputs, Layer,
-    LayerInputs, NormKind, Norms, Packing, Pairs, Positions, Projections, QkNorm, Rotary, SamplingDefaults, Scaling,
+    Activation, Attention, Config, Dense, ExpertLayout, ExpertSplit, Experts, FeedForward, Growth, Inputs, Latent,
+    Layer, LayerInputs, NormKind, Norms, Packing, Pairs, Positions, Projections, QkNorm, Rotary, SamplingDefaults,
+    Scaling, Scores,
 };
 pub use error::ModelError;
 pub use generation::Generation;
 pub use model::Transformer;
 pub use paged::{BLOCK, Ragged, Run};
 pub use parts::Precision;
-pub use plan::{memory_bytes, plan};
+pub use plan::{block_bytes, memory_bytes, plan};
 pub use sampler::Sampler;

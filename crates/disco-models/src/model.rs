@@ -15,8 +15,9 @@ use disco_candle::{HeadPlan, even_ranges};
 use disco_core::WorkerContext;
 
 use crate::attention::{Attention, View};
-use crate::blocks::{Heads, Memory, Places};
+use crate::blocks::{Heads, Kept, Memory, Places};
 use crate::feed_forward::FeedForward;
+use crate::latent::LatentAttention;
 use crate::layer_inputs::{InputTable, LayerInput};
 use crate::names::{Names, Role};
 use crate::norm::Norm;
@@ -39,8 +40,8 @@ pub struct Transformer {
     kinds: Vec<(Option<Rope>, Option<usize>)>,
     /// The kinds of heads: the query heads of each kv head on this rank.
     heads: Vec<Vec<Range<usize>>>,
-    /// The shapes of keys and values of the layers that have their own: kv heads of this rank, and elements of a head.
-    memories: Vec<[usize; 2]>,
+    /// What this rank keeps of a token in the layers that have their own keys and values.
+    memories: Vec<Kept>,
     inputs: Option<InputTable>,
     /// Learnt embeddings of positions, and the row of position 0.
     positions: Option<(Tensor, usize)>,
@@ -59,7 +60,7 @@ struct Block {
     place: Place,
     norms: Norms,
     attention_norm: Option<Norm>,
-    attention: Attention,
+    attention: Mixer,
     attention_post_norm: Option<Norm>,
     ffn_norm: Option<Norm>,
     feed_forward: FeedForward,
@@ -67,6 +68,38 @@ struct Block {
     input: Option<LayerInput>,
     /// Of the hidden state behind the layer, `[1]`.
     scalar: Option<Tensor>,
+}
+
+/// How the tokens of a layer see each other.
+#[derive(Debug)]
+enum Mixer {
+    Attention(Attention),
+    Latent(LatentAttention),
+}
+
+impl Mixer {
+    fn load(parts: &Parts<'_>, layer: usize, comm: &Comm) -> Result<Self, ModelError> {
+        let config = &parts.config.layers[layer].attention;
+        let plan = HeadPlan::new(config.heads, config.kv_heads, comm.size())?;
+        Ok(match config.projections {
+            Projections::Latent(widths) => Self::Latent(LatentAttention::load(parts, widths, &plan, layer, comm)?),
+            _ => Self::Attention(Attention::load(parts, &plan, layer, comm)?),
+        })
+    }
+
+    fn heads(&self) -> &Heads {
+        match self {
+            Self::Attention(attention) => attention.heads(),
+            Self::Latent(attention) => attention.heads(),
+        }
+    }
+
+    fn forward(&self, x: &Tensor, view: &View, memory: Memory<'_>) -> candle_core::Result<Tensor> {
+        match self {
+            Self::Attention(attention) => attention.forward(x, view, memory),
+            Self::Latent(attention) => attention.forward(x, view, memory),
+        }
+    }
 }
 
 /// What a layer has in common with others.
@@ -80,13 +113,7 @@ struct Place {
 }
 
 impl Block {
-    fn load(
-        parts: &Parts<'_>,
-        place: Place,
-        attention: Attention,
-        layer: usize,
-        comm: &Comm,
-    ) -> Result<Self, ModelError> {
+    fn load(parts: &Parts<'_>, place: Place, attention: Mixer, layer: usize, comm: &Comm) -> Result<Self, ModelError> {
         let Layer { norms, scalar, .. } = parts.config.layers[layer];
         let norm = |is_there: bool, role| is_there.then(|| parts.norm(&parts.names.layer(layer, role))).transpose();
         let is_behind = matches!(norms, Norms::After | Norms::Around);
@@ -184,13 +211,13 @@ impl Transformer {
         let (mut kinds, mut heads, mut memories) = (Vec::new(), Vec::new(), Vec::new());
         let mut layers = Vec::<Block>::new();
         for (number, layer) in config.layers.iter().enumerate() {
-            let plan = HeadPlan::new(layer.attention.heads, layer.attention.kv_heads, comm.size())?;
-            let attention = Attention::load(&parts, &plan, number, &comm)?;
-            let Heads { groups, head_dim, .. } = attention.heads();
+            let attention = Mixer::load(&parts, number, &comm)?;
+            let &Heads { ref groups, head_dim, .. } = attention.heads();
             let memory = match layer.attention.projections {
                 Projections::Shared { layer } => layers[layer].place.memory,
-                _ => {
-                    memories.push([groups.len(), *head_dim]);
+                projections => {
+                    let has_values = projections.latent().is_none();
+                    memories.push(Kept { kv_heads: groups.len(), head_dim, has_values });
                     memories.len() - 1
                 }
             };
@@ -375,8 +402,8 @@ impl Transformer {
         Ok(self.norm.forward(x)?)
     }
 
-    /// The shapes of the memories of keys and values: kv heads of this rank, and elements of a head.
-    pub(crate) fn memories(&self) -> &[[usize; 2]] {
+    /// What this rank keeps of a token in each layer with keys and values of its own.
+    pub(crate) fn memories(&self) -> &[Kept] {
         &self.memories
     }
 

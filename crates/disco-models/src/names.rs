@@ -16,6 +16,14 @@ pub(crate) enum Role {
     QueryNorm,
     KeyNorm,
     Output,
+    /// The latent vector of queries, its norm, and the queries of it.
+    QueryDown,
+    QueryDownNorm,
+    QueryUp,
+    /// The latent vector of keys and values with the rotated elements of keys, its norm, and the rest of keys and values of it.
+    LatentDown,
+    LatentNorm,
+    LatentUp,
     AttentionPostNorm,
     FfnNorm,
     FfnPostNorm,
@@ -24,8 +32,14 @@ pub(crate) enum Role {
     /// Gate and up in one matrix.
     GateUp,
     Down,
+    /// The network that all tokens share beside experts.
+    SharedGate,
+    SharedUp,
+    SharedDown,
     /// The matrix of the logits of experts.
     Router,
+    /// A bias of scores for the choice of experts.
+    RouterCorrection,
     /// A score of each head beside those of tokens.
     Sinks,
     ExpertGate,
@@ -260,13 +274,23 @@ impl Names {
             Role::QueryNorm => "self_attn.q_norm",
             Role::KeyNorm => "self_attn.k_norm",
             Role::Output => "self_attn.o_proj",
+            Role::QueryDown => "self_attn.q_a_proj",
+            Role::QueryDownNorm => "self_attn.q_a_layernorm",
+            Role::QueryUp => "self_attn.q_b_proj",
+            Role::LatentDown => "self_attn.kv_a_proj_with_mqa",
+            Role::LatentNorm => "self_attn.kv_a_layernorm",
+            Role::LatentUp => "self_attn.kv_b_proj",
             Role::AttentionPostNorm | Role::FfnNorm => "post_attention_layernorm",
             Role::FfnPostNorm => "post_feedforward_layernorm",
             Role::Gate => "mlp.gate_proj",
             Role::Up => "mlp.up_proj",
             Role::GateUp => "mlp.gate_up_proj",
             Role::Down => "mlp.down_proj",
+            Role::SharedGate => "mlp.shared_experts.gate_proj",
+            Role::SharedUp => "mlp.shared_experts.up_proj",
+            Role::SharedDown => "mlp.shared_experts.down_proj",
             Role::Router => "mlp.gate",
+            Role::RouterCorrection => "mlp.gate.e_score_correction_bias",
             Role::Sinks => "self_attn.sinks",
             Role::ExpertGateUp => "mlp.experts.gate_up_proj",
             Role::ExpertGate => "mlp.experts.*.gate_proj",

@@ -7,8 +7,9 @@ use disco_candle::{HeadPlan, Matrix, even_ranges};
 
 use crate::names::{EXPERT, Names, Role, bias};
 use crate::packed::Packed;
+use crate::projections::{OfHeads, Projection};
 use crate::{
-    Attention, Config, Dense, ExpertSplit, Experts, Inputs, Layer, ModelError, Precision, Projections, QkNorm, stacks,
+    Attention, BLOCK, Config, Dense, ExpertSplit, Experts, Inputs, Layer, ModelError, Precision, QkNorm, stacks,
     tensors,
 };
 
@@ -79,11 +80,28 @@ pub fn memory_bytes(config: &Config, shards: &Shards, precision: Precision) -> u
     read.saturating_add(expanded.sum())
 }
 
+/// Bytes of the keys and values of a block of tokens, on the rank that keeps most.
+///
+/// # Errors
+/// There are more ranks than query heads.
+pub fn block_bytes(config: &Config, ranks: usize, precision: Precision) -> Result<usize, ModelError> {
+    let of_layer = |layer: &Layer| {
+        let attention = &layer.attention;
+        let heads = HeadPlan::new(attention.heads, attention.kv_heads, ranks)?;
+        let most = (0..ranks).map(|rank| heads.kv(rank).len()).max().unwrap_or(0);
+        // A latent vector is key and value.
+        let tensors = if attention.projections.latent().is_some() { 1 } else { 2 };
+        Ok::<_, ModelError>(tensors * most * attention.head_dim)
+    };
+    let layers = config.layers.iter().filter(|layer| layer.attention.has_memory());
+    Ok(BLOCK * layers.map(of_layer).sum::<Result<usize, _>>()? * precision.dtype().size_in_bytes())
+}
+
 /// Whether the tensors of two layers have the same shapes.
 fn is_split_alike(a: &Layer, b: &Layer) -> bool {
     let shape = |layer: &Layer| {
         let Attention { heads, kv_heads, head_dim, projections, qk_norm, .. } = layer.attention;
-        (heads, kv_heads, head_dim, projections.roles(), qk_norm)
+        (heads, kv_heads, head_dim, projections.roles(), projections.latent(), qk_norm)
     };
     shape(a) == shape(b) && a.feed_forward == b.feed_forward
 }
@@ -119,7 +137,7 @@ impl Rules<'_> {
     fn layer(&mut self, pattern: &str, number: usize, layer: &Layer, config: &Config) -> Result<(), ModelError> {
         self.attention(pattern, &layer.attention)?;
         if let Some(dense) = layer.dense() {
-            self.hidden_units(pattern, number, dense)?;
+            self.hidden_units(pattern, number, dense, layer.feed_forward.dense_roles())?;
         }
         match (layer.experts(), config.expert_split) {
             (None, _) => Ok(()),
@@ -137,44 +155,49 @@ impl Rules<'_> {
     }
 
     fn attention(&mut self, pattern: &str, attention: &Attention) -> Result<(), ModelError> {
-        let &Attention { heads, kv_heads, head_dim, projections, qk_norm, .. } = attention;
+        let &Attention { heads, kv_heads, head_dim, qk_norm, .. } = attention;
         let (ranks, names, [rows, columns]) = (self.ranks, self.names, self.dims());
         let plan = HeadPlan::new(heads, kv_heads, ranks)?;
-        let elements = |heads: Range<usize>| heads.start * head_dim..heads.end * head_dim;
-        let query = |rank| elements(plan.query(rank));
-        let kv = |rank| elements(plan.kv(rank));
-        let queries = |dim| Split::ranges(dim, (0..ranks).map(query));
-        let keys = |dim| Split::ranges(dim, (0..ranks).map(kv));
-        self.add(&names.layer(pattern, Role::Output), queries(columns));
-        if projections == Projections::Fused {
-            let queries = Block::new(heads * head_dim, Cut::Ranges((0..ranks).map(query).collect()));
-            let keys = Block::new(kv_heads * head_dim, Cut::Ranges((0..ranks).map(kv).collect()));
-            let all = [queries, keys.clone(), keys];
-            let name = names.layer(pattern, Role::Qkv);
-            self.add(&name, Split::fused(rows, all.clone()));
-            self.add(&bias(&name), Split::fused(0, all));
-        } else {
-            for role in projections.roles() {
-                let (name, is_query) = (names.layer(pattern, *role), *role == Role::Query);
-                self.add(&name, if is_query { queries(rows) } else { keys(rows) });
-                self.add(&bias(&name), if is_query { queries(0) } else { keys(0) });
-            }
+        let elements = |heads: Range<usize>, width| heads.start * width..heads.end * width;
+        let query = |width| (0..ranks).map(|rank| elements(plan.query(rank), width)).collect::<Vec<_>>();
+        let kv = |width| (0..ranks).map(|rank| elements(plan.kv(rank), width)).collect::<Vec<_>>();
+        self.add(&names.layer(pattern, Role::Output), Split::ranges(columns, query(attention.value_dim())));
+        for Projection { role, heads: of, .. } in attention.matrices(0) {
+            let split = |dim| match of {
+                OfHeads::Query(width) => Split::ranges(dim, query(width)),
+                OfHeads::Kv(width) => Split::ranges(dim, kv(width)),
+                OfHeads::Fused => {
+                    let keys = Block::new(kv_heads * head_dim, Cut::Ranges(kv(head_dim)));
+                    let queries = Block::new(heads * head_dim, Cut::Ranges(query(head_dim)));
+                    Split::fused(dim, [queries, keys.clone(), keys])
+                }
+                OfHeads::Whole => Split::Whole,
+            };
+            let name = names.layer(pattern, role);
+            self.add(&name, split(rows));
+            self.add(&bias(&name), split(0));
         }
         if qk_norm == QkNorm::Joint {
-            self.add(&names.layer(pattern, Role::QueryNorm), queries(0));
-            self.add(&names.layer(pattern, Role::KeyNorm), keys(0));
+            self.add(&names.layer(pattern, Role::QueryNorm), Split::ranges(0, query(head_dim)));
+            self.add(&names.layer(pattern, Role::KeyNorm), Split::ranges(0, kv(head_dim)));
         }
         Ok(())
     }
 
     /// Hidden units of a feed-forward network are split over the ranks.
-    fn hidden_units(&mut self, pattern: &str, number: usize, dense: &Dense) -> Result<(), ModelError> {
+    fn hidden_units(
+        &mut self,
+        pattern: &str,
+        number: usize,
+        dense: &Dense,
+        [gate, up, down]: [Role; 3],
+    ) -> Result<(), ModelError> {
         let (names, [rows, columns]) = (self.names, self.dims());
-        let unit = self.unit_of(&names.layer(number, Role::Down), dense.ffn)?;
-        self.add(&names.layer(pattern, Role::Down), Split::even(columns, unit));
+        let unit = self.unit_of(&names.layer(number, down), dense.ffn)?;
+        self.add(&names.layer(pattern, down), Split::even(columns, unit));
         let inputs: &[Role] = match dense.inputs {
-            Inputs::Gated => &[Role::Gate, Role::Up],
-            Inputs::Plain => &[Role::Up],
+            Inputs::Gated => &[gate, up],
+            Inputs::Plain => &[up],
             Inputs::Fused => {
                 let units = Block::even(dense.ffn, unit);
                 let (name, both) = (names.layer(pattern, Role::GateUp), [units.clone(), units]);

@@ -8,7 +8,8 @@ use crate::names::{EXPERT, Names, Role, bias};
 use crate::packed::Packed;
 use crate::scales::scales_of;
 use crate::{
-    Attention, Config, Dense, Experts, FeedForward, Inputs, Layer, LayerInputs, ModelError, Norms, QkNorm, stacks,
+    Attention, Config, Dense, Experts, FeedForward, Inputs, Layer, LayerInputs, ModelError, Norms, QkNorm, Scores,
+    stacks,
 };
 
 /// A tensor that the model uses, and its shape.
@@ -89,6 +90,12 @@ fn used(config: &Config, names: &Names, weights: &Weights) -> Vec<Used> {
             used.push(tensor(&names.layer(number, Role::InputProjection), &[dim, width]));
             norm(&mut used, &names.layer(number, Role::InputNorm), dim);
         }
+        if layer.experts().is_some_and(|experts| experts.scores != Scores::Softmax) {
+            used.push(tensor(
+                &names.module(number, Role::RouterCorrection),
+                &[layer.experts().map_or(0, |it| it.count)],
+            ));
+        }
         if let FeedForward::Both(_, experts) = &layer.feed_forward {
             for role in [Role::DensePostNorm, Role::ExpertsNorm, Role::ExpertsPostNorm] {
                 norm(&mut used, &names.layer(number, role), dim);
@@ -157,7 +164,7 @@ fn norms(layer: &Layer, dim: usize) -> impl Iterator<Item = (Role, usize)> {
     let of_heads = widths.into_iter().flat_map(|[query, key]| [(Role::QueryNorm, query), (Role::KeyNorm, key)]);
     let has_memory = layer.attention.has_memory();
     let of_heads = of_heads.filter(move |(role, _)| has_memory || *role == Role::QueryNorm);
-    of_states.iter().map(move |role| (*role, dim)).chain(of_heads)
+    of_states.iter().map(move |role| (*role, dim)).chain(of_heads).chain(layer.attention.latent_norms())
 }
 
 /// A matrix of a layer.
@@ -170,26 +177,21 @@ struct Matrix {
 
 /// The matrices of a layer, without those of experts.
 fn matrices(layer: &Layer, dim: usize) -> Vec<Matrix> {
-    let Attention { heads, kv_heads, head_dim, projections, input_bias, output_bias, .. } = layer.attention;
+    let attention = &layer.attention;
     let matrix = |role, shape, has_bias| Matrix { role, shape, has_bias };
-    let (queries, keys) = (heads * head_dim, kv_heads * head_dim);
-    let mut all = vec![matrix(Role::Output, [dim, queries], output_bias)];
-    match projections.roles() {
-        [Role::Qkv] => all.push(matrix(Role::Qkv, [queries + 2 * keys, dim], input_bias)),
-        roles => all.extend(roles.iter().map(|role| {
-            let rows = if *role == Role::Query { queries } else { keys };
-            matrix(*role, [rows, dim], input_bias)
-        })),
-    }
+    let mut all = vec![matrix(Role::Output, [dim, attention.heads * attention.value_dim()], attention.output_bias)];
+    let projections = attention.matrices(dim).into_iter();
+    all.extend(projections.map(|it| matrix(it.role, [it.outputs, it.inputs], it.has_bias)));
     if let Some(Experts { count, .. }) = layer.experts() {
         all.push(matrix(Role::Router, [*count, dim], false));
     }
     if let Some(&Dense { ffn, inputs, bias, .. }) = layer.dense() {
-        all.push(matrix(Role::Down, [dim, ffn], bias));
+        let [gate, up, down] = layer.feed_forward.dense_roles();
+        all.push(matrix(down, [dim, ffn], bias));
         match inputs {
-            Inputs::Gated => all.extend([Role::Gate, Role::Up].map(|role| matrix(role, [ffn, dim], bias))),
+            Inputs::Gated => all.extend([gate, up].map(|role| matrix(role, [ffn, dim], bias))),
             Inputs::Fused => all.push(matrix(Role::GateUp, [2 * ffn, dim], bias)),
-            Inputs::Plain => all.push(matrix(Role::Up, [ffn, dim], bias)),
+            Inputs::Plain => all.push(matrix(up, [ffn, dim], bias)),
         }
     }
     all
@@ -215,10 +217,13 @@ fn refuse(name: &str, config: &Config, names: &Names) -> Result<(), ModelError> 
     }
     if let Some(rest) = name.strip_prefix(&names.layers()) {
         return match rest.split('.').next().and_then(|layer| layer.parse::<usize>().ok()) {
-            Some(layer) if layer >= config.layers.len() => Err(ModelError::Inconsistent(format!(
-                "the files have the tensor {name:?}, but the configuration says {} layers",
-                config.layers.len()
-            ))),
+            Some(layer) if layer >= config.layers.len() + config.further_layers => {
+                Err(ModelError::Inconsistent(format!(
+                    "the files have the tensor {name:?}, but the configuration says {} layers",
+                    config.layers.len()
+                )))
+            }
+            Some(layer) if layer >= config.layers.len() => Ok(()),
             // Files may have keys and values of a layer that takes those of another one.
             Some(layer)
                 if !config.layers[layer].attention.has_memory()

@@ -22,13 +22,14 @@ pub(crate) struct Units {
 
 impl Units {
     pub(crate) fn load(parts: &Parts<'_>, dense: &Dense, layer: usize) -> std::result::Result<Self, ModelError> {
-        let down = parts.layer_matrix(layer, Role::Down)?;
+        let [gate, up, down] = parts.config.layers[layer].feed_forward.dense_roles();
+        let down = parts.layer_matrix(layer, down)?;
         // As many units as the other matrix has columns.
         let units = down.inputs()?;
         let inputs = match dense.inputs {
-            Inputs::Gated => parts.stack(layer, &[Role::Gate, Role::Up], dense.bias),
+            Inputs::Gated => parts.stack(layer, &[gate, up], dense.bias),
             Inputs::Fused => parts.fused(layer, Role::GateUp, vec![units, units], dense.bias),
-            Inputs::Plain => parts.fused(layer, Role::Up, vec![units], dense.bias),
+            Inputs::Plain => parts.fused(layer, up, vec![units], dense.bias),
         };
         let is_gated = dense.inputs != Inputs::Plain;
         Ok(Self { inputs: inputs?, is_gated, down, bias: None, activation: dense.activation })

@@ -5,9 +5,8 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result, ensure};
 use candle_core::Device;
 use disco::Settings;
-use disco_candle::HeadPlan;
 use disco_candle::weights::{Plan, Shards, Weights};
-use disco_models::{BLOCK, Config, Layer, Precision, memory_bytes};
+use disco_models::{BLOCK, Config, Precision, block_bytes, memory_bytes};
 use sysinfo::{Process, ProcessesToUpdate, System};
 
 use crate::args::Args;
@@ -38,15 +37,7 @@ impl Memory {
         context: usize,
     ) -> Result<Self> {
         let (workers, precision) = (settings.workers, args.precision());
-        // Of one token on the worker with the most kv heads.
-        let of_layer = |layer: &Layer| {
-            let heads = HeadPlan::new(layer.attention.heads, layer.attention.kv_heads, workers)?;
-            let most = (0..workers).map(|rank| heads.kv(rank).len()).max().unwrap_or(0);
-            Ok::<_, anyhow::Error>(2 * most * layer.attention.head_dim)
-        };
-        let elements = BLOCK
-            * config.layers.iter().filter(|layer| layer.attention.has_memory()).map(of_layer).sum::<Result<usize>>()?;
-        let block_bytes = (elements * precision.dtype().size_in_bytes()).max(1);
+        let block_bytes = block_bytes(config, workers, precision)?.max(1);
         let needed = (args.max_num_seqs as usize).saturating_mul(context.div_ceil(BLOCK));
         let is_on_the_host = ON_THE_HOST.contains(&settings.backend.as_str());
         let free = || {

@@ -1,6 +1,7 @@
 //! The parts of which families put their layers together.
 
 use super::Scaling;
+use crate::names::Role;
 
 /// One layer.
 #[derive(Clone, Debug, PartialEq)]
@@ -95,6 +96,25 @@ pub enum Projections {
         /// The number of that layer.
         layer: usize,
     },
+    /// Of queries, and of one latent vector of a token, of which keys and values of all heads are made (multi-head latent
+    /// attention). The memory has one kv head: the latent vector, and behind it the rotated elements of keys.
+    Latent(Latent),
+}
+
+/// The widths of multi-head latent attention. Source: <https://arxiv.org/abs/2412.19437>.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Latent {
+    /// Elements of the latent vector of queries; `None` if queries are made of the hidden state.
+    pub query_rank: Option<usize>,
+    /// Elements of the latent vector of keys and values.
+    pub rank: usize,
+    /// Elements of a head's queries and keys that are not rotated.
+    pub plain: usize,
+    /// Elements that are rotated. Keys of all heads have the same ones.
+    pub rotated: usize,
+    /// Elements of a head's values.
+    pub value: usize,
 }
 
 /// Norms of queries and keys.
@@ -156,6 +176,8 @@ pub enum FeedForward {
     /// The sum of both, with a norm behind each and one before the experts, whose input is the hidden state. The router has
     /// factors of its inputs and of its shares.
     Both(Dense, Experts),
+    /// The sum of both, of the same input: a mixture of experts with one that all tokens share.
+    Shared(Dense, Experts),
 }
 
 /// A feed-forward network.
@@ -196,10 +218,29 @@ pub struct Experts {
     pub per_token: usize,
     /// Whether the shares of the chosen experts sum up to 1; otherwise those of all experts do.
     pub normalises: bool,
+    /// How the router scores experts.
+    pub scores: Scores,
     /// The activation of the gates.
     pub activation: Activation,
     /// How the matrices are stored.
     pub layout: ExpertLayout,
+}
+
+/// How a router scores experts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Scores {
+    /// The softmax of all logits.
+    Softmax,
+    /// The sigmoid of each logit. A bias of each expert is added for the choice only.
+    Sigmoid {
+        /// Experts are in so many groups of the same size. A group counts as much as its two best experts.
+        groups: usize,
+        /// Experts of so many groups can be chosen.
+        chosen_groups: usize,
+        /// Factor of the shares.
+        factor: f64,
+    },
 }
 
 /// How the matrices of experts are stored.
@@ -258,7 +299,9 @@ impl Layer {
     /// The experts of the layer, if it has some.
     pub fn experts(&self) -> Option<&Experts> {
         match &self.feed_forward {
-            FeedForward::Experts(experts) | FeedForward::Both(_, experts) => Some(experts),
+            FeedForward::Experts(experts) | FeedForward::Both(_, experts) | FeedForward::Shared(_, experts) => {
+                Some(experts)
+            }
             FeedForward::Dense(_) => None,
         }
     }
@@ -266,7 +309,7 @@ impl Layer {
     /// The network of all tokens, if it has one.
     pub fn dense(&self) -> Option<&Dense> {
         match &self.feed_forward {
-            FeedForward::Dense(dense) | FeedForward::Both(dense, _) => Some(dense),
+            FeedForward::Dense(dense) | FeedForward::Both(dense, _) | FeedForward::Shared(dense, _) => Some(dense),
             FeedForward::Experts(_) => None,
         }
     }
@@ -276,6 +319,23 @@ impl Attention {
     /// Whether a rank has keys and values of this layer.
     pub fn has_memory(&self) -> bool {
         !matches!(self.projections, Projections::Shared { .. })
+    }
+}
+
+impl Projections {
+    /// The widths of latent attention.
+    pub(crate) fn latent(self) -> Option<Latent> {
+        if let Self::Latent(latent) = self { Some(latent) } else { None }
+    }
+}
+
+impl FeedForward {
+    /// The tensors of gate, up and down of the network of all tokens.
+    pub(crate) fn dense_roles(&self) -> [Role; 3] {
+        match self {
+            Self::Shared(..) => [Role::SharedGate, Role::SharedUp, Role::SharedDown],
+            _ => [Role::Gate, Role::Up, Role::Down],
+        }
     }
 }
 

@@ -9,8 +9,8 @@ mod sampling;
 mod scaling;
 
 pub use layer::{
-    Activation, Attention, Dense, ExpertLayout, Experts, FeedForward, Growth, Inputs, Layer, LayerInputs, NormKind,
-    Norms, Pairs, Positions, Projections, QkNorm, Rotary,
+    Activation, Attention, Dense, ExpertLayout, Experts, FeedForward, Growth, Inputs, Latent, Layer, LayerInputs,
+    NormKind, Norms, Pairs, Positions, Projections, QkNorm, Rotary, Scores,
 };
 pub use quantization::Packing;
 pub(crate) use quantization::Quantization;
@@ -61,6 +61,8 @@ pub struct Config {
     pub sampling: SamplingDefaults,
     /// How the experts of a mixture are split over ranks. Files say nothing of it: a program may choose.
     pub expert_split: ExpertSplit,
+    /// The files may have so many layers behind the last one, which predict further tokens and are not computed.
+    pub(crate) further_layers: usize,
     /// The names of the tensors.
     pub(crate) names: Scheme,
 }
@@ -105,6 +107,7 @@ impl Config {
             eos: Vec::new(),
             sampling: SamplingDefaults::default(),
             expert_split: ExpertSplit::default(),
+            further_layers: 0,
             names: Scheme::LLAMA,
         }
     }
@@ -188,16 +191,37 @@ impl Layer {
                 ));
             }
         }
+        if let Projections::Latent(Latent { query_rank, rank, plain, rotated, value }) = self.attention.projections {
+            check_numbers([
+                ("width of the latent queries", query_rank.unwrap_or(1)),
+                ("width of the latent keys and values", rank),
+                ("width of plain queries", plain),
+                ("width of rotated queries", rotated),
+                ("width of values", value),
+            ])?;
+            check_numbers([("width of all heads", heads.saturating_mul(plain + rotated + value))])?;
+        }
         if let Some(Dense { ffn, .. }) = self.dense() {
             check_numbers([("feed-forward width", *ffn)])?;
         }
-        if let Some(&Experts { count, ffn, per_token, .. }) = self.experts() {
+        if let Some(&Experts { count, ffn, per_token, scores, .. }) = self.experts() {
             if count > MAX_EXPERTS || !(1..=count).contains(&per_token) {
                 return fail(format!(
                     "{per_token} of {count} experts for each token, and at most {MAX_EXPERTS} can be right"
                 ));
             }
             check_numbers([("width of an expert", ffn)])?;
+            if let Scores::Sigmoid { groups, chosen_groups, .. } = scores {
+                let is_right = groups > 0
+                    && count.is_multiple_of(groups)
+                    && (1..=groups).contains(&chosen_groups)
+                    && per_token <= chosen_groups * (count / groups);
+                if !is_right {
+                    return fail(format!(
+                        "{per_token} of {count} experts in {chosen_groups} of {groups} groups for each token"
+                    ));
+                }
+            }
         }
         Ok(())
     }

@@ -6,7 +6,7 @@ use super::gemma2::{self, NORMS};
 use super::{Defaults, Family, Keys, Role, Scheme, Wrapper};
 use crate::config::{
     Activation, Config, ExpertLayout, Experts, FeedForward, LayerInputs, NormKind, Norms, Projections, QkNorm, Scaling,
-    json, missing,
+    Scores, json, missing,
 };
 use crate::error::ModelError;
 
@@ -130,6 +130,7 @@ fn experts(keys: &Keys<'_>, activation: Activation) -> Result<Experts, ModelErro
         ffn: number("moe_intermediate_size")?,
         per_token: number("top_k_experts")?,
         normalises: true,
+        scores: Scores::Softmax,
         activation,
         layout: ExpertLayout::Joined,
     })

@@ -5,7 +5,7 @@ use serde_json::Value as Json;
 use super::Family;
 use crate::config::{
     Activation, Attention, Config, Dense, ExpertLayout, Experts, FeedForward, Growth, Inputs, Layer, NormKind, Norms,
-    Pairs, Projections, QkNorm, Quantization, Rotary, Scaling, check_layers, json, missing,
+    Pairs, Projections, QkNorm, Quantization, Rotary, Scaling, Scores, check_layers, json, missing,
 };
 use crate::error::ModelError;
 
@@ -72,13 +72,14 @@ const BETA: &str = "llama_4_scaling_beta";
 pub(super) const SLIDES: &str = "use_sliding_window";
 
 /// Keys that do not change what a model computes: of training, of files, of other programs, of other kinds of layers.
-const HARMLESS: [&str; 48] = [
+const HARMLESS: [&str; 51] = [
     "_attn_implementation",
     "_attn_implementation_autoset",
     "_name_or_path",
     "attention_dropout",
     "attn_implementation",
     "auto_map",
+    "aux_loss_alpha",
     "bos_token_id",
     "chunk_size_feed_forward",
     // Of the choice of tokens, for which a program has its own settings.
@@ -91,6 +92,8 @@ const HARMLESS: [&str; 48] = [
     "top_p",
     "dtype",
     "embd_pdrop",
+    // The number of machines that experts were split over.
+    "ep_size",
     "finetuning_task",
     "gradient_checkpointing",
     "hidden_dropout",
@@ -108,6 +111,7 @@ const HARMLESS: [&str; 48] = [
     "resid_pdrop",
     "return_dict",
     "sep_token_id",
+    "seq_aux",
     "task_specific_params",
     // Of state-space layers, which these families do not have.
     "time_step_floor",
@@ -361,7 +365,9 @@ impl<'a> Keys<'a> {
             let feature = "partial_rotary_factor beside proportional rope_parameters".into();
             return Err(ModelError::Feature { feature });
         }
-        let share = key("partial_rotary_factor")?.filter(|_| !is_proportional);
+        // As in transformers, the one at the top is a default.
+        let share = json::float(parameters, "partial_rotary_factor")?.or(json::float(config, "partial_rotary_factor")?);
+        let share = share.filter(|_| !is_proportional);
         let share = share.or(defaults.rotary_share).unwrap_or(1.0);
         if share != 1.0 && defaults.rotary_share.is_none() {
             return Err(ModelError::Feature { feature: format!("partial_rotary_factor {share}") });
@@ -439,6 +445,7 @@ impl<'a> Keys<'a> {
             ffn: self.required(ffn)?,
             per_token: self.required("num_experts_per_tok")?,
             normalises: normalises || self.flag("norm_topk_prob")?,
+            scores: Scores::Softmax,
             activation: self.activation(Defaults::LLAMA.activation)?,
             layout: ExpertLayout::Apart,
         })

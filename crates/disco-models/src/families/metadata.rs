@@ -6,7 +6,7 @@ use candle_core::quantized::gguf_file::{Content, Value};
 use super::{Family, Gguf, Scheme};
 use crate::config::{
     Activation, Attention, Config, DIVISORS, Dense, ExpertLayout, Experts, FeedForward, Inputs, LONG_DIVISORS, Layer,
-    Norms, Pairs, Projections, QkNorm, Rotary, Scaling, check_layers, missing,
+    Norms, Pairs, Projections, QkNorm, Rotary, Scaling, Scores, check_layers, missing,
 };
 use crate::error::ModelError;
 
@@ -210,6 +210,7 @@ impl<'a> Metadata<'a> {
             ffn: ffn.map_or_else(|| self.required("feed_forward_length"), Ok)?,
             per_token: self.required("expert_used_count")?,
             normalises: self.flag("expert_weights_norm")?.unwrap_or(true),
+            scores: Scores::Softmax,
             activation,
             layout: ExpertLayout::Apart,
         }))

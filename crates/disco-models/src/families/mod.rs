@@ -16,6 +16,7 @@ mod open;
 
 mod cohere;
 mod cohere2;
+mod deepseek_v3;
 mod gemma2;
 mod gemma3;
 mod gemma4;
@@ -46,7 +47,7 @@ use keys::{Defaults, Keys};
 use metadata::Metadata;
 
 /// The families that can be computed.
-static FAMILIES: [Family; 22] = [
+static FAMILIES: [Family; 23] = [
     llama::FAMILY,
     mistral::FAMILY,
     ministral3::FAMILY,
@@ -67,6 +68,7 @@ static FAMILIES: [Family; 22] = [
     gpt_oss::FAMILY,
     cohere::FAMILY,
     cohere2::FAMILY,
+    deepseek_v3::FAMILY,
     gpt2::FAMILY,
     opt::FAMILY,
 ];

@@ -1,0 +1,120 @@
+//! DeepSeek-V3, and models that call themselves so: latent attention, and experts in groups beside a shared one in all but the
+//! first layers. The layers behind the last one, which predict further tokens, are left out.
+
+use super::{Defaults, Family, Keys, Scheme};
+use crate::config::{
+    Attention, Config, Dense, Experts, FeedForward, Latent, Pairs, Projections, Scores, json, missing,
+};
+use crate::error::ModelError;
+
+pub(super) const FAMILY: Family = Family {
+    name: "deepseek_v3",
+    architecture: "DeepseekV3ForCausalLM",
+    keys: &[
+        "attention_bias",
+        "first_k_dense_replace",
+        "kv_lora_rank",
+        "moe_intermediate_size",
+        "moe_layer_freq",
+        "n_group",
+        "n_routed_experts",
+        "n_shared_experts",
+        "norm_topk_prob",
+        "num_experts_per_tok",
+        "num_local_experts",
+        "num_nextn_predict_layers",
+        "q_lora_rank",
+        "qk_head_dim",
+        "qk_nope_head_dim",
+        "qk_rope_head_dim",
+        "rope_interleave",
+        "routed_scaling_factor",
+        "scoring_func",
+        "topk_group",
+        "topk_method",
+        "v_head_dim",
+    ],
+    json: |keys| {
+        for (key, known) in [("scoring_func", "sigmoid"), ("topk_method", "noaux_tc")] {
+            if let Some(other) = json::text(keys.json, key)?.filter(|other| *other != known) {
+                return Err(ModelError::Feature { feature: format!("{key} {other:?}") });
+            }
+        }
+        if keys.number("moe_layer_freq")?.is_some_and(|every| every != 1) {
+            return Err(ModelError::Feature { feature: "moe_layer_freq other than 1".into() });
+        }
+        let rotated = keys.number("qk_rope_head_dim")?.unwrap_or(64);
+        if keys.number("head_dim")?.is_some_and(|width| width != rotated) {
+            return Err(ModelError::Feature { feature: "a head_dim that is not qk_rope_head_dim".into() });
+        }
+        let defaults = Defaults { head_dim: Some(rotated), context: 4096, ..Defaults::LLAMA };
+        let mut config = keys.llama(defaults)?;
+        let (latent, factor) = (latent(keys, rotated)?, factor(keys)?);
+        config.each_attention(|attention| of_latent(attention, latent, factor));
+        if json::flag(keys.json, "rope_interleave")?.unwrap_or(true) {
+            config.each_attention(|attention| {
+                attention.rotary.iter_mut().for_each(|rotary| rotary.pairs = Pairs::Interleaved);
+            });
+        }
+        let first = keys.number("first_k_dense_replace")?.unwrap_or(3);
+        let experts = experts(keys, &config)?;
+        let shared = keys.number("n_shared_experts")?.unwrap_or(1);
+        for layer in config.layers.iter_mut().skip(first) {
+            layer.feed_forward = match layer.feed_forward {
+                FeedForward::Dense(dense) if shared > 0 => {
+                    FeedForward::Shared(Dense { ffn: experts.ffn.saturating_mul(shared), ..dense }, experts)
+                }
+                _ => FeedForward::Experts(experts),
+            };
+        }
+        config.further_layers = keys.number("num_nextn_predict_layers")?.unwrap_or(1);
+        Ok(config)
+    },
+    names: Scheme::LLAMA,
+    wrapper: None,
+    gguf: None,
+};
+
+fn latent(keys: &Keys<'_>, rotated: usize) -> Result<Latent, ModelError> {
+    let number = |key, default| Ok::<_, ModelError>(keys.number(key)?.unwrap_or(default));
+    let query_rank = if keys.has("q_lora_rank") { keys.number("q_lora_rank")? } else { Some(1536) };
+    Ok(Latent {
+        query_rank,
+        rank: number("kv_lora_rank", 512)?,
+        plain: number("qk_nope_head_dim", 128)?,
+        rotated,
+        value: number("v_head_dim", 128)?,
+    })
+}
+
+fn of_latent(attention: &mut Attention, latent: Latent, factor: f64) {
+    attention.projections = Projections::Latent(latent);
+    (attention.kv_heads, attention.head_dim) = (1, latent.rank.saturating_add(latent.rotated));
+    attention.factor = (latent.query_dim() as f64).powf(-0.5) * factor;
+}
+
+/// The factor of scores by which transformers widens the context: `mscale_all_dim` of the scaled frequencies, twice.
+fn factor(keys: &Keys<'_>) -> Result<f64, ModelError> {
+    let parent = if keys.json["rope_parameters"].is_null() { "rope_scaling" } else { "rope_parameters" };
+    let parameters = &keys.json[parent];
+    let is_scaled = ["rope_type", "type"].iter().any(|key| parameters[key].as_str().is_some_and(|is| is != "default"));
+    let all = json::float(parameters, "mscale_all_dim")?.filter(|all| is_scaled && *all != 0.0);
+    let (Some(all), Some(factor)) = (all, json::float(parameters, "factor")?) else { return Ok(1.0) };
+    Ok(if factor <= 1.0 { 1.0 } else { (0.1 * all * factor.ln() + 1.0).powi(2) })
+}
+
+fn experts(keys: &Keys<'_>, config: &Config) -> Result<Experts, ModelError> {
+    let (groups, chosen_groups) = (keys.number("n_group")?.unwrap_or(8), keys.number("topk_group")?.unwrap_or(4));
+    let factor = keys.float("routed_scaling_factor")?.unwrap_or(2.5);
+    let count = keys.number("n_routed_experts")?.or(keys.number("num_local_experts")?);
+    let activation = config.layers.first().and_then(|layer| layer.dense()).map(|dense| dense.activation);
+    Ok(Experts {
+        count: count.ok_or_else(|| missing("n_routed_experts"))?,
+        ffn: keys.required("moe_intermediate_size")?,
+        per_token: keys.number("num_experts_per_tok")?.unwrap_or(8),
+        normalises: json::flag(keys.json, "norm_topk_prob")?.unwrap_or(true),
+        scores: Scores::Sigmoid { groups, chosen_groups, factor },
+        activation: activation.unwrap_or(Defaults::LLAMA.activation.1),
+        layout: crate::config::ExpertLayout::Apart,
+    })
+}

@@ -1,0 +1,101 @@
+//! Multi-head latent attention over the query heads of one rank.
+//!
+//! The memory has one latent vector for each token, and the rotated elements of its key, which all heads share. Queries are
+//! multiplied by the matrix that makes keys of latent vectors, and the attention, a mean of latent vectors, by the one that
+//! makes values: keys and values of heads are never computed, nor kept. Source: <https://arxiv.org/abs/2405.04434>.
+
+use candle_core::{D, Module as _, Tensor};
+use disco_candle::{Comm, HeadPlan, Matrix, RowParallelLinear};
+
+use crate::attention::View;
+use crate::blocks::{Heads, Memory};
+use crate::names::Role;
+use crate::norm::Norm;
+use crate::parts::{Parts, Stack};
+use crate::{Latent, ModelError};
+
+/// The query heads of one rank in one layer.
+#[derive(Debug)]
+pub(crate) struct LatentAttention {
+    /// Of the hidden state: queries, or their latent vector; the latent vector of keys and values.
+    down: Stack,
+    /// The norm of latent queries, and queries of them.
+    queries: Option<(Norm, Matrix)>,
+    norm: Norm,
+    /// Plain keys of latent vectors, `[1, heads, plain, rank]`, and values of them, `[1, heads, rank, value]`.
+    keys: Tensor,
+    values: Tensor,
+    output: RowParallelLinear,
+    heads: Heads,
+    widths: Latent,
+    factor: f64,
+}
+
+impl LatentAttention {
+    pub(crate) fn load(
+        parts: &Parts<'_>,
+        widths: Latent,
+        plan: &HeadPlan,
+        layer: usize,
+        comm: &Comm,
+    ) -> Result<Self, ModelError> {
+        let config = &parts.config.layers[layer].attention;
+        let heads = plan.query(comm.rank()).len();
+        let norm = |role| parts.norm(&parts.names.layer(layer, role));
+        let queries = widths
+            .query_rank
+            .map(|_| Ok::<_, ModelError>((norm(Role::QueryDownNorm)?, parts.layer_matrix(layer, Role::QueryUp)?)));
+        let roles = config.projections.roles().iter();
+        let down = roles.map(|role| {
+            let bias = (config.input_bias && *role != Role::Query).then(|| parts.bias(layer, *role)).transpose()?;
+            Ok::<_, ModelError>((parts.layer_matrix(layer, *role)?, bias))
+        });
+        let both = parts.tensor(&parts.names.layer(layer, Role::LatentUp))?;
+        let both = both.reshape((1, heads, widths.plain + widths.value, widths.rank))?;
+        let output_bias = config.output_bias.then(|| parts.bias(layer, Role::Output)).transpose()?;
+        Ok(Self {
+            down: Stack::Separate(down.collect::<Result<_, _>>()?),
+            queries: queries.transpose()?,
+            norm: norm(Role::LatentNorm)?,
+            keys: both.narrow(2, 0, widths.plain)?.contiguous()?,
+            values: both.narrow(2, widths.plain, widths.value)?.transpose(2, 3)?.contiguous()?,
+            output: RowParallelLinear::new(parts.layer_matrix(layer, Role::Output)?, output_bias, comm.clone()),
+            heads: Heads {
+                groups: std::iter::once(0..heads).collect(),
+                head_dim: config.head_dim,
+                softcap: config.softcap,
+                sinks: None,
+            },
+            widths,
+            factor: config.factor,
+        })
+    }
+
+    /// The heads of this rank.
+    pub(crate) fn heads(&self) -> &Heads {
+        &self.heads
+    }
+
+    /// The attention of all ranks for `x`, `[1, tokens, dim]`.
+    pub(crate) fn forward(&self, x: &Tensor, view: &View, memory: Memory<'_>) -> candle_core::Result<Tensor> {
+        let Latent { rank, plain, rotated, .. } = self.widths;
+        let (one, tokens, _) = x.dims3()?;
+        let down = self.down.forward(x)?;
+        let query = match &self.queries {
+            Some((norm, up)) => up.forward(&norm.forward(&down.at(0)?)?)?,
+            None => down.at(0)?,
+        };
+        let rotate = |x: &Tensor| view.rotation.as_ref().map_or_else(|| Ok(x.clone()), |rotation| rotation.apply(x));
+        let query = query.reshape((one, tokens, (), plain + rotated))?.transpose(1, 2)?;
+        let of_latent = query.narrow(D::Minus1, 0, plain)?.contiguous()?.matmul(&self.keys)?;
+        let query = Tensor::cat(&[of_latent, rotate(&query.narrow(D::Minus1, plain, rotated)?)?], D::Minus1)?;
+        let query = (query * self.factor)?;
+        let both = down.at(1)?;
+        let latent = self.norm.forward(&both.narrow(D::Minus1, 0, rank)?.contiguous()?)?.unsqueeze(1)?;
+        let key = rotate(&both.narrow(D::Minus1, rank, rotated)?.unsqueeze(1)?)?;
+        let new = Tensor::cat(&[latent, key], D::Minus1)?;
+        let y = memory.attend(&self.heads, view.window, &query, Some((new, None)))?;
+        let y = y.narrow(D::Minus1, 0, rank)?.contiguous()?.matmul(&self.values)?;
+        self.output.forward(&y.transpose(1, 2)?.reshape((one, tokens, ()))?)
+    }
+}
