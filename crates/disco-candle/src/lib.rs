@@ -56,6 +56,7 @@ mod collective;
 mod comm;
 #[cfg(feature = "cuda")]
 pub mod cuda;
+mod delta;
 mod device;
 mod dimension;
 mod error;
@@ -73,6 +74,7 @@ pub mod weights;
 /// The version of candle whose types are in this crate's interface.
 pub use candle_core;
 pub use comm::{Comm, Stats};
+pub use delta::{Delta, DeltaState, DeltaTokens};
 pub use device::device;
 pub use error::{find_disco_error, to_candle};
 pub use heads::{HeadPlan, even_ranges};

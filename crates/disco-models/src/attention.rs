@@ -21,6 +21,8 @@ pub(crate) struct Attention {
     kind: Projections,
     norms: Option<HeadNorms>,
     value_norm: Option<Norm>,
+    /// Whether gates of outputs are behind the queries of their heads.
+    is_gated: bool,
     output: RowParallelLinear,
     heads: Heads,
     /// Factor of the products of query and key.
@@ -37,8 +39,13 @@ pub(crate) struct View {
 }
 
 impl Attention {
-    pub(crate) fn load(parts: &Parts<'_>, heads: &HeadPlan, layer: usize, comm: &Comm) -> Result<Self, ModelError> {
-        let config: &config::Attention = &parts.config.layers[layer].attention;
+    pub(crate) fn load(
+        parts: &Parts<'_>,
+        config: &config::Attention,
+        heads: &HeadPlan,
+        layer: usize,
+        comm: &Comm,
+    ) -> Result<Self, ModelError> {
         let (query, kv) = (heads.query(comm.rank()), heads.kv(comm.rank()));
         let shared = config.heads / config.kv_heads;
         let groups = kv.clone().map(|kv| {
@@ -57,6 +64,7 @@ impl Attention {
             kind: config.projections,
             norms: HeadNorms::load(parts, heads, layer, comm)?,
             value_norm: config.value_norm.then(|| parts.plain_norm(config.head_dim)).transpose()?,
+            is_gated: config.gated,
             output: RowParallelLinear::new(parts.layer_matrix(layer, Role::Output)?, output_bias, comm.clone()),
             heads: Heads {
                 groups: groups.collect(),
@@ -85,6 +93,13 @@ impl Attention {
             Projections::KeysAreValues => (projected.at(0)?, Some(projected.at(1)?), Some(projected.at(1)?)),
             Projections::Shared { .. } | Projections::Latent(_) => (projected.at(0)?, None, None),
         };
+        let (query, gate) = if self.is_gated {
+            let both = query.reshape((one, tokens, (), 2 * head_dim))?;
+            let part = |first| both.narrow(3, first, head_dim)?.reshape((one, tokens, ()));
+            (part(0)?, Some(part(head_dim)?))
+        } else {
+            (query, None)
+        };
         let (query, key) = match &self.norms {
             Some(norms) => norms.forward(query, key, head_dim)?,
             None => (query, key),
@@ -103,6 +118,8 @@ impl Attention {
             _ => None,
         };
         let y = memory.attend(&self.heads, view.window, &query, new)?;
-        self.output.forward(&y.transpose(1, 2)?.reshape((one, tokens, ()))?)
+        let y = y.transpose(1, 2)?.reshape((one, tokens, ()))?;
+        let y = gate.iter().try_fold(y, |y, gate| y * candle_nn::ops::sigmoid(gate)?)?;
+        self.output.forward(&y)
     }
 }

@@ -3,14 +3,18 @@
 use std::ops::Range;
 
 use candle_core::{DType, Device, Result, Tensor};
+use disco_candle::DeltaState;
 use disco_candle::paged::{BLOCK, Plan, Run, Scope, Sinks, attention};
 
-/// Keys and values of the kv heads of one rank, in blocks of 16 tokens. A sequence has a table of its blocks, in the order of
+use crate::states::{RunState, States};
+
+/// Keys and values of the kv heads of one rank, in blocks of 16 tokens, and the states of linear attention. A sequence has a table of its blocks, in the order of
 /// its tokens; who makes the tables is the program's part, and a block may be in several of them.
 #[derive(Debug)]
 pub struct Pool {
     memories: Vec<KeysValues>,
     blocks: usize,
+    pub(crate) states: States,
 }
 
 /// Keys and values of a layer, `[blocks, kv heads, 16, head_dim]` each. Without values, the keys are the values, too.
@@ -18,6 +22,17 @@ pub struct Pool {
 struct KeysValues {
     keys: Tensor,
     values: Option<Tensor>,
+}
+
+/// Tokens of a pass that follow each other in one sequence.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Span {
+    /// The position of the first one.
+    pub(crate) first: usize,
+    pub(crate) count: usize,
+    /// The number of tokens that the sequence is known to get.
+    pub(crate) length: usize,
+    pub(crate) state: RunState,
 }
 
 /// What a rank keeps of a token in one layer.
@@ -29,12 +44,18 @@ pub(crate) struct Kept {
 }
 
 impl Pool {
-    pub(crate) fn new(blocks: usize, all: &[Kept], (dtype, device): (DType, &Device)) -> Result<Self> {
+    pub(crate) fn new(
+        blocks: usize,
+        all: &[Kept],
+        start: &[DeltaState],
+        (dtype, device): (DType, &Device),
+    ) -> Result<Self> {
         let memory = |&Kept { kv_heads, head_dim, has_values }: &Kept| {
             let zeros = || Tensor::zeros((blocks, kv_heads, BLOCK, head_dim), dtype, device);
             Ok(KeysValues { keys: zeros()?, values: has_values.then(zeros).transpose()? })
         };
-        Ok(Self { memories: all.iter().map(memory).collect::<Result<_>>()?, blocks })
+        let memories = all.iter().map(memory).collect::<Result<_>>()?;
+        Ok(Self { memories, blocks, states: States::new(start) })
     }
 
     pub(crate) fn blocks(&self) -> usize {
@@ -44,7 +65,8 @@ impl Pool {
     /// Size in bytes.
     pub(crate) fn bytes(&self) -> usize {
         let tensors = self.memories.iter().flat_map(|memory| std::iter::once(&memory.keys).chain(&memory.values));
-        tensors.map(|tensor| tensor.elem_count() * tensor.dtype().size_in_bytes()).sum()
+        let of_tensors = tensors.map(|tensor| tensor.elem_count() * tensor.dtype().size_in_bytes());
+        of_tensors.sum::<usize>() + self.states.bytes()
     }
 
     /// Moves the blocks to memory for `blocks` blocks, which are more.

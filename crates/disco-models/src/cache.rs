@@ -3,7 +3,8 @@
 use candle_core::{Result, Tensor};
 use disco_candle::paged::{BLOCK, Run};
 
-use crate::blocks::Places;
+use crate::blocks::{Places, Span};
+use crate::states::RunState;
 use crate::{ModelError, Pool, Transformer};
 
 /// Blocks of a new cache for each sequence, unless the prompts need more.
@@ -146,7 +147,8 @@ impl Transformer {
                 let count = CHUNK.min(all - from);
                 tokens.push(text.tokens.narrow(0, from, count)?);
                 runs.push(Run::new(from, count, cache.next[text.sequence].table.clone()));
-                spans.push((count, text.length));
+                let state = RunState::new(text.sequence as u32);
+                spans.push(Span { first: from, count, length: text.length, state });
                 place += count;
                 if from + count == *all {
                     ended.push(number);
@@ -238,7 +240,13 @@ impl Transformer {
             let text = format!("a step got tokens {:?} for a cache of {sequences} sequences", tokens.shape());
             return Err(ModelError::Call(text));
         }
-        let spans: Vec<_> = cache.next.iter().map(|run| (1, run.first + 1)).collect();
+        let span = |(run, number): (&Run, u32)| Span {
+            first: run.first,
+            count: 1,
+            length: run.first + 1,
+            state: RunState::new(number),
+        };
+        let spans: Vec<_> = cache.next.iter().zip(0..).map(span).collect();
         self.last_norm(&self.pass(&cache.pool, tokens, places, &spans)?)
     }
 

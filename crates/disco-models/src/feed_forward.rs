@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use candle_core::{Module as _, Tensor};
-use disco_candle::{Comm, even_ranges};
+use disco_candle::{Comm, Matrix, even_ranges};
 use disco_core::Reduction;
 
 use crate::config;
@@ -26,7 +26,12 @@ pub(crate) struct FeedForward {
 enum Kind {
     Dense(Units),
     Experts(Mixture),
-    Shared(Units, Box<Mixture>),
+    Shared {
+        units: Units,
+        experts: Box<Mixture>,
+        /// The matrix of the gate of the shared units.
+        gate: Option<Matrix>,
+    },
     Both {
         dense: Units,
         experts: Box<Mixture>,
@@ -42,8 +47,10 @@ impl FeedForward {
         let (kind, has_bias) = match &parts.config.layers[layer].feed_forward {
             config::FeedForward::Experts(experts) => (Kind::Experts(mixture(experts)?), false),
             config::FeedForward::Dense(dense) => (Kind::Dense(Units::load(parts, dense, layer)?), dense.bias),
-            config::FeedForward::Shared(dense, experts) => {
-                (Kind::Shared(Units::load(parts, dense, layer)?, Box::new(mixture(experts)?)), false)
+            config::FeedForward::Shared { dense, experts, is_gated } => {
+                let units = Units::load(parts, dense, layer)?;
+                let gate = is_gated.then(|| parts.layer_matrix(layer, Role::SharedGating)).transpose()?;
+                (Kind::Shared { units, experts: Box::new(mixture(experts)?), gate }, false)
             }
             config::FeedForward::Both(dense, experts) => {
                 let norm = |role| parts.norm(&parts.names.layer(layer, role));
@@ -66,7 +73,13 @@ impl FeedForward {
         match &self.kind {
             Kind::Dense(units) => self.sum(units.forward(x)?),
             Kind::Experts(experts) => self.sum(experts.forward(x, x)?),
-            Kind::Shared(dense, experts) => self.sum((dense.forward(x)? + experts.forward(x, x)?)?),
+            Kind::Shared { units, experts, gate } => {
+                let shared = units.forward(x)?;
+                let shared = gate.iter().try_fold(shared, |shared, gate| {
+                    shared.broadcast_mul(&candle_nn::ops::sigmoid(&gate.forward(x)?)?)
+                })?;
+                self.sum((shared + experts.forward(x, x)?)?)
+            }
             Kind::Both { dense, experts, norms: [behind, before, last, plain] } => {
                 let y = behind.forward(&self.sum(dense.forward(x)?)?)?;
                 let of_experts = experts.forward(&before.forward(state)?, &plain.forward(state)?)?;

@@ -42,7 +42,7 @@ impl HeadNorms {
         comm: &Comm,
     ) -> std::result::Result<Option<Self>, ModelError> {
         let names = [Role::QueryNorm, Role::KeyNorm].map(|role| parts.names.layer(layer, role));
-        let attention = &parts.config.layers[layer].attention;
+        let Some(attention) = parts.config.layers[layer].attention() else { return Ok(None) };
         match attention.qk_norm {
             QkNorm::None => Ok(None),
             QkNorm::Each => {

@@ -12,7 +12,7 @@ use crate::blocks::{Heads, Memory};
 use crate::names::Role;
 use crate::norm::Norm;
 use crate::parts::{Parts, Stack};
-use crate::{Latent, ModelError};
+use crate::{Attention, Latent, ModelError};
 
 /// The query heads of one rank in one layer.
 #[derive(Debug)]
@@ -34,12 +34,11 @@ pub(crate) struct LatentAttention {
 impl LatentAttention {
     pub(crate) fn load(
         parts: &Parts<'_>,
-        widths: Latent,
+        (config, widths): (&Attention, Latent),
         plan: &HeadPlan,
         layer: usize,
         comm: &Comm,
     ) -> Result<Self, ModelError> {
-        let config = &parts.config.layers[layer].attention;
         let heads = plan.query(comm.rank()).len();
         let norm = |role| parts.norm(&parts.names.layer(layer, role));
         let queries = widths

@@ -38,6 +38,7 @@ pub mod bert;
 mod blocks;
 mod cache;
 mod config;
+mod delta;
 mod error;
 mod experts;
 mod families;
@@ -61,6 +62,7 @@ mod sampler;
 mod scales;
 pub mod serving;
 mod stacks;
+mod states;
 mod tensors;
 pub mod text;
 mod units;
@@ -70,14 +72,14 @@ pub use adapter::Adapter;
 pub use blocks::Pool;
 pub use cache::Cache;
 pub use config::{
-    Activation, Attention, Config, Dense, ExpertLayout, ExpertSplit, Experts, FeedForward, Growth, Inputs, Latent,
-    Layer, LayerInputs, NormKind, Norms, Packing, Pairs, Positions, Projections, QkNorm, Rotary, SamplingDefaults,
-    Scaling, Scores,
+    Activation, Attention, Config, DeltaLayout, Dense, ExpertLayout, ExpertSplit, Experts, FeedForward, GatedDelta,
+    Growth, Inputs, Latent, Layer, LayerInputs, Mixer, NormKind, Norms, Packing, Pairs, Positions, Projections, QkNorm,
+    Rotary, SamplingDefaults, Scaling, Scores,
 };
 pub use error::ModelError;
 pub use generation::Generation;
 pub use model::Transformer;
-pub use paged::{BLOCK, Ragged, Run};
+pub use paged::{BLOCK, Ragged, Run, RunState};
 pub use parts::Precision;
-pub use plan::{block_bytes, memory_bytes, plan};
+pub use plan::{block_bytes, memory_bytes, plan, state_bytes};
 pub use sampler::Sampler;

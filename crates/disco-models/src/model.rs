@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use candle_core::{DType, Device, Module as _, Tensor};
 use disco_candle::Comm;
+use disco_candle::DeltaState;
 use disco_candle::Matrix;
 #[cfg(feature = "cuda")]
 use disco_candle::cuda;
@@ -15,7 +16,8 @@ use disco_candle::{HeadPlan, even_ranges};
 use disco_core::WorkerContext;
 
 use crate::attention::{Attention, View};
-use crate::blocks::{Heads, Kept, Memory, Places};
+use crate::blocks::{Heads, Kept, Places, Span};
+use crate::delta::DeltaNet;
 use crate::feed_forward::FeedForward;
 use crate::latent::LatentAttention;
 use crate::layer_inputs::{InputTable, LayerInput};
@@ -23,7 +25,7 @@ use crate::names::{Names, Role};
 use crate::norm::Norm;
 use crate::parts::{Parts, Precision};
 use crate::rope::Rope;
-use crate::{Adapter, Config, Layer, ModelError, Norms, Pool, Projections, tensors};
+use crate::{Adapter, Config, Layer, ModelError, Norms, Pool, Projections, Rotary, config, tensors};
 
 /// The name of the files and plans that must be equal on all ranks, in errors.
 const COMPARED: &str = "the files or the split plans of the model";
@@ -57,10 +59,9 @@ pub struct Transformer {
 
 #[derive(Debug)]
 struct Block {
-    place: Place,
     norms: Norms,
     attention_norm: Option<Norm>,
-    attention: Mixer,
+    mixer: Mixer,
     attention_post_norm: Option<Norm>,
     ffn_norm: Option<Norm>,
     feed_forward: FeedForward,
@@ -73,31 +74,82 @@ struct Block {
 /// How the tokens of a layer see each other.
 #[derive(Debug)]
 enum Mixer {
-    Attention(Attention),
-    Latent(LatentAttention),
+    Attention(Attention, Place),
+    Latent(LatentAttention, Place),
+    /// With its number among those of its kind.
+    Delta(DeltaNet, usize),
+}
+
+/// What the layers of a pass have in common.
+struct Pass<'a> {
+    pool: &'a Pool,
+    places: &'a Places<'a>,
+    /// By the kinds of layers.
+    views: Vec<View>,
+    spans: &'a [Span],
 }
 
 impl Mixer {
-    fn load(parts: &Parts<'_>, layer: usize, comm: &Comm) -> Result<Self, ModelError> {
-        let config = &parts.config.layers[layer].attention;
-        let plan = HeadPlan::new(config.heads, config.kv_heads, comm.size())?;
-        Ok(match config.projections {
-            Projections::Latent(widths) => Self::Latent(LatentAttention::load(parts, widths, &plan, layer, comm)?),
-            _ => Self::Attention(Attention::load(parts, &plan, layer, comm)?),
-        })
-    }
-
-    fn heads(&self) -> &Heads {
+    fn forward(&self, x: &Tensor, pass: &Pass<'_>) -> candle_core::Result<Tensor> {
+        let memory = |place: &Place| pass.pool.memory(place.memory, place.heads, pass.places);
         match self {
-            Self::Attention(attention) => attention.heads(),
-            Self::Latent(attention) => attention.heads(),
+            Self::Attention(attention, place) => attention.forward(x, &pass.views[place.kind], memory(place)),
+            Self::Latent(attention, place) => attention.forward(x, &pass.views[place.kind], memory(place)),
+            Self::Delta(net, number) => net.forward(x, *number, &pass.pool.states, pass.spans),
         }
     }
+}
 
-    fn forward(&self, x: &Tensor, view: &View, memory: Memory<'_>) -> candle_core::Result<Tensor> {
-        match self {
-            Self::Attention(attention) => attention.forward(x, view, memory),
-            Self::Latent(attention) => attention.forward(x, view, memory),
+/// What the layers of a model have in common, as far as they are loaded.
+#[derive(Default)]
+struct Common {
+    /// The kinds of layers: rotary embeddings and window.
+    kinds: Vec<(Option<Rotary>, Option<usize>)>,
+    /// The kinds of heads: the query heads of each kv head on this rank.
+    heads: Vec<Vec<Range<usize>>>,
+    /// What this rank keeps of a token in the layers that have their own keys and values.
+    memories: Vec<Kept>,
+    /// The number of the memory of each layer that has one.
+    memory_of: Vec<usize>,
+    deltas: usize,
+}
+
+impl Common {
+    fn mixer(&mut self, parts: &Parts<'_>, layer: usize, comm: &Comm) -> Result<Mixer, ModelError> {
+        let config = match &parts.config.layers[layer].mixer {
+            config::Mixer::Delta(delta) => {
+                self.memory_of.push(0);
+                self.deltas += 1;
+                return Ok(Mixer::Delta(DeltaNet::load(parts, delta, layer, comm)?, self.deltas - 1));
+            }
+            config::Mixer::Attention(attention) => attention,
+        };
+        let plan = HeadPlan::new(config.heads, config.kv_heads, comm.size())?;
+        if let Some(widths) = config.projections.latent() {
+            let attention = LatentAttention::load(parts, (config, widths), &plan, layer, comm)?;
+            let place = self.place(config, attention.heads());
+            return Ok(Mixer::Latent(attention, place));
+        }
+        let attention = Attention::load(parts, config, &plan, layer, comm)?;
+        let place = self.place(config, attention.heads());
+        Ok(Mixer::Attention(attention, place))
+    }
+
+    /// The place of the next layer.
+    fn place(&mut self, config: &config::Attention, &Heads { ref groups, head_dim, .. }: &Heads) -> Place {
+        let memory = match config.projections {
+            Projections::Shared { layer } => self.memory_of[layer],
+            projections => {
+                let has_values = projections.latent().is_none();
+                self.memories.push(Kept { kv_heads: groups.len(), head_dim, has_values });
+                self.memories.len() - 1
+            }
+        };
+        self.memory_of.push(memory);
+        Place {
+            kind: number_of(&mut self.kinds, (config.rotary.clone(), config.window)),
+            heads: number_of(&mut self.heads, groups.clone()),
+            memory,
         }
     }
 }
@@ -113,15 +165,14 @@ struct Place {
 }
 
 impl Block {
-    fn load(parts: &Parts<'_>, place: Place, attention: Mixer, layer: usize, comm: &Comm) -> Result<Self, ModelError> {
+    fn load(parts: &Parts<'_>, mixer: Mixer, layer: usize, comm: &Comm) -> Result<Self, ModelError> {
         let Layer { norms, scalar, .. } = parts.config.layers[layer];
         let norm = |is_there: bool, role| is_there.then(|| parts.norm(&parts.names.layer(layer, role))).transpose();
         let is_behind = matches!(norms, Norms::After | Norms::Around);
         Ok(Self {
-            place,
             norms,
             attention_norm: norm(norms != Norms::After, Role::AttentionNorm)?,
-            attention,
+            mixer,
             attention_post_norm: norm(is_behind, Role::AttentionPostNorm)?,
             ffn_norm: norm(matches!(norms, Norms::Before | Norms::Around), Role::FfnNorm)?,
             feed_forward: FeedForward::load(parts, layer, comm)?,
@@ -136,12 +187,11 @@ impl Block {
         &self,
         x: Tensor,
         residual_factor: f64,
-        view: &View,
-        memory: Memory<'_>,
+        pass: &Pass<'_>,
         inputs: Option<&Tensor>,
     ) -> candle_core::Result<Tensor> {
         let input = normed(&self.attention_norm, x.clone())?;
-        let y = self.attention.forward(&input, view, memory)?;
+        let y = self.mixer.forward(&input, pass)?;
         let y = normed(&self.attention_post_norm, y)?;
         let x = (x + scaled(y, residual_factor)?)?;
         let input = if self.norms == Norms::Shared { input } else { normed(&self.ffn_norm, x.clone())? };
@@ -181,7 +231,7 @@ impl Transformer {
         let names = Names::of(config.names, shards.weights());
         #[cfg(feature = "cuda")]
         if let Device::Cuda(device) = shards.device() {
-            let widths = config.layers.iter().map(|layer| layer.attention.head_dim);
+            let widths = config.attentions().map(|attention| attention.head_dim);
             if let Some(width) = widths.max().filter(|width| *width > disco_candle::paged::WIDEST) {
                 return Err(ModelError::Feature { feature: format!("heads of {width} elements on CUDA devices") });
             }
@@ -208,26 +258,13 @@ impl Transformer {
         } else {
             parts.matrix(&embedding_name)?
         };
-        let (mut kinds, mut heads, mut memories) = (Vec::new(), Vec::new(), Vec::new());
-        let mut layers = Vec::<Block>::new();
-        for (number, layer) in config.layers.iter().enumerate() {
-            let attention = Mixer::load(&parts, number, &comm)?;
-            let &Heads { ref groups, head_dim, .. } = attention.heads();
-            let memory = match layer.attention.projections {
-                Projections::Shared { layer } => layers[layer].place.memory,
-                projections => {
-                    let has_values = projections.latent().is_none();
-                    memories.push(Kept { kv_heads: groups.len(), head_dim, has_values });
-                    memories.len() - 1
-                }
-            };
-            let place = Place {
-                kind: number_of(&mut kinds, (layer.attention.rotary.clone(), layer.attention.window)),
-                heads: number_of(&mut heads, groups.clone()),
-                memory,
-            };
-            layers.push(Block::load(&parts, place, attention, number, &comm)?);
+        let mut common = Common::default();
+        let mut layers = Vec::new();
+        for number in 0..config.layers.len() {
+            let mixer = common.mixer(&parts, number, &comm)?;
+            layers.push(Block::load(&parts, mixer, number, &comm)?);
         }
+        let Common { kinds, heads, memories, .. } = common;
         let dtype = precision.dtype();
         let kinds = kinds.into_iter().map(|(rotary, window)| {
             let rope = rotary.map(|rotary| {
@@ -368,14 +405,14 @@ impl Transformer {
         }
     }
 
-    /// Processes tokens of several sequences, u32 `[tokens]` on the model's device. A span has a number of tokens of a sequence
-    /// that follow each other, and the number of tokens of that sequence. Returns `[tokens, dim]`, before the last norm.
+    /// Processes tokens of several sequences, u32 `[tokens]` on the model's device. Returns `[tokens, dim]`, before the last
+    /// norm.
     pub(crate) fn pass(
         &self,
         pool: &Pool,
         tokens: &Tensor,
         places: &Places<'_>,
-        spans: &[(usize, usize)],
+        spans: &[Span],
     ) -> Result<Tensor, ModelError> {
         let views = self.kinds.iter().map(|(rope, window)| {
             let rotation = rope.as_ref().map(|rope| rope.rotation(&places.positions, spans)).transpose()?;
@@ -389,10 +426,10 @@ impl Transformer {
             let rows = (places.positions.to_dtype(DType::I64)? + *first as f64)?;
             x = x.broadcast_add(&table.index_select(&rows, 0)?)?;
         }
+        pool.states.begin(spans)?;
+        let pass = Pass { pool, places, views, spans };
         for block in &self.layers {
-            let Place { kind, heads, memory } = block.place;
-            let memory = pool.memory(memory, heads, places);
-            x = block.forward(x, self.config.residual_factor, &views[kind], memory, inputs.as_ref())?;
+            x = block.forward(x, self.config.residual_factor, &pass, inputs.as_ref())?;
         }
         Ok(x.squeeze(0)?)
     }
@@ -405,6 +442,12 @@ impl Transformer {
     /// What this rank keeps of a token in each layer with keys and values of its own.
     pub(crate) fn memories(&self) -> &[Kept] {
         &self.memories
+    }
+
+    /// The states of linear attention before the first token.
+    pub(crate) fn start_states(&self) -> Vec<DeltaState> {
+        let start = |block: &Block| if let Mixer::Delta(net, _) = &block.mixer { Some(net.start()) } else { None };
+        self.layers.iter().filter_map(start).collect()
     }
 
     /// The kinds of heads: the query heads of each kv head on this rank.

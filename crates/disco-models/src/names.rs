@@ -25,6 +25,18 @@ pub(crate) enum Role {
     LatentNorm,
     LatentUp,
     AttentionPostNorm,
+    /// Of a gated delta net: queries, keys and values, perhaps with gates; gates; rates; decays; rates and decays.
+    DeltaInputs,
+    DeltaGates,
+    DeltaRates,
+    DeltaDecays,
+    DeltaRatesDecays,
+    /// Its convolution, the logarithms of the scales of decays, their biases, the norm of heads, and its output.
+    DeltaConvolution,
+    DeltaScales,
+    DeltaBiases,
+    DeltaNorm,
+    DeltaOutput,
     FfnNorm,
     FfnPostNorm,
     Gate,
@@ -36,6 +48,8 @@ pub(crate) enum Role {
     SharedGate,
     SharedUp,
     SharedDown,
+    /// The gate of that network.
+    SharedGating,
     /// The matrix of the logits of experts.
     Router,
     /// A bias of scores for the choice of experts.
@@ -64,6 +78,13 @@ pub(crate) enum Role {
 
 /// The matrices of an expert.
 pub(crate) const EXPERT: [Role; 3] = [Role::ExpertGate, Role::ExpertUp, Role::ExpertDown];
+
+impl Role {
+    /// Whether the name of the tensor ends with `.weight`.
+    pub(crate) fn is_weight(self) -> bool {
+        !matches!(self, Self::DeltaScales | Self::DeltaBiases)
+    }
+}
 
 /// The names of a family's tensors. `*` in the name of an expert's matrix is its number; without it, one tensor stacks the
 /// matrices of all experts.
@@ -280,6 +301,16 @@ impl Names {
             Role::LatentDown => "self_attn.kv_a_proj_with_mqa",
             Role::LatentNorm => "self_attn.kv_a_layernorm",
             Role::LatentUp => "self_attn.kv_b_proj",
+            Role::DeltaInputs => "linear_attn.in_proj_qkvz",
+            Role::DeltaGates => "linear_attn.in_proj_z",
+            Role::DeltaRates => "linear_attn.in_proj_b",
+            Role::DeltaDecays => "linear_attn.in_proj_a",
+            Role::DeltaRatesDecays => "linear_attn.in_proj_ba",
+            Role::DeltaConvolution => "linear_attn.conv1d",
+            Role::DeltaScales => "linear_attn.A_log",
+            Role::DeltaBiases => "linear_attn.dt_bias",
+            Role::DeltaNorm => "linear_attn.norm",
+            Role::DeltaOutput => "linear_attn.out_proj",
             Role::AttentionPostNorm | Role::FfnNorm => "post_attention_layernorm",
             Role::FfnPostNorm => "post_feedforward_layernorm",
             Role::Gate => "mlp.gate_proj",
@@ -289,6 +320,7 @@ impl Names {
             Role::SharedGate => "mlp.shared_experts.gate_proj",
             Role::SharedUp => "mlp.shared_experts.up_proj",
             Role::SharedDown => "mlp.shared_experts.down_proj",
+            Role::SharedGating => "mlp.shared_expert_gate",
             Role::Router => "mlp.gate",
             Role::RouterCorrection => "mlp.gate.e_score_correction_bias",
             Role::Sinks => "self_attn.sinks",

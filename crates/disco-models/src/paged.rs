@@ -4,7 +4,8 @@ use candle_core::Tensor;
 use disco_candle::paged::prepare;
 pub use disco_candle::paged::{BLOCK, Run};
 
-use crate::blocks::Places;
+use crate::blocks::{Places, Span};
+pub use crate::states::RunState;
 use crate::{ModelError, Pool, Transformer};
 
 /// Tokens of several sequences that are processed together.
@@ -17,6 +18,11 @@ pub struct Ragged {
     pub runs: Vec<Run>,
     /// The tokens whose hidden states are wanted, by their places in `tokens`.
     pub wanted: Vec<u32>,
+    /// The number of tokens that each run's sequence was known to get when its first token was computed; without them, what it
+    /// has behind the run. Positions beyond the [first context](crate::Config::first_context) depend on it.
+    pub lengths: Vec<usize>,
+    /// The states of the runs, if the model is [recurrent](crate::Config::is_recurrent).
+    pub states: Vec<RunState>,
 }
 
 impl Ragged {
@@ -59,7 +65,7 @@ impl Transformer {
     /// The device has too little memory; the kernels of a CUDA device can't be compiled.
     pub fn pool(&self, blocks: usize) -> Result<Pool, ModelError> {
         prepare(self.device())?;
-        Ok(Pool::new(blocks, self.memories(), (self.dtype(), self.device()))?)
+        Ok(Pool::new(blocks, self.memories(), &self.start_states(), (self.dtype(), self.device()))?)
     }
 
     /// Processes the next tokens of several sequences, whose earlier ones the pool has. Returns the hidden states that are
@@ -71,16 +77,24 @@ impl Transformer {
         batch.check(pool.blocks(), self.config().vocabulary).map_err(ModelError::Call)?;
         let longest = batch.runs.iter().map(|run| run.first + run.count).max().unwrap_or(0);
         self.check_room(longest)?;
-        if let Some(first) = self.config().first_context().filter(|first| longest > *first) {
-            let why = format!(
-                "a sequence of {longest} tokens; those that join and leave a batch have at most the {first} of the original \
-                 context"
-            );
-            return Err(ModelError::Call(why));
-        }
         let places = Places::new(&batch.runs, self.heads(), None, self.device())?;
         let tokens = Tensor::new(&batch.tokens[..], self.device())?;
-        let spans: Vec<_> = batch.runs.iter().map(|run| (run.count, run.first + run.count)).collect();
+        if self.config().is_recurrent() && batch.states.len() != batch.runs.len() {
+            let why = format!("a batch has {} runs and the states of {}", batch.runs.len(), batch.states.len());
+            return Err(ModelError::Call(why));
+        }
+        let states = batch.states.iter().copied().chain(std::iter::repeat(RunState::default()));
+        let mut spans = Vec::with_capacity(batch.runs.len());
+        for ((number, run), state) in batch.runs.iter().enumerate().zip(states) {
+            let end = run.first + run.count;
+            let length = batch.lengths.get(number).copied().filter(|_| self.config().first_context().is_some());
+            let known = length.unwrap_or(end).clamp(run.first, end);
+            if known > run.first {
+                spans.push(Span { first: run.first, count: known - run.first, length: length.unwrap_or(end), state });
+            }
+            // Each of these was the last token when it was computed first.
+            spans.extend((known..end).map(|at| Span { first: at, count: 1, length: at + 1, state }));
+        }
         let x = self.pass(pool, &tokens, &places, &spans)?;
         self.last_norm(&x.index_select(&Tensor::new(&batch.wanted[..], self.device())?, 0)?)
     }

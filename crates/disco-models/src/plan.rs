@@ -9,7 +9,7 @@ use crate::names::{EXPERT, Names, Role, bias};
 use crate::packed::Packed;
 use crate::projections::{OfHeads, Projection};
 use crate::{
-    Attention, BLOCK, Config, Dense, ExpertSplit, Experts, Inputs, Layer, ModelError, Precision, QkNorm, stacks,
+    Attention, BLOCK, Config, Dense, ExpertSplit, Experts, Inputs, Layer, Mixer, ModelError, Precision, QkNorm, stacks,
     tensors,
 };
 
@@ -85,23 +85,30 @@ pub fn memory_bytes(config: &Config, shards: &Shards, precision: Precision) -> u
 /// # Errors
 /// There are more ranks than query heads.
 pub fn block_bytes(config: &Config, ranks: usize, precision: Precision) -> Result<usize, ModelError> {
-    let of_layer = |layer: &Layer| {
-        let attention = &layer.attention;
+    let of_layer = |attention: &Attention| {
         let heads = HeadPlan::new(attention.heads, attention.kv_heads, ranks)?;
         let most = (0..ranks).map(|rank| heads.kv(rank).len()).max().unwrap_or(0);
         // A latent vector is key and value.
         let tensors = if attention.projections.latent().is_some() { 1 } else { 2 };
         Ok::<_, ModelError>(tensors * most * attention.head_dim)
     };
-    let layers = config.layers.iter().filter(|layer| layer.attention.has_memory());
+    let layers = config.attentions().filter(|attention| attention.has_memory());
     Ok(BLOCK * layers.map(of_layer).sum::<Result<usize, _>>()? * precision.dtype().size_in_bytes())
+}
+
+/// Bytes of the state of a sequence in layers of linear attention, on the rank that keeps most; 0 without such layers.
+pub fn state_bytes(config: &Config, ranks: usize) -> usize {
+    config.layers.iter().filter_map(Layer::delta).map(|delta| delta.state_bytes(ranks)).sum()
 }
 
 /// Whether the tensors of two layers have the same shapes.
 fn is_split_alike(a: &Layer, b: &Layer) -> bool {
     let shape = |layer: &Layer| {
-        let Attention { heads, kv_heads, head_dim, projections, qk_norm, .. } = layer.attention;
-        (heads, kv_heads, head_dim, projections.roles(), projections.latent(), qk_norm)
+        let of_attention = layer.attention().map(|attention| {
+            let &Attention { heads, kv_heads, head_dim, projections, gated, qk_norm, .. } = attention;
+            (heads, kv_heads, head_dim, projections.roles(), projections.latent(), gated, qk_norm)
+        });
+        (of_attention, layer.delta().copied())
     };
     shape(a) == shape(b) && a.feed_forward == b.feed_forward
 }
@@ -135,7 +142,14 @@ impl Rules<'_> {
 
     /// Adds the rules of the layers that `pattern` matches, of which `number` is one.
     fn layer(&mut self, pattern: &str, number: usize, layer: &Layer, config: &Config) -> Result<(), ModelError> {
-        self.attention(pattern, &layer.attention)?;
+        match &layer.mixer {
+            Mixer::Attention(attention) => self.attention(pattern, attention)?,
+            Mixer::Delta(delta) => {
+                for (role, split) in delta.splits(self.ranks) {
+                    self.add(&self.names.layer(pattern, role), split);
+                }
+            }
+        }
         if let Some(dense) = layer.dense() {
             self.hidden_units(pattern, number, dense, layer.feed_forward.dense_roles())?;
         }

@@ -1,7 +1,7 @@
 //! The tensors of queries, keys and values.
 
 use crate::names::Role;
-use crate::{Attention, Latent, Projections};
+use crate::{Attention, Latent, Projections, QkNorm};
 
 /// A matrix of queries, keys or values.
 pub(crate) struct Projection {
@@ -43,6 +43,7 @@ impl Attention {
     /// The matrices of queries, keys and values for hidden states of `dim` elements.
     pub(crate) fn matrices(&self, dim: usize) -> Vec<Projection> {
         let &Self { heads, kv_heads, head_dim, input_bias: has_bias, .. } = self;
+        let query_rows = if self.gated { 2 * head_dim } else { head_dim };
         let of_state = |role: &Role| {
             let (outputs, heads) = match (*role, self.projections) {
                 (Role::QueryDown, Projections::Latent(latent)) => (latent.query_rank.unwrap_or(0), OfHeads::Whole),
@@ -50,7 +51,7 @@ impl Attention {
                 (Role::Query, Projections::Latent(latent)) => {
                     (heads * latent.query_dim(), OfHeads::Query(latent.query_dim()))
                 }
-                (Role::Query, _) => (heads * head_dim, OfHeads::Query(head_dim)),
+                (Role::Query, _) => (heads * query_rows, OfHeads::Query(query_rows)),
                 (Role::Qkv, _) => ((heads + 2 * kv_heads) * head_dim, OfHeads::Fused),
                 _ => (kv_heads * head_dim, OfHeads::Kv(head_dim)),
             };
@@ -73,11 +74,19 @@ impl Attention {
         all
     }
 
-    /// The norms of latent vectors, and their widths.
-    pub(crate) fn latent_norms(&self) -> impl Iterator<Item = (Role, usize)> {
+    /// The norms of queries, keys and latent vectors, and their widths.
+    pub(crate) fn norms(&self) -> impl Iterator<Item = (Role, usize)> {
+        let widths = match self.qk_norm {
+            QkNorm::None => None,
+            QkNorm::Each => Some([self.head_dim; 2]),
+            QkNorm::Joint => Some([self.heads, self.kv_heads].map(|heads| heads * self.head_dim)),
+        };
+        let of_query = widths.map(|[query, _]| (Role::QueryNorm, query));
+        let of_key = widths.filter(|_| self.has_memory()).map(|[_, key]| (Role::KeyNorm, key));
         let latent = self.projections.latent();
-        let of_query = latent.and_then(|latent| Some((Role::QueryDownNorm, latent.query_rank?)));
-        of_query.into_iter().chain(latent.map(|latent| (Role::LatentNorm, latent.rank)))
+        let of_latent_query = latent.and_then(|latent| Some((Role::QueryDownNorm, latent.query_rank?)));
+        let of_latent = latent.map(|latent| (Role::LatentNorm, latent.rank));
+        [of_query, of_key, of_latent_query, of_latent].into_iter().flatten()
     }
 
     /// Elements of a head's values.

@@ -4,6 +4,7 @@ use std::f32::consts::TAU;
 
 use candle_core::{D, DType, Device, Result, Tensor};
 
+use crate::blocks::Span;
 use crate::{Growth, Pairs, Rotary, Scaling};
 
 /// The frequencies of the rotated pairs of a head. Cosines and sines are computed for the positions of each pass, so that
@@ -115,18 +116,17 @@ impl Rope {
         }
     }
 
-    /// The frequencies of tokens: `[1, pairs]` if they have the same ones, else `[tokens, pairs]`. A span is a number of tokens
-    /// that follow each other, and the number of tokens of their sequence.
-    fn frequencies(&self, spans: &[(usize, usize)]) -> Result<Tensor> {
-        let first = spans.first().map_or(0, |(_, length)| *length);
+    /// The frequencies of tokens: `[1, pairs]` if they have the same ones, else `[tokens, pairs]`.
+    fn frequencies(&self, spans: &[Span]) -> Result<Tensor> {
+        let first = spans.first().map_or(0, |span| span.length);
         let is_dynamic = matches!(self.long, Some(Long::Dynamic { .. }));
         let is_same = |length: usize| {
             self.is_long(length) == self.is_long(first) && (length == first || !self.is_long(first) || !is_dynamic)
         };
-        if spans.iter().all(|(_, length)| is_same(*length)) {
+        if spans.iter().all(|span| is_same(span.length)) {
             return self.frequencies_of(first);
         }
-        let rows = spans.iter().map(|(count, length)| self.frequencies_of(*length)?.repeat((*count, 1)));
+        let rows = spans.iter().map(|span| self.frequencies_of(span.length)?.repeat((span.count, 1)));
         Tensor::cat(&rows.collect::<Result<Vec<_>>>()?, 0)
     }
 
@@ -144,8 +144,8 @@ impl Rope {
         }
     }
 
-    /// The rotation of tokens at `positions`, u32 `[tokens]`, whose [spans](Self::frequencies) have them all.
-    pub(crate) fn rotation(&self, positions: &Tensor, spans: &[(usize, usize)]) -> Result<Rotation> {
+    /// The rotation of tokens at `positions`, u32 `[tokens]`, of which each is in one of the spans.
+    pub(crate) fn rotation(&self, positions: &Tensor, spans: &[Span]) -> Result<Rotation> {
         let positions = positions.to_dtype(DType::F32)?.unsqueeze(1)?;
         let angles = positions.broadcast_mul(&self.frequencies(spans)?)?;
         let scaled = |x: Tensor| if self.factor == 1.0 { Ok(x) } else { x * self.factor };

@@ -8,8 +8,8 @@ use crate::names::{EXPERT, Names, Role, bias};
 use crate::packed::Packed;
 use crate::scales::scales_of;
 use crate::{
-    Attention, Config, Dense, Experts, FeedForward, Inputs, Layer, LayerInputs, ModelError, Norms, QkNorm, Scores,
-    stacks,
+    Attention, Config, Dense, Experts, FeedForward, GatedDelta, Inputs, Layer, LayerInputs, Mixer, ModelError, Norms,
+    Scores, stacks,
 };
 
 /// A tensor that the model uses, and its shape.
@@ -96,6 +96,9 @@ fn used(config: &Config, names: &Names, weights: &Weights) -> Vec<Used> {
                 &[layer.experts().map_or(0, |it| it.count)],
             ));
         }
+        if let FeedForward::Shared { is_gated: true, .. } = layer.feed_forward {
+            used.push(tensor(&names.layer(number, Role::SharedGating), &[1, dim]));
+        }
         if let FeedForward::Both(_, experts) = &layer.feed_forward {
             for role in [Role::DensePostNorm, Role::ExpertsNorm, Role::ExpertsPostNorm] {
                 norm(&mut used, &names.layer(number, role), dim);
@@ -111,8 +114,12 @@ fn used(config: &Config, names: &Names, weights: &Weights) -> Vec<Used> {
             }
             used.push(tensor(&name, &if names.is_transposed() { [columns, rows] } else { [rows, columns] }));
         }
-        if layer.attention.sinks {
-            used.push(tensor(&names.module(number, Role::Sinks), &[layer.attention.heads]));
+        for (role, shape) in layer.delta().into_iter().flat_map(GatedDelta::vectors) {
+            let name = if role.is_weight() { names.layer(number, role) } else { names.module(number, role) };
+            used.push(tensor(&name, &shape));
+        }
+        if let Some(attention) = layer.attention().filter(|attention| attention.sinks) {
+            used.push(tensor(&names.module(number, Role::Sinks), &[attention.heads]));
         }
         let Some(experts) = layer.experts() else { continue };
         if experts.layout.has_one_input() {
@@ -149,22 +156,14 @@ fn packed_tensors(config: &Config, weights: &Weights, used: &Used) -> Option<Res
 
 /// The norms of a layer, and their widths.
 fn norms(layer: &Layer, dim: usize) -> impl Iterator<Item = (Role, usize)> {
-    let Attention { heads, kv_heads, head_dim, qk_norm, .. } = layer.attention;
     let of_states: &[Role] = match layer.norms {
         Norms::Before => &[Role::AttentionNorm, Role::FfnNorm],
         Norms::After => &[Role::AttentionPostNorm, Role::FfnPostNorm],
         Norms::Around => &[Role::AttentionNorm, Role::AttentionPostNorm, Role::FfnNorm, Role::FfnPostNorm],
         Norms::Shared => &[Role::AttentionNorm],
     };
-    let widths = match qk_norm {
-        QkNorm::None => None,
-        QkNorm::Each => Some([head_dim; 2]),
-        QkNorm::Joint => Some([heads * head_dim, kv_heads * head_dim]),
-    };
-    let of_heads = widths.into_iter().flat_map(|[query, key]| [(Role::QueryNorm, query), (Role::KeyNorm, key)]);
-    let has_memory = layer.attention.has_memory();
-    let of_heads = of_heads.filter(move |(role, _)| has_memory || *role == Role::QueryNorm);
-    of_states.iter().map(move |role| (*role, dim)).chain(of_heads).chain(layer.attention.latent_norms())
+    let of_heads = layer.attention().into_iter().flat_map(Attention::norms);
+    of_states.iter().map(move |role| (*role, dim)).chain(of_heads)
 }
 
 /// A matrix of a layer.
@@ -177,11 +176,19 @@ struct Matrix {
 
 /// The matrices of a layer, without those of experts.
 fn matrices(layer: &Layer, dim: usize) -> Vec<Matrix> {
-    let attention = &layer.attention;
     let matrix = |role, shape, has_bias| Matrix { role, shape, has_bias };
-    let mut all = vec![matrix(Role::Output, [dim, attention.heads * attention.value_dim()], attention.output_bias)];
-    let projections = attention.matrices(dim).into_iter();
-    all.extend(projections.map(|it| matrix(it.role, [it.outputs, it.inputs], it.has_bias)));
+    let mut all = Vec::new();
+    match &layer.mixer {
+        Mixer::Attention(attention) => {
+            let width = attention.heads * attention.value_dim();
+            all.push(matrix(Role::Output, [dim, width], attention.output_bias));
+            let projections = attention.matrices(dim).into_iter();
+            all.extend(projections.map(|it| matrix(it.role, [it.outputs, it.inputs], it.has_bias)));
+        }
+        Mixer::Delta(delta) => {
+            all.extend(delta.matrices(dim).into_iter().map(|(role, shape)| matrix(role, shape, false)));
+        }
+    }
     if let Some(Experts { count, .. }) = layer.experts() {
         all.push(matrix(Role::Router, [*count, dim], false));
     }
@@ -226,7 +233,7 @@ fn refuse(name: &str, config: &Config, names: &Names) -> Result<(), ModelError> 
             Some(layer) if layer >= config.layers.len() => Ok(()),
             // Files may have keys and values of a layer that takes those of another one.
             Some(layer)
-                if !config.layers[layer].attention.has_memory()
+                if config.layers[layer].attention().is_some_and(|attention| !attention.has_memory())
                     && names.is_one_of(name, layer, &[Role::Key, Role::Value, Role::KeyNorm]) =>
             {
                 Ok(())

@@ -24,13 +24,11 @@ use args::Args;
 use clap::Parser as _;
 use disco::Settings;
 use disco_models::serving::Serve;
-use disco_models::worker::Load;
 use disco_models::{BLOCK, SamplingDefaults};
 use disco_serve::engine::{self, Options, Placement, schedule};
 use disco_serve::health::{Health, Snapshot};
 use disco_serve::http::{App, BearerToken, Drain, Hosts, Limits, serve};
 use disco_serve::metrics;
-use memory::Memory;
 use prepared::Prepared;
 use signal_hook::iterator::Signals;
 use signals::Ends;
@@ -85,12 +83,13 @@ fn run(args: &Args, signals: Signals) -> Result<()> {
     listener.set_nonblocking(true)?;
     let address = listener.local_addr()?;
     let settings = args.settings()?;
-    let Prepared { model, load, context, memory } = Prepared::new(args, &settings)?;
+    let prepared = Prepared::new(args, &settings)?;
 
     let recorder = metrics::install().context("metrics can't be recorded")?;
     let (requests, inbox) = engine::channel(args.max_num_seqs as usize + args.max_waiting_requests as usize);
     let (health, drain) = (Arc::new(Health::new()), Drain::new());
-    let options = options(args, &settings, &model.name, load, context, &memory);
+    let options = options(args, &settings, &prepared);
+    let Prepared { model, context, memory, .. } = prepared;
     ends.drain(drain.clone(), health.clone(), Duration::from_secs(args.drain));
     let (of_engine, end) = (health.clone(), drain.clone());
     let engine = thread::Builder::new().name("engine".into()).spawn(move || {
@@ -104,7 +103,7 @@ fn run(args: &Args, signals: Signals) -> Result<()> {
          worker, at most {} texts at a time",
         model.name,
         memory.blocks,
-        (memory.blocks * memory.block_bytes) >> 20,
+        memory.bytes() >> 20,
         args.max_num_seqs,
     ));
     if model.sampling != SamplingDefaults::default() {
@@ -148,22 +147,25 @@ impl Drop for Ending {
     }
 }
 
-fn options(args: &Args, settings: &Settings, name: &str, load: Load, context: usize, memory: &Memory) -> Options {
+fn options(args: &Args, settings: &Settings, prepared: &Prepared) -> Options {
+    let Prepared { model, load, memory, .. } = prepared;
     Options {
-        name: name.to_owned(),
+        name: model.name.clone(),
         placement: Placement {
             builder: args.builder(settings),
             backend: settings.backend.clone(),
             devices: settings.devices.clone(),
             step: engine::STEP,
             step_deadline: Duration::from_secs(args.step_deadline),
-            serve: Serve::new(load, memory.blocks, args.max_num_seqs as usize),
+            serve: Serve::new(load.clone(), memory.blocks, args.max_num_seqs as usize),
         },
         limits: schedule::Limits {
             blocks: memory.blocks as u32,
             max_sequences: args.max_num_seqs,
             max_batched_tokens: args.max_num_batched_tokens as usize,
-            context,
+            context: prepared.context,
+            kept_states: memory.kept_states,
+            first_context: prepared.first_context,
         },
         slow_reader: Duration::from_secs(60),
     }

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 use candle_core::Device;
 use disco::Settings;
 use disco_candle::weights::{Plan, Shards, Weights};
-use disco_models::{BLOCK, Config, Precision, block_bytes, memory_bytes};
+use disco_models::{BLOCK, Config, Precision, block_bytes, memory_bytes, state_bytes};
 use sysinfo::{Process, ProcessesToUpdate, System};
 
 use crate::args::Args;
@@ -20,7 +20,11 @@ pub(crate) struct Memory {
     /// Number of blocks.
     pub(crate) blocks: usize,
     /// Bytes of a block on the worker with the most kv heads.
-    pub(crate) block_bytes: usize,
+    block_bytes: usize,
+    /// Number of states of linear attention beside those of sequences that run; `None`: the model has none.
+    pub(crate) kept_states: Option<u32>,
+    /// Bytes of all states on the worker with the most heads.
+    state_bytes: usize,
 }
 
 impl Memory {
@@ -38,6 +42,11 @@ impl Memory {
     ) -> Result<Self> {
         let (workers, precision) = (settings.workers, args.precision());
         let block_bytes = block_bytes(config, workers, precision)?.max(1);
+        // As many are kept for prefixes as sequences can run.
+        let kept_states = config.is_recurrent().then_some(args.max_num_seqs);
+        let states = args.max_num_seqs as usize + kept_states.unwrap_or(0) as usize;
+        let state_bytes = states.saturating_mul(state_bytes(config, workers));
+        let blocks_in = |bytes: u64| (bytes as usize).saturating_sub(state_bytes) / block_bytes;
         let needed = (args.max_num_seqs as usize).saturating_mul(context.div_ceil(BLOCK));
         let is_on_the_host = ON_THE_HOST.contains(&settings.backend.as_str());
         let free = || {
@@ -51,7 +60,7 @@ impl Memory {
                     !is_on_the_host || settings.nodes > 1 || free().map_or(true, |free| all <= free),
                     "--kv-cache-bytes {bytes}: {workers} workers have no room for {all} bytes beside the weights"
                 );
-                bytes as usize / block_bytes
+                blocks_in(bytes)
             }
             None => {
                 ensure!(
@@ -59,14 +68,21 @@ impl Memory {
                     "the backend {} uses devices, whose free memory is not known: set --kv-cache-bytes",
                     settings.backend
                 );
-                needed.min((free()? / 4) as usize / workers / block_bytes)
+                needed.min(blocks_in(free()? / 4 / workers as u64))
             }
         };
         ensure!(
             blocks > 0,
-            "there is no room for keys and values: a block of {BLOCK} tokens needs {block_bytes} bytes of each worker"
+            "there is no room for keys and values: a block of {BLOCK} tokens needs {block_bytes} bytes of each worker, and the \
+             states of {} sequences (--max-num-seqs) need {state_bytes}",
+            args.max_num_seqs
         );
-        Ok(Self { blocks: blocks.min(u32::MAX as usize), block_bytes })
+        Ok(Self { blocks: blocks.min(u32::MAX as usize), block_bytes, kept_states, state_bytes })
+    }
+
+    /// Bytes of all blocks and states.
+    pub(crate) fn bytes(&self) -> usize {
+        self.blocks * self.block_bytes + self.state_bytes
     }
 
     /// Tokens that the blocks have room for.

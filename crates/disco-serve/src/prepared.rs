@@ -9,6 +9,7 @@ use disco_candle::weights::Weights;
 use disco_models::text::Text;
 use disco_models::worker::Load;
 use disco_models::{Adapter, Config, SamplingDefaults, plan};
+use disco_serve::engine::schedule::FirstContext;
 use disco_serve::http::Model;
 
 use crate::args::{Args, SamplingSource};
@@ -26,6 +27,8 @@ pub(crate) struct Prepared {
     pub(crate) load: Load,
     /// The most tokens of a prompt and its text.
     pub(crate) context: usize,
+    /// The tokens within which all texts are rotated alike.
+    pub(crate) first_context: Option<FirstContext>,
     /// The blocks of each worker.
     pub(crate) memory: Memory,
 }
@@ -41,9 +44,9 @@ impl Prepared {
         // Also compares the tensors with the configuration, before a worker reads them.
         let plan = plan(&config, &weights, settings.workers)?;
         let text = Arc::new(Text::open(&weights)?);
-        let most = config.first_context().map_or(config.context, |first| config.context.min(first));
+        let most = config.context;
         let context = args.max_model_len.map_or(most, |length| length as usize);
-        ensure!(context <= most, "--max-model-len {context}: the model can be served with at most {most} tokens");
+        ensure!(context <= most, "--max-model-len {context}: the model has a context of {most} tokens");
         let memory = Memory::new(args, settings, &config, (&weights, &plan), context)?;
         let ends = if config.eos.is_empty() { text.ends().to_vec() } else { config.eos.to_vec() };
         let named = adapter.as_deref().unwrap_or(&path);
@@ -53,7 +56,9 @@ impl Prepared {
             SamplingSource::Model => config.sampling,
             SamplingSource::Openai => SamplingDefaults::default(),
         };
-        Ok(Self { model: Model { name, text, ends, vocabulary: config.vocabulary, sampling }, load, context, memory })
+        let model = Model { name, text, ends, vocabulary: config.vocabulary, sampling };
+        let first_context = config.first_context().map(|tokens| FirstContext { tokens, restarts: config.restarts() });
+        Ok(Self { model, load, context, first_context, memory })
     }
 }
 

@@ -7,14 +7,52 @@ use crate::names::Role;
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Layer {
-    /// The attention.
-    pub attention: Attention,
+    /// How the tokens of a sequence see each other.
+    pub mixer: Mixer,
     /// The feed-forward network.
     pub feed_forward: FeedForward,
     /// The norms around both.
     pub norms: Norms,
     /// Whether the hidden state behind the layer is multiplied by a number of the files.
     pub scalar: bool,
+}
+
+/// How the tokens of a sequence see each other.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Mixer {
+    /// By attention to earlier tokens, of which each leaves keys and values.
+    Attention(Attention),
+    /// By a state of a fixed size, which each token changes.
+    Delta(GatedDelta),
+}
+
+/// A gated delta net, a linear attention. Source: <https://arxiv.org/abs/2412.06464>.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct GatedDelta {
+    /// Number of heads of queries and keys; divides the number of value heads.
+    pub key_heads: usize,
+    /// Number of heads of values, each with a state.
+    pub value_heads: usize,
+    /// Width of a head of queries or keys.
+    pub key_dim: usize,
+    /// Width of a head of values.
+    pub value_dim: usize,
+    /// The convolution of queries, keys and values sees so many last tokens, itself included.
+    pub kernel: usize,
+    /// How the matrices are stored.
+    pub layout: DeltaLayout,
+}
+
+/// How the matrices of a gated delta net are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum DeltaLayout {
+    /// One of queries, keys, values and gates, key head by key head, and one of rates and decays, in the same way.
+    Grouped,
+    /// One of queries, then keys, then values; one each of gates, rates and decays.
+    Apart,
 }
 
 /// Where a layer has norms.
@@ -77,6 +115,8 @@ pub struct Attention {
     pub softcap: Option<f64>,
     /// Factor of the products of query and key.
     pub factor: f64,
+    /// Whether the output of each head is multiplied by the sigmoid of a gate, whose rows are behind those of its query.
+    pub gated: bool,
     /// Whether each head has a score beside those of its tokens, which takes a share and has no value (attention sinks).
     pub sinks: bool,
 }
@@ -177,7 +217,14 @@ pub enum FeedForward {
     /// factors of its inputs and of its shares.
     Both(Dense, Experts),
     /// The sum of both, of the same input: a mixture of experts with one that all tokens share.
-    Shared(Dense, Experts),
+    Shared {
+        /// The shared one.
+        dense: Dense,
+        /// The mixture.
+        experts: Experts,
+        /// Whether the shared one is multiplied by the sigmoid of a gate.
+        is_gated: bool,
+    },
 }
 
 /// A feed-forward network.
@@ -296,10 +343,25 @@ pub struct Positions {
 }
 
 impl Layer {
+    /// The attention, if the layer has one.
+    pub fn attention(&self) -> Option<&Attention> {
+        if let Mixer::Attention(attention) = &self.mixer { Some(attention) } else { None }
+    }
+
+    /// The attention, to be changed.
+    pub(crate) fn attention_mut(&mut self) -> Option<&mut Attention> {
+        if let Mixer::Attention(attention) = &mut self.mixer { Some(attention) } else { None }
+    }
+
+    /// The gated delta net, if the layer has one.
+    pub fn delta(&self) -> Option<&GatedDelta> {
+        if let Mixer::Delta(delta) = &self.mixer { Some(delta) } else { None }
+    }
+
     /// The experts of the layer, if it has some.
     pub fn experts(&self) -> Option<&Experts> {
         match &self.feed_forward {
-            FeedForward::Experts(experts) | FeedForward::Both(_, experts) | FeedForward::Shared(_, experts) => {
+            FeedForward::Experts(experts) | FeedForward::Both(_, experts) | FeedForward::Shared { experts, .. } => {
                 Some(experts)
             }
             FeedForward::Dense(_) => None,
@@ -309,7 +371,7 @@ impl Layer {
     /// The network of all tokens, if it has one.
     pub fn dense(&self) -> Option<&Dense> {
         match &self.feed_forward {
-            FeedForward::Dense(dense) | FeedForward::Both(dense, _) | FeedForward::Shared(dense, _) => Some(dense),
+            FeedForward::Dense(dense) | FeedForward::Both(dense, _) | FeedForward::Shared { dense, .. } => Some(dense),
             FeedForward::Experts(_) => None,
         }
     }
@@ -333,7 +395,7 @@ impl FeedForward {
     /// The tensors of gate, up and down of the network of all tokens.
     pub(crate) fn dense_roles(&self) -> [Role; 3] {
         match self {
-            Self::Shared(..) => [Role::SharedGate, Role::SharedUp, Role::SharedDown],
+            Self::Shared { .. } => [Role::SharedGate, Role::SharedUp, Role::SharedDown],
             _ => [Role::Gate, Role::Up, Role::Down],
         }
     }

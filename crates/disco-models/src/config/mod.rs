@@ -9,8 +9,8 @@ mod sampling;
 mod scaling;
 
 pub use layer::{
-    Activation, Attention, Dense, ExpertLayout, Experts, FeedForward, Growth, Inputs, Latent, Layer, LayerInputs,
-    NormKind, Norms, Pairs, Positions, Projections, QkNorm, Rotary, Scores,
+    Activation, Attention, DeltaLayout, Dense, ExpertLayout, Experts, FeedForward, GatedDelta, Growth, Inputs, Latent,
+    Layer, LayerInputs, Mixer, NormKind, Norms, Pairs, Positions, Projections, QkNorm, Rotary, Scores,
 };
 pub use quantization::Packing;
 pub(crate) use quantization::Quantization;
@@ -114,12 +114,29 @@ impl Config {
 
     /// Changes the attention of all layers.
     pub(crate) fn each_attention(&mut self, change: impl Fn(&mut Attention)) {
-        self.layers.iter_mut().for_each(|layer| change(&mut layer.attention));
+        self.layers.iter_mut().filter_map(Layer::attention_mut).for_each(change);
+    }
+
+    /// Rotates elements that are next to each other.
+    pub(crate) fn interleave_rotary(&mut self) {
+        self.each_attention(|attention| {
+            attention.rotary.iter_mut().for_each(|rotary| rotary.pairs = Pairs::Interleaved);
+        });
+    }
+
+    /// The attention of the layers that have one.
+    pub fn attentions(&self) -> impl Iterator<Item = &Attention> {
+        self.layers.iter().filter_map(Layer::attention)
+    }
+
+    /// Whether sequences have states beside keys and values.
+    pub fn is_recurrent(&self) -> bool {
+        self.layers.iter().any(|layer| layer.delta().is_some())
     }
 
     /// The rotary embeddings of the layers.
     pub(crate) fn rotaries(&self) -> impl Iterator<Item = &Rotary> {
-        self.layers.iter().filter_map(|layer| layer.attention.rotary.as_ref())
+        self.attentions().filter_map(|attention| attention.rotary.as_ref())
     }
 
     /// The number of tokens of a sequence up to which its positions are rotated alike, if longer ones are rotated in another
@@ -132,6 +149,12 @@ impl Config {
             _ => None,
         };
         self.rotaries().filter_map(first).min()
+    }
+
+    /// Whether a text is computed again, from its begin, once it has more tokens than the [first context](Self::first_context).
+    /// Otherwise earlier tokens stay as they are.
+    pub fn restarts(&self) -> bool {
+        self.rotaries().any(|rotary| matches!(rotary.scaling, Scaling::Long { .. } | Scaling::LongInFile { .. }))
     }
 
     /// The experts of the layers that have some.
@@ -164,42 +187,9 @@ impl Config {
 
 impl Layer {
     fn check(&self) -> Result<(), ModelError> {
-        let &Attention { heads, kv_heads, head_dim, window, .. } = &self.attention;
-        let fail = |text: String| Err(ModelError::Inconsistent(text));
-        check_numbers([
-            ("number of query heads", heads),
-            ("number of kv heads", kv_heads),
-            ("width of a head", head_dim),
-        ])?;
-        check_numbers([("width of all query heads", heads.saturating_mul(head_dim))])?;
-        if window == Some(0) {
-            return fail("a window of 0 tokens (sliding_window)".into());
-        }
-        if !heads.is_multiple_of(kv_heads) {
-            return fail(format!("{heads} query heads can't share {kv_heads} kv heads equally"));
-        }
-        if let Some(Rotary { elements, scaling, .. }) = &self.attention.rotary {
-            if !elements.is_multiple_of(2) || *elements == 0 || *elements > head_dim {
-                return fail(format!("rotary embeddings can't rotate {elements} of the {head_dim} elements of a head"));
-            }
-            if let Scaling::Long { short, long, .. } = scaling
-                && let Some(wrong) = [short.len(), long.len()].into_iter().find(|len| *len != elements / 2)
-            {
-                return fail(format!(
-                    "{wrong} divisors of frequencies, and the rotated elements have {}",
-                    elements / 2
-                ));
-            }
-        }
-        if let Projections::Latent(Latent { query_rank, rank, plain, rotated, value }) = self.attention.projections {
-            check_numbers([
-                ("width of the latent queries", query_rank.unwrap_or(1)),
-                ("width of the latent keys and values", rank),
-                ("width of plain queries", plain),
-                ("width of rotated queries", rotated),
-                ("width of values", value),
-            ])?;
-            check_numbers([("width of all heads", heads.saturating_mul(plain + rotated + value))])?;
+        match &self.mixer {
+            Mixer::Attention(attention) => attention.check()?,
+            Mixer::Delta(delta) => delta.check()?,
         }
         if let Some(Dense { ffn, .. }) = self.dense() {
             check_numbers([("feed-forward width", *ffn)])?;
@@ -225,6 +215,76 @@ impl Layer {
         }
         Ok(())
     }
+}
+
+impl Attention {
+    fn check(&self) -> Result<(), ModelError> {
+        let &Self { heads, kv_heads, head_dim, window, .. } = self;
+        check_numbers([
+            ("number of query heads", heads),
+            ("number of kv heads", kv_heads),
+            ("width of a head", head_dim),
+        ])?;
+        check_numbers([("width of all query heads", heads.saturating_mul(head_dim))])?;
+        if window == Some(0) {
+            return fail("a window of 0 tokens (sliding_window)".into());
+        }
+        if !heads.is_multiple_of(kv_heads) {
+            return fail(format!("{heads} query heads can't share {kv_heads} kv heads equally"));
+        }
+        if let Some(Rotary { elements, scaling, .. }) = &self.rotary {
+            if !elements.is_multiple_of(2) || *elements == 0 || *elements > head_dim {
+                return fail(format!("rotary embeddings can't rotate {elements} of the {head_dim} elements of a head"));
+            }
+            if let Scaling::Long { short, long, .. } = scaling
+                && let Some(wrong) = [short.len(), long.len()].into_iter().find(|len| *len != elements / 2)
+            {
+                return fail(format!(
+                    "{wrong} divisors of frequencies, and the rotated elements have {}",
+                    elements / 2
+                ));
+            }
+        }
+        if let Projections::Latent(Latent { query_rank, rank, plain, rotated, value }) = self.projections {
+            check_numbers([
+                ("width of the latent queries", query_rank.unwrap_or(1)),
+                ("width of the latent keys and values", rank),
+                ("width of plain queries", plain),
+                ("width of rotated queries", rotated),
+                ("width of values", value),
+            ])?;
+            check_numbers([("width of all heads", heads.saturating_mul(plain + rotated + value))])?;
+        }
+        Ok(())
+    }
+}
+
+impl GatedDelta {
+    fn check(&self) -> Result<(), ModelError> {
+        let &Self { key_heads, value_heads, key_dim, value_dim, kernel, .. } = self;
+        check_numbers([
+            ("number of key heads of linear attention", key_heads),
+            ("number of value heads of linear attention", value_heads),
+            ("width of a key head of linear attention", key_dim),
+            ("width of a value head of linear attention", value_dim),
+            ("width of the convolution of linear attention", kernel),
+        ])?;
+        check_numbers([
+            ("width of all key heads of linear attention", key_heads.saturating_mul(key_dim)),
+            ("width of all value heads of linear attention", value_heads.saturating_mul(value_dim)),
+            ("state of a head of linear attention", key_dim.saturating_mul(value_dim)),
+        ])?;
+        if !value_heads.is_multiple_of(key_heads) {
+            return fail(format!(
+                "{value_heads} value heads can't share {key_heads} key heads of linear attention equally"
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn fail(text: String) -> Result<(), ModelError> {
+    Err(ModelError::Inconsistent(text))
 }
 
 /// # Errors

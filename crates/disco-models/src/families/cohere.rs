@@ -2,7 +2,7 @@
 //! a factor of the logits.
 
 use super::{Defaults, Family, Keys, Scheme};
-use crate::config::{Config, NormKind, Norms, Pairs};
+use crate::config::{Config, NormKind, Norms};
 use crate::error::ModelError;
 
 pub(super) const FAMILY: Family = Family {
@@ -25,9 +25,7 @@ pub(super) fn command_r(keys: &Keys<'_>) -> Result<Config, ModelError> {
         let text = format!("logit_scale is {}, and must be positive", config.logits_factor);
         return Err(ModelError::Inconsistent(text));
     }
-    for layer in &mut config.layers {
-        layer.norms = Norms::Shared;
-        layer.attention.rotary.iter_mut().for_each(|rotary| rotary.pairs = Pairs::Interleaved);
-    }
+    config.layers.iter_mut().for_each(|layer| layer.norms = Norms::Shared);
+    config.interleave_rotary();
     Ok(config)
 }

@@ -2,9 +2,7 @@
 //! first layers. The layers behind the last one, which predict further tokens, are left out.
 
 use super::{Defaults, Family, Keys, Scheme};
-use crate::config::{
-    Attention, Config, Dense, Experts, FeedForward, Latent, Pairs, Projections, Scores, json, missing,
-};
+use crate::config::{Attention, Config, Dense, Experts, FeedForward, Latent, Projections, Scores, json, missing};
 use crate::error::ModelError;
 
 pub(super) const FAMILY: Family = Family {
@@ -52,18 +50,18 @@ pub(super) const FAMILY: Family = Family {
         let (latent, factor) = (latent(keys, rotated)?, factor(keys)?);
         config.each_attention(|attention| of_latent(attention, latent, factor));
         if json::flag(keys.json, "rope_interleave")?.unwrap_or(true) {
-            config.each_attention(|attention| {
-                attention.rotary.iter_mut().for_each(|rotary| rotary.pairs = Pairs::Interleaved);
-            });
+            config.interleave_rotary();
         }
         let first = keys.number("first_k_dense_replace")?.unwrap_or(3);
         let experts = experts(keys, &config)?;
         let shared = keys.number("n_shared_experts")?.unwrap_or(1);
         for layer in config.layers.iter_mut().skip(first) {
             layer.feed_forward = match layer.feed_forward {
-                FeedForward::Dense(dense) if shared > 0 => {
-                    FeedForward::Shared(Dense { ffn: experts.ffn.saturating_mul(shared), ..dense }, experts)
-                }
+                FeedForward::Dense(dense) if shared > 0 => FeedForward::Shared {
+                    dense: Dense { ffn: experts.ffn.saturating_mul(shared), ..dense },
+                    experts,
+                    is_gated: false,
+                },
                 _ => FeedForward::Experts(experts),
             };
         }

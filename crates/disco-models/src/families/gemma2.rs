@@ -90,12 +90,12 @@ pub(super) fn of_gguf(
     let (layers, dim) = (config.layers.len(), config.dim);
     let full = keys.full_layers(layers, period)?;
     for (number, layer) in config.layers.iter_mut().enumerate() {
-        let attention = &mut layer.attention;
-        if layers == large {
-            attention.factor = (dim.checked_div(attention.heads).unwrap_or(1).max(1) as f64).powf(-0.5);
-        }
         if let FeedForward::Dense(dense) = &mut layer.feed_forward {
             dense.activation = Activation::GeluTanh;
+        }
+        let Some(attention) = layer.attention_mut() else { continue };
+        if layers == large {
+            attention.factor = (dim.checked_div(attention.heads).unwrap_or(1).max(1) as f64).powf(-0.5);
         }
         attention.window = attention.window.or(window).filter(|_| !full.contains(&number));
     }

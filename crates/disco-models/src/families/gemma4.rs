@@ -50,7 +50,7 @@ pub(super) const FAMILY: Family = Family {
         let last = config.layers.len().saturating_sub(1);
         keys.windows(&mut config, Some(window), |layer| (layer + 1).is_multiple_of(6) || layer == last)?;
         // transformers gives the last layer no window, whatever the list says.
-        if config.layers.last().is_some_and(|layer| layer.attention.window.is_some()) {
+        if config.attentions().last().is_some_and(|attention| attention.window.is_some()) {
             return Err(ModelError::Feature { feature: "a window in the last layer (layer_types)".into() });
         }
         if !keys.json["rope_scaling"].is_null() {
@@ -85,11 +85,11 @@ fn layers(keys: &Keys<'_>, config: &mut Config, activation: Activation) -> Resul
     let experts = keys.flag("enable_moe_block")?.then(|| experts(keys, activation)).transpose()?;
     let shared = keys.number("num_kv_shared_layers")?.unwrap_or(0);
     let is_wide = keys.flag("use_double_wide_mlp")?;
-    let has_window: Vec<_> = config.layers.iter().map(|layer| layer.attention.window.is_some()).collect();
+    let has_window: Vec<_> = config.attentions().map(|attention| attention.window.is_some()).collect();
     let first = has_window.len().saturating_sub(shared);
     for (number, layer) in config.layers.iter_mut().enumerate() {
         (layer.norms, layer.scalar) = (Norms::Around, true);
-        let attention = &mut layer.attention;
+        let Some(attention) = layer.attention_mut() else { continue };
         (attention.factor, attention.qk_norm, attention.value_norm) = (1.0, QkNorm::Each, true);
         if !has_window[number] {
             attention.head_dim = head_dim;

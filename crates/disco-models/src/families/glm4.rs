@@ -2,7 +2,7 @@
 //! of half of each head, whose pairs are next to each other.
 
 use super::{Defaults, Family, Role, Scheme};
-use crate::config::{FeedForward, Inputs, Norms, Pairs};
+use crate::config::{FeedForward, Inputs, Norms};
 
 pub(super) const FAMILY: Family = Family {
     name: "glm4",
@@ -17,10 +17,10 @@ pub(super) const FAMILY: Family = Family {
             ..Defaults::LLAMA
         };
         let mut config = keys.llama(defaults)?;
+        config.each_attention(|attention| attention.output_bias = false);
+        config.interleave_rotary();
         for layer in &mut config.layers {
             layer.norms = Norms::Around;
-            layer.attention.output_bias = false;
-            layer.attention.rotary.iter_mut().for_each(|rotary| rotary.pairs = Pairs::Interleaved);
             if let FeedForward::Dense(dense) = &mut layer.feed_forward {
                 dense.inputs = Inputs::Fused;
             }

@@ -3,8 +3,8 @@
 use super::keys::ends;
 use super::{Family, Role, Scheme};
 use crate::config::{
-    Activation, Attention, Config, Dense, FeedForward, Inputs, Layer, NormKind, Norms, Positions, Projections, QkNorm,
-    check_layers, json,
+    Activation, Attention, Config, Dense, FeedForward, Inputs, Layer, Mixer, NormKind, Norms, Positions, Projections,
+    QkNorm, check_layers, json,
 };
 use crate::error::ModelError;
 
@@ -45,7 +45,7 @@ pub(super) const FAMILY: Family = Family {
             (number("n_positions", "max_position_embeddings", 1024)?, dim.checked_div(heads).unwrap_or(0));
         let is_scaled = json::flag(keys.json, "scale_attn_weights")?.unwrap_or(true);
         let layer = Layer {
-            attention: Attention {
+            mixer: Mixer::Attention(Attention {
                 heads,
                 kv_heads: heads,
                 head_dim,
@@ -58,8 +58,9 @@ pub(super) const FAMILY: Family = Family {
                 window: None,
                 softcap: None,
                 factor: if is_scaled { (head_dim as f64).powf(-0.5) } else { 1.0 },
+                gated: false,
                 sinks: false,
-            },
+            }),
             feed_forward: FeedForward::Dense(Dense {
                 ffn: number("n_inner", "intermediate_size", dim.saturating_mul(4))?,
                 inputs: Inputs::Plain,

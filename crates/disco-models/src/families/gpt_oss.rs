@@ -31,10 +31,8 @@ pub(super) const FAMILY: Family = Family {
         let mut experts = keys.experts("intermediate_size", true)?;
         experts.layout = ExpertLayout::Interleaved;
         experts.activation = Activation::ClampedSwiglu { limit: keys.float("swiglu_limit")?.unwrap_or(7.0) };
-        for layer in &mut config.layers {
-            layer.attention.sinks = true;
-            layer.feed_forward = FeedForward::Experts(experts);
-        }
+        config.each_attention(|attention| attention.sinks = true);
+        config.layers.iter_mut().for_each(|layer| layer.feed_forward = FeedForward::Experts(experts));
         let window = keys.number("sliding_window")?.or(Some(128));
         keys.windows(&mut config, window, |layer| layer % 2 == 1)?;
         Ok(config)

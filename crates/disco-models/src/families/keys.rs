@@ -4,8 +4,8 @@ use serde_json::Value as Json;
 
 use super::Family;
 use crate::config::{
-    Activation, Attention, Config, Dense, ExpertLayout, Experts, FeedForward, Growth, Inputs, Layer, NormKind, Norms,
-    Pairs, Projections, QkNorm, Quantization, Rotary, Scaling, Scores, check_layers, json, missing,
+    Activation, Attention, Config, Dense, ExpertLayout, Experts, FeedForward, Growth, Inputs, Layer, Mixer, NormKind,
+    Norms, Pairs, Projections, QkNorm, Quantization, Rotary, Scaling, Scores, check_layers, json, missing,
 };
 use crate::error::ModelError;
 
@@ -280,7 +280,7 @@ impl<'a> Keys<'a> {
         let rotary = self.rotary(context, head_dim, defaults)?;
         let context = context.max(rotary.scaling.context());
         let layer = Layer {
-            attention: Attention {
+            mixer: Mixer::Attention(Attention {
                 heads,
                 kv_heads,
                 head_dim,
@@ -293,8 +293,9 @@ impl<'a> Keys<'a> {
                 window: None,
                 softcap: None,
                 factor: (head_dim as f64).powf(-0.5),
+                gated: false,
                 sinks: false,
-            },
+            }),
             feed_forward: FeedForward::Dense(Dense {
                 ffn: self.required(defaults.ffn)?,
                 inputs: Inputs::Gated,
@@ -393,12 +394,19 @@ impl<'a> Keys<'a> {
         window: Option<usize>,
         is_full: impl Fn(usize) -> bool,
     ) -> Result<(), ModelError> {
-        let kinds = self.layer_types(config.layers.len())?;
-        for (number, layer) in config.layers.iter_mut().enumerate() {
-            let is_full = kinds.map_or_else(|| is_full(number), |kinds| kinds[number] == FULL);
-            layer.attention.window = window.filter(|_| !is_full);
+        let is_full = self.full_layers(config.layers.len(), is_full)?;
+        for (layer, is_full) in config.layers.iter_mut().zip(is_full) {
+            if let Some(attention) = layer.attention_mut() {
+                attention.window = window.filter(|_| !is_full);
+            }
         }
         Ok(())
+    }
+
+    /// Whether each layer attends to all tokens: by `layer_types`, or by `is_full` without that key.
+    pub(super) fn full_layers(&self, layers: usize, is_full: impl Fn(usize) -> bool) -> Result<Vec<bool>, ModelError> {
+        let kinds = self.layer_types(layers)?;
+        Ok((0..layers).map(|layer| kinds.map_or_else(|| is_full(layer), |kinds| kinds[layer] == FULL)).collect())
     }
 
     /// The windows of layers that only `use_sliding_window` turns on: from layer `first` on.
@@ -423,9 +431,13 @@ impl<'a> Keys<'a> {
     /// The key `layer_types` has another kind for a layer than is computed.
     pub(super) fn check_layer_types(&self, config: &Config) -> Result<(), ModelError> {
         let kinds = self.layer_types(config.layers.len())?.unwrap_or_default();
-        let is_computed = |(kind, layer): &(&Json, &Layer)| match layer.attention.window {
-            None => **kind == FULL,
-            Some(_) => **kind == "sliding_attention",
+        let is_computed = |(kind, layer): &(&Json, &Layer)| {
+            let computed = match &layer.mixer {
+                Mixer::Delta(_) => LINEAR,
+                Mixer::Attention(Attention { window: None, .. }) => FULL,
+                Mixer::Attention(_) => "sliding_attention",
+            };
+            **kind == computed
         };
         match kinds.iter().zip(&config.layers).find(|pair| !is_computed(pair)) {
             None => Ok(()),
@@ -454,6 +466,7 @@ impl<'a> Keys<'a> {
 
 const LAYER_TYPES: &str = "layer_types";
 const FULL: &str = "full_attention";
+const LINEAR: &str = "linear_attention";
 
 /// The tokens of the key `eos_token_id`: none, one, or a list.
 pub(super) fn ends(json: &Json) -> Result<Vec<u32>, ModelError> {

@@ -6,7 +6,7 @@ use candle_core::quantized::gguf_file::{Content, Value};
 use super::{Family, Gguf, Scheme};
 use crate::config::{
     Activation, Attention, Config, DIVISORS, Dense, ExpertLayout, Experts, FeedForward, Inputs, LONG_DIVISORS, Layer,
-    Norms, Pairs, Projections, QkNorm, Rotary, Scaling, Scores, check_layers, missing,
+    Mixer, Norms, Pairs, Projections, QkNorm, Rotary, Scaling, Scores, check_layers, missing,
 };
 use crate::error::ModelError;
 
@@ -129,7 +129,7 @@ impl<'a> Metadata<'a> {
         }
         let activation = Activation::Silu;
         let layer = Layer {
-            attention: Attention {
+            mixer: Mixer::Attention(Attention {
                 heads,
                 kv_heads: self.number("attention.head_count_kv")?.unwrap_or(heads),
                 head_dim,
@@ -148,8 +148,9 @@ impl<'a> Metadata<'a> {
                 window: self.number("attention.sliding_window")?.filter(|window| *window > 0),
                 softcap: None,
                 factor: (head_dim as f64).powf(-0.5),
+                gated: false,
                 sinks: false,
-            },
+            }),
             feed_forward: match self.experts(activation)? {
                 Some(experts) => FeedForward::Experts(experts),
                 None => FeedForward::Dense(Dense {

@@ -17,10 +17,8 @@ pub(super) const FAMILY: Family = Family {
     json: |keys| {
         let mut config = keys.llama(Defaults { rope_base: 1e6, ..mistral::DEFAULTS })?;
         let (window, experts) = (keys.number("sliding_window")?, keys.experts("intermediate_size", true)?);
-        for layer in &mut config.layers {
-            layer.attention.window = window;
-            layer.feed_forward = FeedForward::Experts(experts);
-        }
+        config.each_attention(|attention| attention.window = window);
+        config.layers.iter_mut().for_each(|layer| layer.feed_forward = FeedForward::Experts(experts));
         Ok(config)
     },
     names: Scheme {

@@ -34,7 +34,10 @@ mod opt;
 mod phi3;
 mod qwen2;
 mod qwen3;
+mod qwen3_5;
+mod qwen3_5_moe;
 mod qwen3_moe;
+mod qwen3_next;
 mod qwen3_vl;
 mod smollm3;
 
@@ -47,7 +50,7 @@ use keys::{Defaults, Keys};
 use metadata::Metadata;
 
 /// The families that can be computed.
-static FAMILIES: [Family; 23] = [
+static FAMILIES: [Family; 26] = [
     llama::FAMILY,
     mistral::FAMILY,
     ministral3::FAMILY,
@@ -56,6 +59,9 @@ static FAMILIES: [Family; 23] = [
     qwen3::FAMILY,
     qwen3_moe::FAMILY,
     qwen3_vl::FAMILY,
+    qwen3_next::FAMILY,
+    qwen3_5::FAMILY,
+    qwen3_5_moe::FAMILY,
     phi3::FAMILY,
     gemma2::FAMILY,
     gemma3::FAMILY,

@@ -16,7 +16,7 @@ pub(super) const FAMILY: Family = Family {
         keys: &[],
         read: |keys| {
             let config = keys.llama(Pairs::Halves)?;
-            if config.layers.iter().any(|layer| layer.attention.window.is_some()) {
+            if config.attentions().any(|attention| attention.window.is_some()) {
                 return Err(ModelError::Feature { feature: keys.key("attention.sliding_window (OLMo 3)") });
             }
             Ok(with_norms(config))
@@ -25,9 +25,7 @@ pub(super) const FAMILY: Family = Family {
 };
 
 pub(super) fn with_norms(mut config: Config) -> Config {
-    for layer in &mut config.layers {
-        layer.norms = Norms::After;
-        layer.attention.qk_norm = QkNorm::Joint;
-    }
+    config.layers.iter_mut().for_each(|layer| layer.norms = Norms::After);
+    config.each_attention(|attention| attention.qk_norm = QkNorm::Joint);
     config
 }

@@ -42,9 +42,11 @@ pub(super) const FAMILY: Family = Family {
         }
         config.norm = NormKind::LayerNorm { bias: true };
         config.positions = Some(Positions { rows: config.context.saturating_add(FIRST), first: FIRST });
+        config.each_attention(|attention| {
+            attention.rotary = None;
+            (attention.input_bias, attention.output_bias) = (true, true);
+        });
         for layer in &mut config.layers {
-            layer.attention.rotary = None;
-            (layer.attention.input_bias, layer.attention.output_bias) = (true, true);
             if let FeedForward::Dense(dense) = &mut layer.feed_forward {
                 (dense.inputs, dense.bias) = (Inputs::Plain, true);
             }

@@ -31,8 +31,8 @@ pub(super) const FAMILY: Family = Family {
 };
 
 fn fuse(config: &mut Config) {
+    config.each_attention(|attention| attention.projections = Projections::Fused);
     for layer in &mut config.layers {
-        layer.attention.projections = Projections::Fused;
         if let FeedForward::Dense(dense) = &mut layer.feed_forward {
             dense.inputs = Inputs::Fused;
         }

@@ -63,6 +63,8 @@ fn each(interval: usize, layers: usize) -> Vec<usize> {
 
 fn without_rotary(config: &mut Config, layers: &[usize]) {
     for layer in layers {
-        config.layers[*layer].attention.rotary = None;
+        if let Some(attention) = config.layers[*layer].attention_mut() {
+            attention.rotary = None;
+        }
     }
 }

@@ -24,7 +24,7 @@ pub use plan::{Chosen, Params, Plan, Replied, Reply, Row, Sampled, Start, Tokens
 use slot::{Logprobs, Slot};
 
 use crate::worker::{Load, open};
-use crate::{ModelError, Pool, Ragged, Transformer};
+use crate::{ModelError, Pool, Ragged, RunState, Transformer};
 
 /// Rows of logits that are on the host at the same time, for the logprobs of prompts.
 const ROWS: usize = 64;
@@ -157,6 +157,9 @@ impl Server {
         let slots = self.slots.len();
         let place = self.slots.get_mut(row.slot as usize).ok_or_else(|| format!("slot {} of {slots}", row.slot))?;
         let first = row.first as usize;
+        if row.starts.is_some() && first > 0 && row.resumes.is_none() && self.model.config().is_recurrent() {
+            return Err(format!("slot {} begins at {first} without a state", row.slot));
+        }
         if let Some(start) = row.starts {
             *place = Some(Slot::new(*start, first));
         }
@@ -176,6 +179,10 @@ impl Server {
         slot.see(tokens, first);
         slot.len += tokens.len();
         let end = batch.push(tokens, first, slot.table.clone());
+        batch.lengths.push(slot.known);
+        let mut state = RunState::new(row.slot);
+        (state.resumes, state.keeps) = (row.resumes, row.keeps);
+        batch.states.push(state);
         if slot.params.prompt_logprobs.is_some() && first < slot.prompt_len {
             let next = tokens[1..].iter().copied().chain(row.next);
             let start = end + 1 - tokens.len() as u32;

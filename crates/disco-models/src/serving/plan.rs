@@ -32,6 +32,11 @@ pub struct Row {
     pub samples: bool,
     /// The token of the prompt behind these ones, if its logprob is wanted.
     pub next: Option<u32>,
+    /// For a new sequence of a [recurrent](crate::Config::is_recurrent) model that begins behind position 0: its state, which
+    /// was kept. Kept states have numbers of their own, behind those of slots.
+    pub resumes: Option<u32>,
+    /// The state behind so many of the tokens is kept, with this number.
+    pub keeps: Option<(u32, u32)>,
 }
 
 /// The tokens of a row.
@@ -52,6 +57,9 @@ pub struct Start {
     pub params: Params,
     /// Number of tokens of the prompt; those behind are the text.
     pub prompt: u32,
+    /// Number of tokens that are known when the first one is computed: the prompt, or more in a model that
+    /// [restarts](crate::Config::restarts).
+    pub known: u32,
     /// The first tokens of the sequence, whose keys and values are in its blocks already. Only penalties need them.
     pub cached: Vec<u32>,
 }
@@ -85,7 +93,7 @@ pub struct Params {
 impl Start {
     /// A sequence whose prompt has so many tokens, and no blocks yet.
     pub fn new(params: Params, prompt: usize) -> Self {
-        Self { params, prompt: prompt as u32, cached: Vec::new() }
+        Self { params, prompt: prompt as u32, known: prompt as u32, cached: Vec::new() }
     }
 }
 
@@ -115,7 +123,17 @@ impl Params {
 impl Row {
     /// The next tokens of a sequence that goes on.
     pub fn new(slot: u32, first: u32, tokens: Tokens) -> Self {
-        Self { slot, starts: None, first, tokens, blocks: Vec::new(), samples: false, next: None }
+        Self {
+            slot,
+            starts: None,
+            first,
+            tokens,
+            blocks: Vec::new(),
+            samples: false,
+            next: None,
+            resumes: None,
+            keeps: None,
+        }
     }
 }
 

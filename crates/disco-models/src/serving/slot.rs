@@ -11,6 +11,8 @@ pub(super) struct Slot {
     pub(super) params: Params,
     /// Number of tokens of the prompt.
     pub(super) prompt_len: usize,
+    /// Number of tokens that were known when the first one was computed.
+    pub(super) known: usize,
     pub(super) table: Vec<u32>,
     /// Number of tokens whose keys and values are in the blocks.
     pub(super) len: usize,
@@ -23,9 +25,9 @@ pub(super) struct Slot {
 
 impl Slot {
     pub(super) fn new(start: Start, first: usize) -> Self {
-        let (params, prompt_len) = (start.params, start.prompt as usize);
+        let (params, prompt_len, known) = (start.params, start.prompt as usize, start.known as usize);
         let (prompt, text) = (HashSet::new(), HashMap::new());
-        let mut slot = Self { params, prompt_len, table: Vec::new(), len: first, last: 0, prompt, text };
+        let mut slot = Self { params, prompt_len, known, table: Vec::new(), len: first, last: 0, prompt, text };
         slot.see(&start.cached, 0);
         slot
     }

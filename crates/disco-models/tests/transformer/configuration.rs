@@ -12,7 +12,7 @@ use super::random::{Model, THREE_HEADS};
 
 /// The rotary embeddings of the first layer.
 fn rotary(config: &Config) -> Rotary {
-    config.layers[0].attention.rotary.clone().unwrap()
+    config.attentions().next().unwrap().rotary.clone().unwrap()
 }
 
 fn model() -> Model {
@@ -243,7 +243,7 @@ fn windows_are_those_of_the_one_mask_of_a_family() {
     json["sliding_window"] = 8.into();
     json["max_window_layers"] = 28.into();
     let config = Config::from_json(&json, &[]).unwrap();
-    assert!(config.layers.iter().all(|layer| layer.attention.window == Some(8)));
+    assert!(config.attentions().all(|attention| attention.window == Some(8)));
     json["layer_types"] = serde_json::json!(["sliding_attention", "full_attention"]);
     let error = Config::from_json(&json, &[]).unwrap_err().to_string();
     assert!(error.contains("a layer of the type \"full_attention\" (layer_types) in this model"), "{error}");

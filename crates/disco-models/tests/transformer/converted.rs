@@ -117,13 +117,13 @@ impl Conversion {
 
     /// The attention of the first layer.
     fn attention(&self) -> &Attention {
-        &self.known.layers[0].attention
+        self.known.attentions().next().unwrap()
     }
 
     /// The rotary embeddings of the first layer without a window, or of the first layer.
     fn rotary(&self) -> &Rotary {
-        let full = self.known.layers.iter().find(|layer| layer.attention.window.is_none());
-        full.unwrap_or(&self.known.layers[0]).attention.rotary.as_ref().unwrap()
+        let full = self.known.attentions().find(|attention| attention.window.is_none());
+        full.unwrap_or(self.attention()).rotary.as_ref().unwrap()
     }
 
     fn set(&mut self, name: &str, value: Value) {
@@ -364,19 +364,19 @@ fn keys_of_a_gguf_file_that_turn_something_off_are_obeyed() {
         Config::open(&Weights::open(&path).unwrap()).map_err(|error| error.to_string())
     };
     let mut granite = Conversion::new(&model("granite"), "granite");
-    assert!(open(&granite).unwrap().layers.iter().all(|layer| layer.attention.rotary.is_some()));
+    assert!(open(&granite).unwrap().attentions().all(|attention| attention.rotary.is_some()));
     granite.set("rope.scaling.finetuned", Value::Bool(false));
-    assert!(open(&granite).unwrap().layers.iter().all(|layer| layer.attention.rotary.is_none()));
+    assert!(open(&granite).unwrap().attentions().all(|attention| attention.rotary.is_none()));
 
     let mut gemma = Conversion::new(&model("gemma3-plain"), "gemma3");
-    assert!(open(&gemma).unwrap().layers.iter().any(|layer| layer.attention.window.is_some()));
+    assert!(open(&gemma).unwrap().attentions().any(|attention| attention.window.is_some()));
     gemma.metadata.remove("gemma3.attention.sliding_window");
     let config = open(&gemma).unwrap();
-    let (first, layers) = (&config.layers[0].attention, &config.layers);
-    assert!(layers.iter().all(|layer| layer.attention.window.is_none() && layer.attention.rotary == first.rotary));
+    let first = config.attentions().next().unwrap();
+    assert!(config.attentions().all(|attention| attention.window.is_none() && attention.rotary == first.rotary));
 
     let mut llama = Conversion::new(&model("llama-3"), "llama");
-    assert_eq!(open(&llama).unwrap().layers[0].attention.rotary.as_ref().unwrap().scaling, Scaling::InFile);
+    assert_eq!(open(&llama).unwrap().attentions().next().unwrap().rotary.as_ref().unwrap().scaling, Scaling::InFile);
     llama.set("rope.scaling.factor", Value::F32(2.0));
     let error = open(&llama).unwrap_err();
     assert!(error.contains("the rope scaling Linear { factor: 2.0 } beside rope_freqs.weight is not"), "{error}");

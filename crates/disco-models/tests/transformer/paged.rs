@@ -8,12 +8,13 @@ use candle_core::{Device, Tensor};
 use disco::{Builder, Json, WorkerContext, WorkerId, block_on};
 use disco_candle::Comm;
 use disco_candle::weights::{Shards, Weights};
-use disco_models::{BLOCK, Config, Precision, Ragged, Transformer, plan};
+use disco_models::{BLOCK, Config, Precision, Ragged, RunState, Transformer, plan};
 
 use super::families::cases;
 
 /// A sequence: its tokens, and the logits after each of the last ones.
 struct Sequence {
+    number: u32,
     tokens: Vec<u32>,
     prompt: usize,
     done: usize,
@@ -64,16 +65,18 @@ fn ragged(
     // Blocks in any order.
     let mut free: Vec<u32> = (0..blocks as u32).collect();
     (0..blocks).for_each(|index| free.swap(index, random.below(blocks)));
-    let sequence = |(tokens, prompt): &(Vec<u32>, usize)| Sequence {
+    let sequence = |(number, (tokens, prompt)): (usize, &(Vec<u32>, usize))| Sequence {
+        number: number as u32,
         tokens: tokens.clone(),
         prompt: *prompt,
         done: 0,
         table: Vec::new(),
         logits: Vec::new(),
     };
-    let is_short =
-        |(tokens, _): &&(Vec<u32>, usize)| model.config().first_context().is_none_or(|most| tokens.len() <= most);
-    let mut waiting: VecDeque<Sequence> = texts.iter().filter(is_short).map(sequence).collect();
+    // A text that grows beyond the first context may have to be computed again, which is the program's part.
+    let first = model.config().first_context().filter(|_| model.config().restarts()).unwrap_or(usize::MAX);
+    let stays = |(tokens, prompt): &&(Vec<u32>, usize)| tokens.len() <= first || *prompt > first;
+    let mut waiting: VecDeque<Sequence> = texts.iter().filter(stays).enumerate().map(sequence).collect();
     let (mut running, mut ended) = (Vec::<Sequence>::new(), Vec::new());
     let mut pool = model.pool(blocks).unwrap();
     while !(waiting.is_empty() && running.is_empty()) {
@@ -98,6 +101,8 @@ fn ragged(
             }
             let last = batch.push(&sequence.tokens[sequence.done..end], sequence.done, sequence.table.clone());
             sequence.done = end;
+            batch.lengths.push(sequence.prompt);
+            batch.states.push(RunState::new(sequence.number));
             if end >= sequence.prompt {
                 batch.wanted.push(last);
                 took.push(index);

@@ -5,10 +5,12 @@ use std::path::Path;
 
 use candle_core::quantized::GgmlDType;
 use disco::{Builder, DRef, Json, LaneSession, SessionKind, Value, WorkerId, block_on};
+use disco_candle::weights::Weights;
 use disco_models::serving::{Params, Plan, Reply, Row, Sampled, Serve, Start, Tokens};
 use disco_models::worker::{Batch, Load};
-use disco_models::{BLOCK, Precision, Sampler};
+use disco_models::{BLOCK, Config, Precision, Sampler};
 
+use super::families::{Case, cases};
 use super::random::{Model, NINE_HEADS};
 use super::tokens::tokens;
 
@@ -135,6 +137,63 @@ fn texts_of_a_changing_batch_are_those_of_sequences_alone() {
                 }
             }
             assert_eq!(texts, expected, "{kind:?}, {workers} workers");
+        }
+    }
+}
+
+/// The texts of a model with linear attention do not depend on which sequences share a step, nor on a kept state that they
+/// begin with.
+#[test]
+fn texts_that_begin_with_a_kept_state_are_those_of_sequences_alone() {
+    for Case { folder, prompts, .. } in cases() {
+        if !Config::open(&Weights::open(&folder).unwrap()).unwrap().is_recurrent() {
+            continue;
+        }
+        for workers in [1, 3] {
+            let mut served = Served::new(workers, &folder, 32);
+            let prompt = prompts.iter().max_by_key(|prompt| prompt.prompt_ids.len()).unwrap();
+            let (ids, expected) = (&prompt.prompt_ids, &prompt.greedy_ids);
+            let starts = || Start::new(Params::new(Sampler::GREEDY), ids.len());
+            // One whole, which keeps the states behind one and two blocks; another one begins beside it, in parts.
+            let blocks = ids.len().div_ceil(BLOCK) as u32 + 2;
+            let mut first = start(0, &ids[..20], (0..blocks).collect(), starts());
+            (first.samples, first.keeps) = (false, Some((16, 9)));
+            let mut other = start(1, &ids[..5], (blocks..2 * blocks).collect(), starts());
+            other.samples = false;
+            let call = served.send(vec![first, other]);
+            served.reply(&call).unwrap();
+            let mut rest = Row::new(0, 20, Tokens::Given(ids[20..].to_vec()));
+            rest.samples = true;
+            if ids.len() >= 32 {
+                rest.keeps = Some((12, 8));
+            }
+            let mut part = Row::new(1, 5, Tokens::Given(ids[5..].to_vec()));
+            part.samples = true;
+            let call = served.send(vec![part, rest]);
+            let reply = served.reply(&call).unwrap();
+            assert_eq!([token(&reply, 0), token(&reply, 1)], [expected[0]; 2], "{}", folder.display());
+            // Begins with the first block of the first one, and with its second one, too.
+            for (slot, shared, state) in [(2, 1, 9), (3, 2, 8)] {
+                if ids.len() < shared * BLOCK + 1 {
+                    continue;
+                }
+                let own = 2 * blocks + (slot - 2) * blocks..2 * blocks + (slot - 1) * blocks;
+                let mut row = Row::new(slot, (shared * BLOCK) as u32, Tokens::Given(ids[shared * BLOCK..].to_vec()));
+                row.blocks = (0..shared as u32).chain(own).collect();
+                (row.starts, row.samples, row.resumes) = (Some(Box::new(starts())), true, Some(state));
+                let mut text = vec![token(&served.row(row), 0)];
+                while text.len() < expected.len() {
+                    let mut row = Row::new(slot, (ids.len() + text.len() - 1) as u32, Tokens::Last);
+                    (row.samples, row.keeps) = (true, Some((1, 10)));
+                    text.push(token(&served.row(row), 0));
+                }
+                assert_eq!(text, *expected, "{}, {shared} blocks, {workers} workers", folder.display());
+            }
+            let mut row = Row::new(4, 16, Tokens::Given(ids[16..].to_vec()));
+            (row.blocks, row.starts) = ((0..blocks).collect(), Some(Box::new(starts())));
+            let call = served.send(vec![row]);
+            let error = served.reply(&call).unwrap_err().to_string();
+            assert!(error.contains("slot 4 begins at 16 without a state"), "{error}");
         }
     }
 }

@@ -71,6 +71,31 @@ impl Blocks {
         Some(taken)
     }
 
+    /// How many of `digests` have blocks, as many in a row as are found.
+    pub fn find(&self, digests: &[Digest]) -> usize {
+        digests.iter().take_while(|digest| self.by_digest.contains_key(digest)).count()
+    }
+
+    /// The last one of `digests` that has a block, by its place, and the block, which counts as used now.
+    pub fn last(&mut self, digests: &[Digest]) -> Option<(usize, u32)> {
+        let place = digests.iter().rposition(|digest| self.by_digest.contains_key(digest))?;
+        let found = self.share(&digests[place..=place]);
+        self.release(&found);
+        Some((place, *found.first()?))
+    }
+
+    /// Frees the block with a digest, if it is idle.
+    pub fn discard(&mut self, digest: &Digest) {
+        let Some(&number) = self.by_digest.get(digest) else { return };
+        let block = &mut self.blocks[number as usize];
+        if block.users == 0 {
+            self.idle.remove(&block.released);
+            block.digest = None;
+            self.by_digest.remove(digest);
+            self.free.push(number);
+        }
+    }
+
     /// Adds a user to the blocks that hold the first of `digests`, as many in a row as are found, and gives them.
     pub fn share(&mut self, digests: &[Digest]) -> Vec<u32> {
         let shared: Vec<u32> = digests.iter().map_while(|digest| self.by_digest.get(digest).copied()).collect();
@@ -138,7 +163,7 @@ mod tests {
     use super::*;
 
     fn digests(count: u32) -> Vec<Digest> {
-        let mut chain = Chain::new(0);
+        let mut chain = Chain::new(0, 0);
         chain.extend(&(0..count * 16).collect::<Vec<_>>());
         chain.digests().to_vec()
     }
@@ -199,6 +224,17 @@ mod tests {
         assert_eq!(blocks.take(1), Some(vec![2]));
         assert_eq!(blocks.take(1), Some(vec![1]));
         assert_eq!(blocks.share(&digests(3)), [0]);
+    }
+
+    #[test]
+    fn the_last_block_that_is_found_is_the_one_evicted_last() {
+        let mut blocks = idle(3, 3);
+        assert_eq!(blocks.find(&digests(4)), 3);
+        assert_eq!(blocks.last(&digests(4)), Some((2, 2)));
+        assert_eq!(blocks.take(2), Some(vec![1, 0]));
+        assert_eq!((blocks.find(&digests(3)), blocks.last(&digests(3))), (0, Some((2, 2))));
+        blocks.discard(&digests(3)[2]);
+        assert_eq!((blocks.last(&digests(3)), blocks.available()), (None, 1));
     }
 
     #[test]

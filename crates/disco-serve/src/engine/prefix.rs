@@ -16,11 +16,13 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// The chain of a sequence without tokens. Sequences with different salts have no digest in common.
-    pub fn new(salt: u64) -> Self {
+    /// The chain of a sequence without tokens. Sequences with different salts, or that are rotated in different ways, have no
+    /// digest in common.
+    pub fn new(salt: u64, rotation: usize) -> Self {
         let mut hash = Sha256::new();
         hash.update(b"disco-serve prefix");
         hash.update(salt.to_le_bytes());
+        hash.update(rotation.to_le_bytes());
         Self { root: truncated(hash), digests: Vec::new() }
     }
 
@@ -55,7 +57,7 @@ mod tests {
     use super::*;
 
     fn chain(salt: u64, tokens: &[u32]) -> Vec<Digest> {
-        let mut chain = Chain::new(salt);
+        let mut chain = Chain::new(salt, 0);
         chain.extend(tokens);
         chain.digests
     }
@@ -71,7 +73,7 @@ mod tests {
     #[test]
     fn a_chain_extended_in_parts_equals_one_extended_at_once() {
         let tokens: Vec<u32> = (0..70).collect();
-        let mut parts = Chain::new(3);
+        let mut parts = Chain::new(3, 0);
         for end in [5, 16, 17, 50, 70] {
             parts.extend(&tokens[..end]);
         }

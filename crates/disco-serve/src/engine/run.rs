@@ -217,8 +217,10 @@ impl Engine<'_> {
             };
             let mut planned = serving::Row::new(row.slot, row.start as u32, tokens);
             (planned.blocks, planned.samples) = (row.blocks.clone(), row.samples);
+            planned.resumes = row.resumes;
+            planned.keeps = row.keeps.map(|(tokens, state)| (tokens as u32, state));
             if let Some(sequence) = self.sequences.get(&row.id) {
-                planned.starts = row.is_first.then(|| Box::new(sequence.start(row.start)));
+                planned.starts = row.is_first.then(|| Box::new(sequence.start(row.known, row.start)));
                 planned.next = sequence.prompt_token(row.end());
             }
             planned

@@ -65,10 +65,11 @@ impl Sequence {
         room > before
     }
 
-    /// The begin of this sequence on the workers, whose first `cached` tokens are in its blocks.
-    pub(super) fn start(&self, cached: usize) -> Start {
+    /// The begin of this sequence of so many known tokens on the workers, whose first `cached` tokens are in its blocks.
+    pub(super) fn start(&self, known: usize, cached: usize) -> Start {
         let request = &self.submitted.request;
         let mut start = Start::new(request.params.clone(), request.prompt.len());
+        start.known = known as u32;
         if request.params.has_penalties() {
             start.cached = request.prompt.iter().chain(&self.text).take(cached).copied().collect();
         }

@@ -80,6 +80,8 @@ impl Server {
                 max_sequences: SEQUENCES,
                 max_batched_tokens: 32,
                 context: CONTEXT,
+                kept_states: None,
+                first_context: None,
             },
             slow_reader: Duration::from_secs(60),
         };

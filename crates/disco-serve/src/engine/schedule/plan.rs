@@ -12,6 +12,12 @@ struct Draft {
     budget: usize,
 }
 
+/// The first row of a sequence in a slot.
+struct First {
+    /// The kept state that it begins with.
+    resumes: Option<u32>,
+}
+
 impl Scheduler {
     /// Plans the next step, which is then in flight. The workers must get steps in the order of their plans.
     ///
@@ -51,6 +57,8 @@ impl Scheduler {
         }
         if !self.admit(suspect, draft) {
             self.extend(suspect, draft);
+            // If it restarts.
+            self.admit(suspect, draft);
         }
     }
 
@@ -91,10 +99,18 @@ impl Scheduler {
         if sequence.left() == 0 || draft.budget == 0 {
             return;
         }
+        let first = self.limits.first_context;
+        if sequence.will_restart(first) {
+            if sequence.restarts(first) {
+                // It waits, and begins anew.
+                self.release(id);
+            }
+            return;
+        }
         if resident.planned == resident.table.len() * BLOCK_TOKENS && !self.make_room(id, draft) {
             return;
         }
-        self.add_row(id, false, draft);
+        self.add_row(id, None, draft);
     }
 
     /// Makes a block available by preempting sequences. Returns `false` if `id` itself was preempted.
@@ -129,12 +145,23 @@ impl Scheduler {
     /// Gives a waiting sequence a slot and blocks for its next tokens, if there are enough. Blocks of the prefix cache are
     /// used as they are. Returns whether the sequence was waiting and runs now.
     fn admit(&mut self, id: SequenceId, draft: &mut Draft) -> bool {
+        let first = self.limits.first_context;
         let Some(sequence) = self.sequences.get_mut(&id).filter(|sequence| sequence.resident.is_none()) else {
             return false;
         };
+        if sequence.restarts(first) {
+            sequence.restart(first);
+        }
         let reads_cache = sequence.work.reads_cache;
         let tokens = sequence.tokens.len();
-        let table = self.blocks.share(sequence.shareable());
+        let mut shareable = sequence.shareable();
+        let mut resumes = None;
+        if let Some(states) = &mut self.states {
+            let kept = states.last(&shareable[..self.blocks.find(shareable)]);
+            shareable = &shareable[..kept.map_or(0, |(place, _)| place + 1)];
+            resumes = kept.map(|(_, state)| state);
+        }
+        let table = self.blocks.share(shareable);
         let planned = table.len() * BLOCK_TOKENS;
         let wanted = (tokens - planned).min(draft.budget);
         let blocks = (planned + wanted).div_ceil(BLOCK_TOKENS) - table.len();
@@ -148,9 +175,10 @@ impl Scheduler {
         }
         if let Some(sequence) = self.sequences.get_mut(&id) {
             let registered = table.len();
-            sequence.resident = Some(Resident { slot, table, registered, planned, pending: 0 });
+            sequence.resident =
+                Some(Resident { slot, table, registered, planned, pending: 0, keeping: Vec::new(), kept: None });
         }
-        self.add_row(id, true, draft);
+        self.add_row(id, Some(First { resumes }), draft);
         true
     }
 
@@ -167,7 +195,7 @@ impl Scheduler {
 
     /// Plans the next tokens of a sequence that has a slot: as many as the budget, its table and the available blocks have
     /// room for.
-    fn add_row(&mut self, id: SequenceId, is_first: bool, draft: &mut Draft) {
+    fn add_row(&mut self, id: SequenceId, begins: Option<First>, draft: &mut Draft) {
         let Some(sequence) = self.sequences.get_mut(&id) else { return };
         let Some(Resident { table, planned, .. }) = &sequence.resident else { return };
         let start = *planned;
@@ -178,14 +206,23 @@ impl Scheduler {
         let tokens = sequence.next(count);
         let samples = sequence.work.max_tokens > 0 && count == sequence.left();
 
-        let incarnation = sequence.incarnation;
+        let full = end / BLOCK_TOKENS * BLOCK_TOKENS;
+        let state = self.states.as_mut().filter(|_| full > start).and_then(|states| states.take(1)?.pop());
+
+        let (incarnation, known) = (sequence.incarnation, sequence.known);
         let Some(resident) = &mut sequence.resident else { return };
         resident.table.extend(&new);
         resident.planned = end;
         resident.pending += usize::from(samples);
+        resident.keeping.extend(state.map(|state| (full, state)));
+        // Sequences that run have the states with the numbers of their slots.
+        let number = |state| self.limits.max_sequences + state;
+        let keeps = state.map(|state| (full - start, number(state)));
+        let is_first = begins.is_some();
+        let resumes = begins.and_then(|first| first.resumes).map(number);
         let blocks = if is_first { resident.table.clone() } else { new };
         let slot = resident.slot;
         draft.budget -= count;
-        draft.rows.push(Row { id, incarnation, slot, start, tokens, blocks, is_first, samples });
+        draft.rows.push(Row { id, incarnation, slot, start, tokens, blocks, is_first, known, samples, resumes, keeps });
     }
 }

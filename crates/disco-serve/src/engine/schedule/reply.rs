@@ -132,6 +132,16 @@ impl Scheduler {
             self.blocks.register(block, digest);
         }
         resident.registered = full;
+        let Some(states) = &mut self.states else { return };
+        let is_text = row.start >= sequence.work.prompt.len();
+        for (position, state) in resident.keeping.extract_if(.., |(position, _)| *position <= row.end) {
+            let Some(digest) = sequence.chain.digests().get(position / BLOCK_TOKENS - 1) else { continue };
+            states.register(state, *digest);
+            states.release(&[state]);
+            if is_text && let Some(older) = resident.kept.replace(*digest) {
+                states.discard(&older);
+            }
+        }
     }
 
     /// Appends a token to a text. Returns whether it is the last one.

@@ -20,6 +20,21 @@ pub struct Limits {
     pub max_batched_tokens: usize,
     /// Tokens of a prompt and its text.
     pub context: usize,
+    /// States of linear attention that the workers keep beside those of sequences that run: a prefix is found where one is
+    /// kept. `None`: the model has no such states, and a prefix needs its blocks only.
+    pub kept_states: Option<u32>,
+    /// The first context, if longer texts are rotated in another way.
+    pub first_context: Option<FirstContext>,
+}
+
+/// The tokens within which all texts are rotated alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FirstContext {
+    /// Their number.
+    pub tokens: usize,
+    /// Whether a longer text is computed again from its begin. Otherwise its earlier tokens stay as they are, and those of a
+    /// longer prompt depend on the length of the prompt.
+    pub restarts: bool,
 }
 
 /// Why a sequence can never run.
@@ -64,6 +79,8 @@ pub struct Scheduler {
     /// Oldest first.
     pub(super) sequences: BTreeMap<SequenceId, Sequence>,
     pub(super) blocks: Blocks,
+    /// The kept states, by the digests of the prefixes that they are behind.
+    pub(super) states: Option<Blocks>,
     pub(super) free_slots: Vec<u32>,
     /// Oldest first.
     pub(super) flights: VecDeque<Flight>,
@@ -111,6 +128,7 @@ impl Scheduler {
         Self {
             sequences: BTreeMap::new(),
             blocks: Blocks::new(limits.blocks),
+            states: limits.kept_states.map(Blocks::new),
             free_slots: (0..limits.max_sequences).rev().collect(),
             flights: VecDeque::new(),
             next_step: 0,
@@ -140,7 +158,7 @@ impl Scheduler {
         }
         let id = SequenceId(self.next_id);
         self.next_id += 1;
-        self.sequences.insert(id, Sequence::new(work));
+        self.sequences.insert(id, Sequence::new(work, self.limits.first_context));
         Ok(id)
     }
 
@@ -201,6 +219,9 @@ impl Scheduler {
         let Some(resident) = sequence.resident.take() else { return };
         sequence.incarnation += 1;
         self.blocks.release(&resident.table);
+        if let Some(states) = &mut self.states {
+            resident.keeping.iter().for_each(|(_, state)| states.release(&[*state]));
+        }
         self.free_slots.push(resident.slot);
     }
 }

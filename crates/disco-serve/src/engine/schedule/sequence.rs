@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::super::blocks::BLOCK_TOKENS;
 use super::super::prefix::{Chain, Digest};
 use super::super::request::Request;
+use super::scheduler::FirstContext;
 use super::step::Tokens;
 
 /// What the scheduler needs of a request.
@@ -45,6 +46,8 @@ pub(super) struct Sequence {
     pub(super) tokens: Vec<u32>,
     pub(super) work: Work,
     pub(super) chain: Chain,
+    /// The number of tokens that are known when the first one is computed.
+    pub(super) known: usize,
     pub(super) incarnation: u32,
     pub(super) is_paused: bool,
     /// Where the rows of the last failure ended, until a later row has succeeded there.
@@ -69,13 +72,19 @@ pub(super) struct Resident {
     pub(super) planned: usize,
     /// Number of tokens that steps in flight choose.
     pub(super) pending: usize,
+    /// The states that steps in flight keep, with the numbers of tokens that they are behind.
+    pub(super) keeping: Vec<(usize, u32)>,
+    /// The kept state behind the text so far, by its digest. A later one replaces it.
+    pub(super) kept: Option<Digest>,
 }
 
 impl Sequence {
-    pub(super) fn new(work: Work) -> Self {
+    pub(super) fn new(work: Work, first: Option<FirstContext>) -> Self {
+        let known = work.prompt.len();
         Self {
             tokens: work.prompt.to_vec(),
-            chain: Chain::new(work.salt),
+            chain: chain(&work, known, first),
+            known,
             work,
             incarnation: 0,
             is_paused: false,
@@ -84,6 +93,23 @@ impl Sequence {
             outside: (0, 0),
             resident: None,
         }
+    }
+
+    /// Whether it has outgrown the first context, and is computed again with its next token.
+    pub(super) fn restarts(&self, first: Option<FirstContext>) -> bool {
+        first.is_some_and(|first| first.restarts && (self.known..self.tokens.len()).contains(&first.tokens))
+    }
+
+    /// Whether it [restarts](Self::restarts) now, or with a token that only the workers know yet.
+    pub(super) fn will_restart(&self, first: Option<FirstContext>) -> bool {
+        let tokens = self.tokens.len() + self.resident.as_ref().map_or(0, |resident| resident.pending);
+        first.is_some_and(|first| first.restarts && (self.known..tokens).contains(&first.tokens))
+    }
+
+    /// Begins the sequence anew, as a long one.
+    pub(super) fn restart(&mut self, first: Option<FirstContext>) {
+        self.known = self.tokens.len();
+        self.chain = chain(&self.work, self.known, first);
     }
 
     /// Number of generated tokens.
@@ -119,5 +145,14 @@ impl Sequence {
                 Tokens::Given(self.tokens[start..start + count].to_vec())
             }
         }
+    }
+}
+
+/// The digests of a sequence with so many known tokens: those of long ones that are rotated in another way are other ones.
+fn chain(work: &Work, known: usize, first: Option<FirstContext>) -> Chain {
+    match first.filter(|first| known > first.tokens) {
+        None => Chain::new(work.salt, 0),
+        Some(FirstContext { restarts: true, .. }) => Chain::new(work.salt, 1),
+        Some(_) => Chain::new(work.salt, known),
     }
 }

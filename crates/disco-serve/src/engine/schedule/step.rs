@@ -39,8 +39,14 @@ pub struct Row {
     pub blocks: Vec<u32>,
     /// The slot's table is emptied first, and the slot gets the sequence's sampling parameters.
     pub is_first: bool,
+    /// The number of tokens that are known when the sequence's first one is computed.
+    pub known: usize,
     /// Whether the workers choose the token that follows the last one of this row.
     pub samples: bool,
+    /// In a first row: the number of the kept state behind the tokens before `start`.
+    pub resumes: Option<u32>,
+    /// The state behind so many tokens of the row is kept, with this number.
+    pub keeps: Option<(usize, u32)>,
 }
 
 /// The tokens of a row.

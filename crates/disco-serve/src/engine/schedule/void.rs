@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::super::blocks::Blocks;
 use super::scheduler::Scheduler;
 use super::sequence::Sequence;
 use super::step::SequenceId;
@@ -56,6 +57,7 @@ impl Scheduler {
             self.release(id);
         }
         self.blocks.forget();
+        self.states.iter_mut().for_each(Blocks::forget);
 
         let is_alone = failed_at.len() == 1;
         let mut voided = Voided::default();

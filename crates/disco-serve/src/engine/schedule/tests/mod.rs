@@ -11,7 +11,14 @@ use super::sequence::Work;
 use super::step::{Row, Step};
 
 fn limits() -> Limits {
-    Limits { blocks: 64, max_sequences: 8, max_batched_tokens: 64, context: 1024 }
+    Limits {
+        blocks: 64,
+        max_sequences: 8,
+        max_batched_tokens: 64,
+        context: 1024,
+        kept_states: None,
+        first_context: None,
+    }
 }
 
 fn scheduler(blocks: u32, max_batched_tokens: usize) -> Scheduler {

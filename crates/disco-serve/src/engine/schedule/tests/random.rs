@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use proptest::prelude::*;
 
 use super::super::reply::{Ended, Sampled};
-use super::super::scheduler::{Limits, Scheduler};
+use super::super::scheduler::{FirstContext, Limits, Scheduler};
 use super::super::sequence::Work;
 use super::super::step::SequenceId;
 use super::super::step::Step;
@@ -29,8 +29,8 @@ struct World {
 impl World {
     fn new(limits: Limits) -> Self {
         Self {
+            workers: Workers::new(&limits),
             scheduler: Scheduler::new(limits),
-            workers: Workers::default(),
             flights: VecDeque::new(),
             texts: BTreeMap::new(),
             paused: BTreeSet::new(),
@@ -185,6 +185,10 @@ impl World {
         for (block, &users) in (0..).zip(&users) {
             assert_eq!(scheduler.blocks.users(block), users);
         }
+        if let Some(states) = &scheduler.states {
+            let keeping = scheduler.residents().map(|(_, sequence)| sequence.resident.as_ref().unwrap().keeping.len());
+            assert_eq!(states.available(), states.count() - keeping.sum::<usize>());
+        }
         let unused = users.iter().filter(|&&users| users == 0).count();
         assert_eq!(scheduler.blocks.available(), unused);
         assert!(scheduler.sequences.keys().eq(self.texts.keys()));
@@ -249,7 +253,7 @@ impl Bits {
 }
 
 fn limits(blocks: u32, max_sequences: u32, max_batched_tokens: usize) -> Limits {
-    Limits { blocks, max_sequences, max_batched_tokens, context: 100 }
+    Limits { blocks, max_sequences, max_batched_tokens, context: 100, kept_states: None, first_context: None }
 }
 
 proptest! {
@@ -260,9 +264,13 @@ proptest! {
         blocks in 1u32..14,
         max_sequences in 1u32..6,
         max_batched_tokens in 1usize..50,
+        kept_states in prop::option::of(0u32..9),
+        first_context in prop::option::of((0usize..90, any::<bool>())),
         operations in prop::collection::vec((any::<u8>(), any::<u32>()), 0..300),
     ) {
-        let mut world = World::new(limits(blocks, max_sequences, max_batched_tokens));
+        let first_context = first_context.map(|(tokens, restarts)| FirstContext { tokens, restarts });
+        let limits = limits(blocks, max_sequences, max_batched_tokens);
+        let mut world = World::new(Limits { kept_states, first_context, ..limits });
         for (kind, number) in operations {
             world.operate(kind, number);
         }
@@ -272,8 +280,11 @@ proptest! {
 
 #[test]
 fn ten_thousand_operations_leave_texts_and_blocks_intact() {
-    for (seed, blocks) in [(1, 7), (2, 12), (3, 40)] {
-        let mut world = World::new(limits(blocks, 5, 24));
+    let long = |restarts| Some(FirstContext { tokens: 45, restarts });
+    for (seed, blocks, kept_states, first_context) in
+        [(1, 7, None, None), (2, 12, None, long(true)), (3, 40, None, long(false)), (4, 20, Some(8), None)]
+    {
+        let mut world = World::new(Limits { kept_states, first_context, ..limits(blocks, 5, 24) });
         let mut bits = Bits(seed);
         for _ in 0..10_000 {
             let waiting = world.texts.len() > 40;
@@ -293,7 +304,7 @@ fn ten_thousand_operations_leave_texts_and_blocks_intact() {
 #[test]
 fn a_killer_is_abandoned_and_the_texts_of_the_others_are_complete() {
     for position in [0, 20, 40, 60] {
-        let mut world = World::new(limits(20, 8, 16));
+        let mut world = World::new(Limits { kept_states: Some(4), ..limits(20, 8, 16) });
         for number in 0..6 {
             let work = Work { max_tokens: 30, ends: Vec::new(), ..super::work(number, 40, 30) };
             world.submit(work, (number == 3).then_some(position));

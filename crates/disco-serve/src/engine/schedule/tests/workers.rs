@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::super::reply::Sampled;
+use super::super::scheduler::{FirstContext, Limits};
 use super::super::sequence::Work;
 use super::super::step::SequenceId;
 use super::super::step::{Row, Step, Tokens};
@@ -13,9 +14,14 @@ const VOCABULARY: u64 = 23;
 /// The workers' memory, and what the engine told them.
 #[derive(Default)]
 pub(super) struct Workers {
-    /// Token and position by block and offset.
-    memory: HashMap<(u32, usize), (u32, usize)>,
+    /// Whether the model needs the states of sequences.
+    has_states: bool,
+    first: Option<FirstContext>,
+    /// Token, position and rotation by block and offset.
+    memory: HashMap<(u32, usize), (u32, usize, usize)>,
     slots: HashMap<u32, Slot>,
+    /// The kept states, each of which is all tokens before it.
+    kept: HashMap<u32, Vec<u32>>,
     pub(super) works: BTreeMap<SequenceId, Work>,
     /// Positions at which a sequence makes its step fail.
     pub(super) killers: BTreeMap<SequenceId, usize>,
@@ -25,6 +31,8 @@ struct Slot {
     id: SequenceId,
     table: Vec<u32>,
     count: usize,
+    known: usize,
+    state: Vec<u32>,
     last: Option<u32>,
     has_ended: bool,
 }
@@ -51,6 +59,20 @@ pub(super) fn undisturbed(work: &Work) -> Vec<u32> {
 }
 
 impl Workers {
+    pub(super) fn new(limits: &Limits) -> Self {
+        Self { has_states: limits.kept_states.is_some(), first: limits.first_context, ..Self::default() }
+    }
+
+    /// How the token at a position is rotated in a text of which `known` tokens were known when it began.
+    fn rotation(&self, position: usize, known: usize) -> usize {
+        let Some(FirstContext { tokens, restarts }) = self.first else { return 0 };
+        match known.max(position + 1) {
+            length if length <= tokens => 0,
+            _ if restarts => 1,
+            length => length,
+        }
+    }
+
     /// Executes a step; `None` if a killer's row made it fail.
     pub(super) fn execute(&mut self, step: &Step) -> Option<Vec<Sampled>> {
         let kills = |row: &Row| self.killers.get(&row.id).is_some_and(|at| (row.start..row.end()).contains(at));
@@ -62,16 +84,32 @@ impl Workers {
 
     /// Memory and slots hold nothing that can be used.
     pub(super) fn void(&mut self) {
-        self.memory.values_mut().for_each(|cell| *cell = (u32::MAX, usize::MAX));
+        self.memory.values_mut().for_each(|cell| *cell = (u32::MAX, usize::MAX, 0));
         self.slots.clear();
+        self.kept.clear();
     }
 
     fn row(&mut self, row: &Row) -> Option<Sampled> {
         if row.is_first {
-            let slot = Slot { id: row.id, table: Vec::new(), count: row.start, last: None, has_ended: false };
+            let state = row.resumes.map(|state| self.kept[&state].clone()).unwrap_or_default();
+            let slot = Slot {
+                id: row.id,
+                table: Vec::new(),
+                count: row.start,
+                known: row.known,
+                state,
+                last: None,
+                has_ended: false,
+            };
             self.slots.insert(row.slot, slot);
         }
-        let slot = self.slots.get_mut(&row.slot).expect("the first row of a slot is marked");
+        let mut slot = self.slots.remove(&row.slot).expect("the first row of a slot is marked");
+        let sampled = self.compute(row, &mut slot);
+        self.slots.insert(row.slot, slot);
+        sampled
+    }
+
+    fn compute(&mut self, row: &Row, slot: &mut Slot) -> Option<Sampled> {
         assert_eq!(slot.id, row.id, "the slot was given away without a first row");
         assert_eq!(slot.count, row.start, "rows leave no gap");
         slot.table.extend(&row.blocks);
@@ -83,19 +121,31 @@ impl Workers {
             Tokens::Given(tokens) => tokens.clone(),
             Tokens::Continue => vec![slot.last.expect("the last row has chosen a token")],
         };
+        slot.state.extend(&tokens);
+        if let Some((count, state)) = row.keeps {
+            self.kept.insert(state, slot.state[..slot.state.len() - tokens.len() + count].to_vec());
+        }
         for (position, token) in (row.start..).zip(tokens) {
-            self.memory.insert((slot.table[position / BLOCK_TOKENS], position % BLOCK_TOKENS), (token, position));
+            let cell = (token, position, self.rotation(position, slot.known));
+            self.memory.insert((slot.table[position / BLOCK_TOKENS], position % BLOCK_TOKENS), cell);
         }
         assert!(slot.table.len() <= slot.count.div_ceil(BLOCK_TOKENS), "a block was given too early");
         if !row.samples {
             return None;
         }
+        // Of a text that nothing disturbs: a long one that restarts knows all of its tokens.
+        let restarts = self.first.is_some_and(|first| first.restarts);
+        let known = if restarts { slot.count } else { self.works[&row.id].prompt.len() };
         let context = (0..slot.count).map(|position| {
             let cell = self.memory[&(slot.table[position / BLOCK_TOKENS], position % BLOCK_TOKENS)];
             assert_eq!(cell.1, position, "{} reads a block of another sequence", row.id);
+            assert_eq!(cell.2, self.rotation(position, known), "{}: the rotation of token {position}", row.id);
             cell.0
         });
         let context: Vec<u32> = context.collect();
+        if self.has_states {
+            assert_eq!(slot.state, context, "{} goes on with the state of another text", row.id);
+        }
         let work = &self.works[&row.id];
         assert!(context.starts_with(&work.prompt), "{} has lost its prompt", row.id);
         let token = next_token(&context);
