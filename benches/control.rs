@@ -2,7 +2,6 @@
 
 #![allow(missing_docs, clippy::expect_used, reason = "criterion's macros; a benchmark that fails ends")]
 
-mod apart;
 mod cancel;
 mod common;
 mod ffi;
@@ -26,7 +25,6 @@ fn main() -> ExitCode {
         ("records", records::main),
         ("results", results::main),
         ("replacement", replacement::main),
-        ("apart", apart::main),
         ("values", values::main),
     ])
 }

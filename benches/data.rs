@@ -4,18 +4,14 @@
 
 mod collective;
 mod common;
-mod decode;
 #[cfg(feature = "mpi")]
 mod mpi;
-mod processes;
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     common::main(&[
         ("collective", collective::main),
-        ("processes", processes::main),
-        ("decode", decode::main),
         #[cfg(feature = "mpi")]
         ("mpi", mpi::main),
     ])

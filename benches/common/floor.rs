@@ -49,12 +49,6 @@ impl Floor {
 
     /// Runs `iters` operations and returns the time of one. `stream` selects non-temporal stores.
     pub(crate) fn run(&self, iters: u64, stream: bool) -> Duration {
-        self.run_after(iters, stream, |_| {})
-    }
-
-    /// Like [`Floor::run`]; each thread calls `compute` with its outputs before each operation.
-    pub(crate) fn run_after(&self, iters: u64, stream: bool, compute: impl Fn(&Tensor) + Sync) -> Duration {
-        let compute = &compute;
         let barrier = Barrier::new(self.inputs.len());
         thread::scope(|scope| {
             let threads: Vec<_> = (0..self.inputs.len())
@@ -63,7 +57,6 @@ impl Floor {
                     scope.spawn(move || {
                         let mut start = Instant::now();
                         for iter in 1..=WARM_UP + iters {
-                            compute(&self.outputs[me]);
                             barrier.wait(me, 2 * iter);
                             self.work(me, stream);
                             barrier.wait(me, 2 * iter + 1);

@@ -6,14 +6,12 @@
 pub(crate) mod floor;
 pub(crate) mod libraries;
 pub(crate) mod spin;
-mod starts;
 pub(crate) mod tcp;
 
 use std::env;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-use self::starts::RATIO;
 use criterion::Criterion;
 use disco::{Builder, Error, IntoArgs, LaneSession, Session, SessionKind, Settings, block_on, placement};
 
@@ -84,12 +82,9 @@ pub(crate) fn slowest(session: &dyn Session, function: &str, args: impl IntoArgs
     Duration::from_secs_f64(seconds.expect("workers live and results are right"))
 }
 
-/// Runs a group of benchmarks, once or over several starts, or serves if this process was started as a worker.
+/// Runs a group of benchmarks, or serves if this process was started as a worker.
 pub(crate) fn run(benches: fn()) {
     disco::init();
-    if measures() && starts::run() {
-        return;
-    }
     benches();
     Criterion::default().configure_from_args().final_summary();
 }
@@ -147,7 +142,7 @@ pub(crate) fn compare(
     let floors = floors.iter().zip(&mut times[1..]);
     let floors: Vec<String> = floors.map(|((what, _), times)| format!("{what} {:.3} µs", median(times))).collect();
     let (floors, ratio) = (floors.join(", "), ratios[ROUNDS / 2]);
-    println!("{name:<44} ours {ours:>10.3} µs   {floors}{RATIO}{ratio:.2}");
+    println!("{name:<44} ours {ours:>10.3} µs   {floors}   ours / floor = {ratio:.2}");
 }
 
 /// Prints the latency of a cache line between the CPUs: tens of nanoseconds between near ones, hundreds between far
