@@ -140,7 +140,7 @@ def bench(operation, ranks, kind):
 
 def mpi_bench(operations, ranks, sizes, setting, limit=30):
     """Times by operation and size."""
-    lines = mpi(ranks, "bench", ",".join(operations), *sizes, setting=setting, limit=limit).splitlines()
+    lines = mpi(ranks, ",".join(operations), *sizes, setting=setting, limit=limit).splitlines()
     times = iter(float(line.split()[1]) for line in lines if line[:1].isdigit())
     return {operation: dict(zip(sizes, times)) for operation in operations}
 

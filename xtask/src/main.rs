@@ -82,7 +82,7 @@ enum Command {
     Crates,
     /// Count the sleeps of tests, and compare their number with its limit
     Sleeps,
-    /// Measure Disco beside TVM and MPI libraries, and write the tables of docs/maintainers/performance.md
+    /// Measure Disco beside TVM and MPI libraries, and print tables
     Peers(peers::Peers),
     /// Check the types and stubs of the Python package, and run its tests
     Python(python::Python),

@@ -6,9 +6,9 @@ use std::thread::available_parallelism;
 
 use anyhow::Result;
 
-use super::data::{Ping, spread};
+use super::calls::{METRICS, Metric, Ping};
 use super::programs;
-use super::render::{METRICS, Metric};
+use super::tables::spread;
 use crate::built::root;
 use crate::fast::git;
 

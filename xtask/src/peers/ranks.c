@@ -1,14 +1,13 @@
 // Measures collectives of MPI through its blocking calls, in the way of `disco bench`: operations follow each other
 // without a barrier, and the time is that of the slowest rank.
 //
-// Arguments: `bench OPERATION[,OPERATION...] SIZE...` prints lines `SIZE MICROSECONDS`. A size is that of the larger of a
-// rank's buffers in bytes. `idle SECONDS`: rank 0 waits in MPI_Recv, the others sleep. `loop SECONDS`: all_reduces of 8 bytes.
+// Arguments: OPERATION[,OPERATION...] SIZE... Prints lines `SIZE MICROSECONDS`. A size is that of the larger of a rank's
+// buffers in bytes.
 
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 static const double TARGET_SECONDS = 0.02;
 static const double WARM_UP_SECONDS = 0.2;
@@ -118,39 +117,11 @@ int main(int argc, char **argv) {
   MPI_Init(&argc, &argv);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-  char version[MPI_MAX_LIBRARY_VERSION_STRING];
-  int length, seconds = argc > 2 ? atoi(argv[2]) : 0;
-  MPI_Get_library_version(version, &length);
-  if (argc > 3 && strcmp(argv[1], "bench") == 0) {
-    for (char *name = strtok(argv[2], ","); name; name = strtok(NULL, ",")) bench(name, argc - 3, argv + 3);
-  } else if (argc > 2 && strcmp(argv[1], "idle") == 0) {
-    char byte = 0;
-    MPI_Barrier(MPI_COMM_WORLD);
-    if (rank == 0) {
-      printf("ready\n");
-      fflush(stdout);
-      MPI_Recv(&byte, 1, MPI_CHAR, 1, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
-    } else {
-      sleep(seconds);
-      if (rank == 1) MPI_Send(&byte, 1, MPI_CHAR, 0, 0, MPI_COMM_WORLD);
-    }
-  } else if (argc > 2 && strcmp(argv[1], "loop") == 0) {
-    float from[2] = {0, 0}, to[2];
-    if (rank == 0) {
-      printf("ready\n");
-      fflush(stdout);
-    }
-    long count = 0;
-    double start = MPI_Wtime();
-    for (int again = 1; again; count++) {
-      for (int i = 0; i < 100; i++) operation("all_reduce", from, to, 2);
-      again = MPI_Wtime() - start < seconds;
-      MPI_Bcast(&again, 1, MPI_INT, 0, MPI_COMM_WORLD);
-    }
-    if (rank == 0) printf("{\"per_second\": %.1f}\n", count * 100 / (MPI_Wtime() - start));
-  } else if (rank == 0) {
-    fprintf(stderr, "%s\n", version);
+  if (argc < 3) {
+    fprintf(stderr, "usage: ranks OPERATION[,OPERATION...] SIZE...\n");
+    MPI_Abort(MPI_COMM_WORLD, 2);
   }
+  for (char *name = strtok(argv[1], ","); name; name = strtok(NULL, ",")) bench(name, argc - 2, argv + 2);
   MPI_Finalize();
   return 0;
 }

@@ -1,6 +1,6 @@
-// Measures TVM's Disco through its C++ API, with the same jobs as `disco ping` and the example `peers`.
+// Measures TVM's Disco through its C++ API, with the job of `disco ping`.
 //
-// Arguments: JOB KIND WORKERS ROUNDS, with KIND threads, processes or nodes (two). PEERS_NODELAY=1 sets TCP_NODELAY on
+// Arguments: ping KIND WORKERS ROUNDS, with KIND threads, processes or nodes (two). PEERS_NODELAY=1 sets TCP_NODELAY on
 // its sockets. This program is also the process of each worker and of the second node.
 
 #include <dlfcn.h>
@@ -10,7 +10,6 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <tvm/ffi/function.h>
-#include <tvm/runtime/disco/disco_worker.h>
 #include <tvm/runtime/disco/session.h>
 #include <unistd.h>
 
@@ -88,9 +87,6 @@ static ffi::Function ProcessPool(int workers, int groups, ffi::String) {
 
 static void Register() {
   ffi::Function::SetGlobal("peers.nop", ffi::Function::FromPacked([](ffi::PackedArgs, ffi::Any*) {}));
-  ffi::Function::SetGlobal("peers.sleep", ffi::Function::FromTyped([](int worker, double seconds) {
-    if (tvm::runtime::DiscoWorker::ThreadLocal()->worker_id == worker) usleep(seconds * 1e6);
-  }), true);
   ffi::Function::SetGlobal("runtime.disco.create_process_pool", ffi::Function::FromTyped(ProcessPool), true);
   ffi::Function::SetGlobal("runtime.disco.create_socket_session_local_workers",
       ffi::Function::FromTyped([](int workers) {
@@ -127,7 +123,7 @@ static void SyncAll(Session& session, int workers) {
   for (int worker = 0; worker < workers; worker++) session->SyncWorker(worker);
 }
 
-// Warms up for 100 ms, as `disco ping` does. Then prints median and 99th percentile of up to `rounds` runs within a
+// Warms up for 100 ms, as `disco ping` does. Then prints the median of up to `rounds` runs within a
 // second, at least 11.
 template <typename F>
 static void Latency(const char* name, int rounds, F sync) {
@@ -140,8 +136,7 @@ static void Latency(const char* name, int rounds, F sync) {
     times.push_back((Now() - start) * 1e6);
   }
   std::sort(times.begin(), times.end());
-  size_t last = times.size() - 1;
-  printf("\"%s\": {\"median_us\": %.3f, \"p99_us\": %.3f}, ", name, times[last / 2], times[last * 99 / 100]);
+  printf("\"%s\": {\"median_us\": %.3f}, ", name, times[(times.size() - 1) / 2]);
 }
 
 static double Calls(Session& session, int workers, int calls, const DRef& function, const DRef* object) {
@@ -158,14 +153,6 @@ static double Calls(Session& session, int workers, int calls, const DRef& functi
   return (Now() - start) * 1e6 / calls;
 }
 
-static long ResidentBytes() {
-  long pages = 0, resident = 0;
-  FILE* file = fopen("/proc/self/statm", "r");
-  if (file == nullptr || fscanf(file, "%ld %ld", &pages, &resident) != 2) abort();
-  fclose(file);
-  return resident * sysconf(_SC_PAGESIZE);
-}
-
 int main(int argc, char** argv) {
   Register();
   std::string job = argc > 1 ? argv[1] : "";
@@ -179,8 +166,8 @@ int main(int argc, char** argv) {
     Global("runtime.disco.RemoteSocketSession")("127.0.0.1", number(2), number(3));
     return 0;
   }
-  if (argc != 5) {
-    fprintf(stderr, "usage: tvm ping|stuck|idle|syncs threads|processes|nodes WORKERS ROUNDS\n");
+  if (job != "ping" || argc != 5) {
+    fprintf(stderr, "usage: tvm ping threads|processes|nodes WORKERS ROUNDS\n");
     return 2;
   }
   std::string kind = argv[2];
@@ -192,46 +179,12 @@ int main(int argc, char** argv) {
     double ready = (Now() - start) * 1e3;
     DRef nop = session->GetGlobalFunc("peers.nop");
     DRef object = session->CallPacked(nop);
-    if (job == "ping") {
-      Calls(session, workers, rounds * 100, nop, &object);
-      printf("{\"ready_ms\": %.3f, ", ready);
-      Latency("sync_one", rounds, [&] { session->SyncWorker(workers - 1); });
-      Latency("sync_all", rounds, [&] { SyncAll(session, workers); });
-      printf("\"calls_0_args\": {\"per_call_us\": %.4f}, ", Calls(session, workers, rounds * 100, nop, nullptr));
-      printf("\"calls_4_args\": {\"per_call_us\": %.4f}}\n", Calls(session, workers, rounds * 100, nop, &object));
-    } else if (job == "stuck") {
-      // The last worker sleeps, so its queue grows. `rounds` is the number of calls.
-      Calls(session, workers, 1000, nop, &object);
-      DRef sleep = session->GetGlobalFunc("peers.sleep");
-      SyncAll(session, workers);
-      long before = ResidentBytes();
-      session->CallPacked(sleep, workers - 1, 3.0);
-      int calls = 0;
-      bool waited = false;
-      for (; calls < rounds && !waited; calls++) {
-        double begin = Now();
-        session->CallPacked(nop, 1, 2.0, "three", object);
-        waited = Now() - begin > 0.2;
-      }
-      const char* bounded = waited ? "true" : "false";
-      printf("{\"calls\": %d, \"bytes\": %ld, \"bounded\": %s}\n", calls, ResidentBytes() - before, bounded);
-      fflush(stdout);
-      SyncAll(session, workers);
-    } else {
-      // Until standard input ends: nothing, or syncs of all workers. Prints the number of rounds per second.
-      printf("ready\n");
-      fflush(stdout);
-      if (job == "idle") {
-        char byte;
-        while (read(0, &byte, 1) > 0) {
-        }
-      } else {
-        double begin = Now(), seconds = 0;
-        long count = 0;
-        for (; (seconds = Now() - begin) < rounds; count++) SyncAll(session, workers);
-        printf("{\"per_second\": %.1f}\n", count / seconds);
-      }
-    }
+    Calls(session, workers, rounds * 100, nop, &object);
+    printf("{\"ready_ms\": %.3f, ", ready);
+    Latency("sync_one", rounds, [&] { session->SyncWorker(workers - 1); });
+    Latency("sync_all", rounds, [&] { SyncAll(session, workers); });
+    printf("\"calls_0_args\": {\"per_call_us\": %.4f}, ", Calls(session, workers, rounds * 100, nop, nullptr));
+    printf("\"calls_4_args\": {\"per_call_us\": %.4f}}\n", Calls(session, workers, rounds * 100, nop, &object));
     fflush(stdout);
   }
   // Its workers may still run, and a socket session may wait for its node.
