@@ -38,7 +38,7 @@ pub(crate) fn steps(commit: &str) -> Result<Vec<Step>> {
 ///
 /// # Errors
 /// Git fails, for example because it does not know the commit.
-pub(crate) fn files_since(commit: &str) -> Result<Vec<String>> {
+fn files_since(commit: &str) -> Result<Vec<String>> {
     let base = git(&["merge-base", commit, "HEAD"])?;
     let changed = git(&["diff", "--name-only", base.trim()])?;
     let new = git(&["ls-files", "--others", "--exclude-standard"])?;

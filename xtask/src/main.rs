@@ -56,10 +56,6 @@ enum Command {
         /// Folder to create; an existing one is replaced
         #[arg(default_value = "target/gpu-bundle")]
         folder: PathBuf,
-        /// Only print which parts of the kit are due: those whose code has changed since docs/gpu-evidence.md says that a
-        /// GPU has run them
-        #[arg(long)]
-        due: bool,
     },
     /// Compile `disco-candle`, `disco-models` and their examples `attention` and `generate` for CUDA, with nvcc from wheels,
     /// in `target/cuda`
@@ -107,8 +103,7 @@ impl Command {
     fn run(self) -> anyhow::Result<()> {
         let is_long = matches!(self, Self::Test { long: true });
         let steps = match self {
-            Self::GpuBundle { due: true, .. } => return gpu::due(),
-            Self::GpuBundle { folder, .. } => return gpu::bundle(&folder),
+            Self::GpuBundle { folder } => return gpu::bundle(&folder),
             Self::Cuda => return cuda::check(),
             Self::Fetch { models } => return models::fetch(&models),
             Self::FetchClients => return clients::fetch(),

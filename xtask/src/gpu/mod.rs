@@ -5,18 +5,15 @@
 //! bundle     builds and packs the folder
 //! rehearsal  runs the script on the test double
 //! programs   the programs of the kit
-//! parts      the parts of the script, and which of them are due
 //! fatbin     machine code in a library of CUDA kernels
 //! ```
 
 mod bundle;
 mod fatbin;
-mod parts;
 mod programs;
 mod rehearsal;
 
 pub(crate) use bundle::bundle;
-pub(crate) use parts::due;
 pub(crate) use rehearsal::rehearse;
 
 /// The folder of the scripts.

@@ -11,10 +11,13 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 
-use super::parts::PARTS;
 use super::{SCRIPTS_FOLDER, programs};
 use crate::built::root;
 use crate::{libraries, python};
+
+/// The parts of the script. The last one needs no GPU.
+const PARTS: [&str; 6] = ["0", "1", "2", "3", "4", PROCESSORS];
+const PROCESSORS: &str = "5";
 
 /// Names under which loaders look for the libraries that the double replaces.
 const NAMES: [&str; 4] = ["libcuda.so.1", "libcuda.so", "libnccl.so.2", "libnvidia-ml.so.1"];
@@ -50,7 +53,7 @@ impl Rehearsal<'_> {
         }
         let object = self.object()?;
         NAMES.into_iter().try_for_each(|name| symlink(&object, double.join(name)))?;
-        for part in PARTS.iter().map(|part| part.name) {
+        for part in PARTS {
             let start = Instant::now();
             let status = self.part(part, &double).status().context("bash can't be started")?;
             ensure!(status.success(), "part {part} of the GPU evidence kit: {status}");
@@ -80,7 +83,7 @@ impl Rehearsal<'_> {
         }
         command.env("NVRTC", libraries::nvrtc());
         command.env("GPU_DOUBLE_DEVICES", "1").env("GPU_DOUBLE_NCCL_VERSION", "23007");
-        if part == PARTS[5].name {
+        if part == PROCESSORS {
             peers(&mut command, double);
         }
         command
