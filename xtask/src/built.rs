@@ -1,10 +1,8 @@
 //! Programs that cargo has built, from its JSON messages.
 
 use std::env;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::SystemTime;
 
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
@@ -99,22 +97,6 @@ pub(crate) fn build_with(mut command: Command, args: &str) -> Result<Vec<Built>>
     let lines = String::from_utf8_lossy(&output.stdout);
     let messages = lines.lines().filter_map(|line| serde_json::from_str::<Message>(line).ok());
     Ok(messages.filter_map(Message::program).collect())
-}
-
-/// Number of units, in all folders of `target`, whose compilation began at `time` or later.
-pub(crate) fn units_since(time: SystemTime) -> usize {
-    // At most `target/NAME/PLATFORM/PROFILE`.
-    units_in(&root().join("target"), 4, time)
-}
-
-fn units_in(folder: &Path, depth: usize, since: SystemTime) -> usize {
-    let entries = || fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
-    if folder.ends_with(".fingerprint") {
-        // Cargo writes this file before it starts the compiler.
-        let began = |unit: PathBuf| fs::metadata(unit.join("invoked.timestamp"))?.modified();
-        return entries().filter_map(|unit| began(unit).ok()).filter(|began| *began >= since).count();
-    }
-    if depth == 0 { 0 } else { entries().map(|entry| units_in(&entry, depth - 1, since)).sum() }
 }
 
 impl Built {

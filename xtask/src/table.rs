@@ -8,28 +8,23 @@ pub(crate) struct Row {
     pub(crate) time: Duration,
     /// Processor time.
     pub(crate) cpu: Duration,
-    /// Number of units that cargo compiled: libraries, programs and build scripts.
-    pub(crate) units: Option<usize>,
 }
 
 /// Prints the rows, the longest first, and their sum.
 pub(crate) fn print(mut rows: Vec<Row>) {
     rows.sort_unstable_by_key(|row| std::cmp::Reverse(row.time));
-    let has_units = rows.iter().any(|row| row.units.is_some());
-    println!("{:>8} {:>8}{}", "time", "CPU", if has_units { "  units" } else { "" });
+    println!("{:>8} {:>8}", "time", "CPU");
     let sum = Row {
         name: "sum".to_owned(),
         time: rows.iter().map(|row| row.time).sum(),
         cpu: rows.iter().map(|row| row.cpu).sum(),
-        units: has_units.then(|| rows.iter().filter_map(|row| row.units).sum()),
     };
     rows.iter().chain([&sum]).for_each(|row| println!("{}", row.line()));
 }
 
 impl Row {
     fn line(&self) -> String {
-        let units = self.units.map(|units| format!("{units:7}")).unwrap_or_default();
-        format!("{:6.1} s {:6.1} s{units}  {}", self.time.as_secs_f64(), self.cpu.as_secs_f64(), self.name)
+        format!("{:6.1} s {:6.1} s  {}", self.time.as_secs_f64(), self.cpu.as_secs_f64(), self.name)
     }
 }
 
@@ -40,10 +35,8 @@ mod tests {
     use super::Row;
 
     #[test]
-    fn columns_of_rows_with_units_are_aligned() {
+    fn columns_of_rows_are_aligned() {
         let [time, cpu] = [Duration::from_millis(12_340), Duration::from_secs(123)];
-        let row = Row { name: "clippy".to_owned(), time, cpu, units: Some(45) };
-        assert_eq!(row.line(), "  12.3 s  123.0 s     45  clippy");
-        assert_eq!(Row { units: None, ..row }.line(), "  12.3 s  123.0 s  clippy");
+        assert_eq!(Row { name: "clippy".to_owned(), time, cpu }.line(), "  12.3 s  123.0 s  clippy");
     }
 }

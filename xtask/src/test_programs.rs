@@ -308,7 +308,7 @@ impl Program {
         let output = fs::read(self.output()).with_context(|| format!("cannot read the output of {name}"))?;
         let output = String::from_utf8_lossy(&output).into_owned();
         print!("-- {name}: {:.1} s, {status}\n{output}", time.as_secs_f64());
-        Ok(Ended { row: Row { name, time, cpu, units: None }, passed, output })
+        Ok(Ended { row: Row { name, time, cpu }, passed, output })
     }
 
     /// Whether the label begins with one of these.
