@@ -30,9 +30,6 @@ pub(crate) struct Ping {
     /// With `--session nodes`: number of nodes that share the workers, all started on this machine [default: 2]
     #[arg(long, value_parser = values::nodes)]
     nodes: Option<usize>,
-    /// With `--session nodes`: whether workers are threads or processes of their node [default: processes]
-    #[arg(long, value_parser = values::node_workers())]
-    node_workers: Option<SessionKind>,
     /// Number of syncs to time, and of calls in hundreds
     #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
@@ -88,20 +85,13 @@ disco::register_function!("disco-cli.nop_4", nop_4);
 impl Ping {
     pub(crate) fn run(self, out: &mut impl Write) -> anyhow::Result<ExitCode> {
         let layout = Layout::new(self.session, SessionKind::default(), self.apart)?;
-        if layout.kind != SessionKind::Nodes {
-            ensure!(self.nodes.is_none(), "--nodes has no effect without --session nodes");
-            ensure!(self.node_workers.is_none(), "--node-workers has no effect without --session nodes");
-        }
+        ensure!(
+            layout.kind == SessionKind::Nodes || self.nodes.is_none(),
+            "--nodes has no effect without --session nodes"
+        );
         let start = Instant::now();
         let builder = layout.builder(self.workers);
-        let builder = {
-            let workers = self.node_workers.unwrap_or(SessionKind::Processes);
-            builder.node_options(|nodes| {
-                nodes.count = self.nodes.unwrap_or(2);
-                nodes.workers = workers;
-            })
-        };
-        let session = builder.start()?;
+        let session = builder.node_options(|nodes| nodes.count = self.nodes.unwrap_or(2)).start()?;
         block_on(session.sync_all())?;
         let report = block_on(self.measure(&session, layout.kind, start.elapsed()))?;
         block_on(session.shutdown())?;

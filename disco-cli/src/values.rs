@@ -14,25 +14,11 @@ pub(crate) struct Named<P> {
     parse: P,
 }
 
-type Parse<T, E = <T as FromStr>::Err> = fn(&str) -> Result<T, E>;
+type Parse<T> = fn(&str) -> Result<T, <T as FromStr>::Err>;
 
 /// Kinds of sessions.
 pub(crate) fn sessions() -> Named<Parse<SessionKind>> {
     Named { names: SessionKind::ALL.map(SessionKind::name).to_vec(), parse: SessionKind::from_str }
-}
-
-/// Kinds of workers on a node: threads or processes.
-pub(crate) fn node_workers() -> Named<Parse<SessionKind, String>> {
-    let kinds = [SessionKind::Threads, SessionKind::Processes];
-    Named {
-        names: kinds.map(SessionKind::name).to_vec(),
-        parse: |name| match name.parse() {
-            Ok(SessionKind::Nodes) | Err(_) => {
-                Err(format!("`{name}` is not possible on a node: workers of a node are threads or processes"))
-            }
-            Ok(kind) => Ok(kind),
-        },
-    }
 }
 
 /// Element types.

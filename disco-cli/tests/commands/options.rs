@@ -65,11 +65,6 @@ fn errors_quote_the_invalid_value_and_its_option() {
     let nodes = "a session has at least 1 node, which is this machine";
     assert_eq!(first_line(&["run", "--nodes", "0", "--", "true"]), invalid("0", "--nodes <NODES>", nodes));
     assert_eq!(first_line(&["ping", "--session", "nodes", "--nodes", "0"]), invalid("0", "--nodes <NODES>", nodes));
-    let kinds = "`nodes` is not possible on a node: workers of a node are threads or processes";
-    assert_eq!(
-        first_line(&["ping", "--node-workers", "nodes"]),
-        invalid("nodes", "--node-workers <NODE_WORKERS>", kinds)
-    );
     let groups = "workers are in at least 1 group";
     assert_eq!(first_line(&["check", "--groups", "0"]), invalid("0", "--groups <GROUPS>", groups));
     let min = "--min-bytes <MIN_BYTES>";
@@ -144,7 +139,6 @@ fn options_without_effect_are_rejected() {
             "--devices has no effect: backend `local` keeps tensors in host memory",
         ),
         (&["ping", "--nodes", "3"], "--nodes has no effect without --session nodes"),
-        (&["ping", "--node-workers", "threads"], "--node-workers has no effect without --session nodes"),
         (&["run", "--token-file", "token", "--", "echo", "started"], "--token-file has no effect without --nodes"),
         (&["run", "--listen", "0.0.0.0:1", "--", "echo", "started"], "--listen has no effect without --nodes"),
         (
