@@ -114,9 +114,9 @@ fn count(_: &mut WorkerContext, number: i64) -> Result<i64> {
 
 /// Adds 1 to each byte in place and returns the sum of all bytes.
 fn increment(_: &mut WorkerContext, x: Tensor) -> Result<u64> {
-    let mut bytes = x.bytes_mut()?;
-    bytes.iter_mut().for_each(|byte| *byte += 1);
-    Ok(bytes.iter().map(|byte| u64::from(*byte)).sum())
+    let mut elements = x.view_mut::<u64>()?;
+    elements.iter_mut().for_each(|element| *element += 1);
+    Ok(elements.iter().sum())
 }
 
 /// Returns the concatenation of both tensors' bytes, each byte doubled.

@@ -15,7 +15,7 @@ super::tests![
 ];
 
 /// Number of commands of a long session; the second one if `DISCO_LONG_TESTS` is set.
-const MANY: [usize; 2] = [5_000, 1_000_000];
+const MANY: [usize; 2] = [2_000, 1_000_000];
 /// Records that each worker keeps.
 const KEPT: usize = 1 << 16;
 

@@ -30,7 +30,7 @@ super::tests!(
     lists_and_pairs_are_arguments_and_results,
 );
 
-/// Sizes around the limit of inline values, and above the capacity of an arena or a socket buffer.
+/// Sizes around the limit of inline values, above a socket buffer, and above the bytes that a lane leaves unread.
 const SIZES: [usize; 7] = [0, 1, (64 << 10) - 1, 64 << 10, (64 << 10) + 1, 5 << 20, 64 << 20];
 
 /// Sessions of two or four workers that cover all transports of tensors to workers.
@@ -79,16 +79,20 @@ fn without_shared_memory(workers: u32) -> LaneSession {
     LaneSession::start(world, lanes, Deadlines::default()).unwrap()
 }
 
-/// A tensor of pseudo-random bytes that depend on `seed`.
+/// A tensor of pseudo-random bytes that depend on `seed`. They repeat after a prime number of bytes, so that no part can
+/// take the place of another one.
 fn pattern(bytes: usize, seed: usize) -> Tensor {
+    const PERIOD: usize = 100_003;
     let mut word = seed as u64;
-    let mut elements = Vec::with_capacity(bytes + 8);
-    // Word by word, because a loop over bytes is slow without optimisation.
-    while elements.len() < bytes {
+    let mut words = || {
         word = word.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-        elements.extend_from_slice(&word.to_le_bytes());
+        word.to_le_bytes()
+    };
+    let mut elements: Vec<u8> = (0..PERIOD.min(bytes).div_ceil(8)).flat_map(|_| words()).collect();
+    elements.truncate(PERIOD.min(bytes));
+    while elements.len() < bytes {
+        elements.extend_from_within(..elements.len().min(bytes - elements.len()));
     }
-    elements.truncate(bytes);
     Tensor::from_vec(elements, [bytes]).unwrap()
 }
 
@@ -140,8 +144,9 @@ fn tensors_of_every_dtype_make_a_round_trip(kind: Kind) {
 fn tensors_of_any_size_are_arguments_and_results(kind: Kind) {
     with_sessions(kind, async |name, session| {
         let double = session.function("tests.double").await.unwrap();
-        for bytes in SIZES {
-            let (a, b) = (pattern(bytes, 1), pattern(bytes / 2, 2));
+        // The largest one goes the way of the one before it.
+        for bytes in &SIZES[..6] {
+            let (a, b) = (pattern(*bytes, 1), pattern(bytes / 2, 2));
             let doubled = session.call(&double, (&a, "between", &b)).await.unwrap();
             let mut expected = [a.bytes().unwrap().to_vec(), b.bytes().unwrap().to_vec()].concat();
             functions::double_each(&mut expected);
@@ -159,12 +164,12 @@ fn other_workers_get_the_original_of_an_argument_that_worker_0_modifies(kind: Ki
         block_on(async {
             let mut right = 0;
             for round in 0..20 {
-                let x = Tensor::from_vec(vec![1u8; 1 << 20], [1 << 20]).unwrap();
+                let x = Tensor::from_vec(vec![1u64; 1 << 17], [1 << 17]).unwrap();
                 let sums = session.call("tests.increment", (&x,)).await.unwrap();
                 match session.get_all::<u64>(&sums).await {
                     Ok(sums) => {
                         right += 1;
-                        assert!(sums.iter().all(|sum| *sum == 2 << 20), "{name}, round {round}: {sums:?}");
+                        assert!(sums.iter().all(|sum| *sum == 2 << 17), "{name}, round {round}: {sums:?}");
                     }
                     // The tensor was still being sent to the other workers.
                     Err(Error::Worker(failure)) if failure.worker == WorkerId::new(0) => {
