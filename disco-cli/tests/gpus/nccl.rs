@@ -27,7 +27,8 @@ crate::trials::tests!("gpus::nccl":
 fn nccl_passes_the_conformance_suite() {
     let of_rccl = ["ncclAllToAll", "ncclAllToAllv"];
     let folder = with("gpu-double-nvidia", &NAMES, |object| of_rccl.into_iter().for_each(|name| hide(object, name)));
-    conforms("nccl", &folder, &[], &[("2", ""), ("4", "f32"), ("3", "f32"), ("3", "abort::"), ("1", "f32")]);
+    // Three ranks make splits of two sizes, and averages that are not exact.
+    conforms("nccl", &folder, &[], &[("2", ""), ("3", "f32"), ("3", "abort::"), ("1", "f32")]);
 }
 
 /// Worker 0 is a thread of the controller and makes the unique ids; the other workers are processes. Element types do not
@@ -44,12 +45,12 @@ fn an_old_library_passes_its_parts_of_the_conformance_suite_between_processes() 
     conforms_in("processes", "nccl", &folder, &variables, &[("3", "f32"), ("4", "split")]);
 }
 
-/// Kernels run the sums, NCCL the other operations.
+/// Kernels run the sums of three dtypes, NCCL the other operations.
 fn cuda_p2p_passes_the_conformance_suite() {
     let Some(nvrtc) = disco_conformance::nvrtc() else { return };
     let nvrtc = nvrtc.to_str().unwrap();
     let variables = [("DISCO_P2P_TOPOLOGY", "fully_connected"), ("DISCO_NVRTC_LIBRARY", nvrtc)];
-    let runs = [("2", "f32"), ("4", "all_reduce"), ("3", "abort::")];
+    let runs = [("2", "f32"), ("4", "all_reduce::f"), ("3", "all_reduce::bf16"), ("3", "abort::")];
     conforms("cuda_p2p", &disco_gpu_double::folder(), &variables, &runs);
     conforms_in("processes", "cuda_p2p", &disco_gpu_double::folder(), &variables, &[("2", "f32")]);
 }
@@ -121,11 +122,10 @@ fn an_old_library_passes_its_parts_of_the_conformance_suite() {
     let parts = [
         ("2", "f32"),
         ("2", "u8"),
-        ("2", "i64"),
         ("2", "split"),
         ("2", "group"),
         ("2", "mixed"),
-        ("4", "f32"),
+        ("3", "f32"),
         ("3", "abort::all_reduce"),
         ("3", "abort::all_gather::"),
         ("3", "abort::broadcast"),
