@@ -1,15 +1,11 @@
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use disco_core::activity::TimeLimit;
 use disco_core::channel::{FrameSize, Notice, Polled as _, Reply, Signal};
-use disco_core::error::{ErrorKind, Failure};
-use disco_core::{
-    Abort, AbortCause, Channel, Command, Endpoint, Error, Frame, Inbox, Result, Value, WorkerId, WorkerRange,
-};
+use disco_core::{Channel, Command, Endpoint, Error, Frame, Inbox, Result, Value, WorkerId, WorkerRange};
 
 use super::{ThreadEndpoint, ThreadLane};
 use crate::ring;
@@ -85,17 +81,6 @@ fn close(lane: &ThreadLane, limit: Duration) -> Result<()> {
 }
 
 #[test]
-fn every_worker_replies_and_ends_at_shutdown() {
-    let (lane, events) = start(2..4, obedient);
-    lane.send(&frame(1, Command::SyncAll)).unwrap();
-    lane.send(&frame(2, Command::Shutdown)).unwrap();
-    close(&lane, LONG).unwrap();
-    assert_eq!(events.sorted(), ["worker 2 replies to 1: Ok(None)", "worker 3 replies to 1: Ok(None)"]);
-    assert!(matches!(lane.send(&frame(3, Command::SyncAll)), Err(Error::Closed(_))));
-    close(&lane, LONG).unwrap();
-}
-
-#[test]
 fn threads_carry_the_names_of_their_workers() {
     let (lane, events) = start(3..4, |_, mut endpoint| {
         let name = thread::current().name().map(Value::from);
@@ -105,68 +90,6 @@ fn threads_carry_the_names_of_their_workers() {
     lane.send(&frame(1, Command::Shutdown)).unwrap();
     close(&lane, LONG).unwrap();
     assert!(events.sorted()[0].contains("disco-worker-3"), "{:?}", events.sorted());
-}
-
-#[test]
-fn a_shutdown_signal_overtakes_queued_commands() {
-    let (go, wait) = mpsc::channel();
-    let wait = Mutex::new(wait);
-    let (lane, events) = start(0..1, move |worker, mut endpoint| {
-        wait.lock().unwrap().recv().unwrap();
-        let closed = endpoint.recv().unwrap_err();
-        assert_eq!(closed.to_string(), "worker 0: the session is shut down");
-        obedient(worker, endpoint)
-    });
-    lane.send(&frame(1, Command::SyncAll)).unwrap();
-    lane.signal(Signal::Shutdown).unwrap();
-    go.send(()).unwrap();
-    close(&lane, LONG).unwrap();
-    assert!(events.sorted().is_empty(), "{:?}", events.sorted());
-}
-
-#[test]
-fn an_abort_reaches_a_worker_that_is_inside_a_function() {
-    struct Flag(mpsc::Sender<AbortCause>);
-    impl Abort for Flag {
-        fn abort(&self, cause: &AbortCause) {
-            self.0.send(cause.clone()).unwrap();
-        }
-    }
-    let (lane, events) = start(0..2, |worker, mut endpoint| {
-        let (sender, receiver) = mpsc::channel();
-        let flag: Arc<dyn Abort> = Arc::new(Flag(sender));
-        endpoint.link().on_abort(&flag);
-        let cause = receiver.recv().unwrap();
-        endpoint.reply(7, Ok(Value::from(cause.to_string())))?;
-        obedient(worker, endpoint)
-    });
-    lane.signal(Signal::Abort { epoch: 0, cause: "worker 1 failed".into() }).unwrap();
-    lane.send(&frame(1, Command::Shutdown)).unwrap();
-    close(&lane, LONG).unwrap();
-    assert_eq!(events.sorted().len(), 2);
-    assert!(events.sorted()[1].starts_with("worker 1 replies to 7") && events.sorted()[1].contains("worker 1 failed"));
-}
-
-#[test]
-fn a_notice_reaches_the_inbox_without_a_command() {
-    let (lane, events) = start(0..1, |worker, endpoint| {
-        let failure = Failure {
-            worker,
-            command: 4,
-            operation: "f".into(),
-            register: None,
-            message: "no luck".into(),
-            causes: Vec::new(),
-            aborted: false,
-            kind: ErrorKind::User,
-            user: None,
-        };
-        endpoint.link().notify(Notice::Failed { epoch: 0, failure: Arc::new(failure) });
-        obedient(worker, endpoint)
-    });
-    lane.signal(Signal::Shutdown).unwrap();
-    close(&lane, LONG).unwrap();
-    assert_eq!(events.sorted(), ["worker 0 notes: failed: worker 0: f (command 4): no luck"]);
 }
 
 #[test]
@@ -180,13 +103,6 @@ fn a_worker_that_ends_before_shutdown_is_reported_lost_with_the_reason() {
     while events.calls.lock().unwrap().len() < 3 {
         thread::yield_now();
     }
-    // Three times the ring's capacity: lost workers do not fill the ring.
-    for seq in 1..=3 * ring::CAPACITY as u64 {
-        while lane.room(FrameSize::Large) == 0 {
-            thread::yield_now();
-        }
-        lane.send(&frame(seq, Command::KillReg { register: 0.into() })).unwrap();
-    }
     lane.signal(Signal::Shutdown).unwrap();
     close(&lane, LONG).unwrap();
     let lost: Vec<_> = events.sorted().into_iter().filter(|text| text.contains("lost")).collect();
@@ -194,34 +110,6 @@ fn a_worker_that_ends_before_shutdown_is_reported_lost_with_the_reason() {
     assert_eq!(lost[0], "worker 0 lost: its thread panicked: bad luck");
     assert_eq!(lost[1], format!("worker 1 lost: its thread ended: {}", Error::NoCommunicator));
     assert_eq!(lost[2], "worker 2 lost: its thread ended before shutdown");
-}
-
-#[test]
-fn close_names_stuck_workers_and_their_functions() {
-    let (release, wait) = mpsc::channel::<()>();
-    let wait = Mutex::new(wait);
-    let (lane, _) = start(1..3, move |worker, mut endpoint| {
-        if worker == WorkerId::new(2) {
-            let link = endpoint.link();
-            link.activity().receive(endpoint.recv()?.seq());
-            link.activity().enter(link.activity().intern("f"), TimeLimit::Call);
-            endpoint.reply(1, Ok(Value::None))?;
-            _ = wait.lock().unwrap().recv();
-            return Ok(());
-        }
-        obedient(worker, endpoint)
-    });
-    lane.send(&frame(17, Command::SyncAll)).unwrap();
-    lane.send(&frame(18, Command::Shutdown)).unwrap();
-    while lane.progress(WorkerId::new(2)).inside.is_none() {
-        thread::yield_now();
-    }
-    let stuck = close(&lane, Duration::from_millis(20)).unwrap_err();
-    assert_eq!(
-        stuck.to_string(),
-        "not stopped after 20ms: worker 2 (finished command 0, in command 17, inside `f`; detached)"
-    );
-    drop(release);
 }
 
 #[test]
@@ -247,29 +135,6 @@ fn send_on_a_full_lane_fails_and_the_inbox_is_told_of_room_once() {
     lane.send(&frame(seq + 1, Command::Shutdown)).unwrap();
     close(&lane, LONG).unwrap();
     assert_eq!(events.sorted().iter().filter(|text| text.starts_with("room")).count(), 1);
-}
-
-#[test]
-fn dropping_a_lane_ends_its_workers_and_reports_no_loss() {
-    struct Count(Arc<AtomicUsize>);
-    impl Drop for Count {
-        fn drop(&mut self) {
-            self.0.fetch_add(1, Ordering::Release);
-        }
-    }
-    let gone = Arc::new(AtomicUsize::new(0));
-    let (lane, events) = start(0..3, {
-        let gone = gone.clone();
-        move |worker, endpoint| {
-            let _count = Count(gone.clone());
-            obedient(worker, endpoint)
-        }
-    });
-    drop(lane);
-    while gone.load(Ordering::Acquire) < 3 {
-        thread::yield_now();
-    }
-    assert!(events.sorted().is_empty());
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Operations that some ranks run in place and other ranks out of place.
 
-use disco_core::{Communicator as _, CommunicatorExt as _, DType, Op, Rank, Reduction, Tensor};
+use disco_core::{Communicator as _, CommunicatorExt as _, DType, Op, Tensor};
 
 use super::{on_ranks, tensor, zeroed};
 
@@ -51,32 +51,6 @@ fn exchanges_reach_every_block() {
         let counts = [block; RANKS];
         let uneven = |src, dst| Op::AllToAllV { src, dst, send_counts: counts.into(), recv_counts: counts.into() };
         run(block, (RANKS, RANKS), uneven, expected);
-    }
-}
-
-#[test]
-fn reductions_are_the_same_on_all_ranks() {
-    let sum = |index: usize| (0..RANKS).map(|rank| element(rank, index)).sum::<i32>();
-    let reduction = Reduction::Sum;
-    for block in BLOCKS {
-        run(block, (1, 1), |src, dst| Op::AllReduce { src, dst, reduction }, |_, index| sum(index));
-        let scatter = |src, dst| Op::ReduceScatter { src, dst, reduction };
-        run(block, (RANKS, 1), scatter, |me, index| sum(me * block + index));
-    }
-}
-
-#[test]
-fn a_root_in_place_keeps_its_elements() {
-    let root = Rank::new(1);
-    for block in BLOCKS {
-        on_ranks(RANKS, |mut comm| {
-            let at_root = comm.rank() == root;
-            let (src, dst) =
-                if at_root { (None, input(1, block)) } else { (Some(input(0, block)), zeroed(DType::I32, block)) };
-            // A source is significant at the root only.
-            comm.enqueue(&[Op::Broadcast { src, dst: dst.clone(), root }]).unwrap();
-            assert_eq!(dst.to_vec::<i32>().unwrap(), input(1, block).to_vec::<i32>().unwrap());
-        });
     }
 }
 

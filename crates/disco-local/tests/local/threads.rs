@@ -20,8 +20,6 @@ mod point_to_point;
 mod ranks;
 #[path = "series.rs"]
 mod series;
-#[path = "split.rs"]
-mod split;
 
 use ranks::{LONG, SHORT, Shelf, Where, floats, on_ranks, on_threads, ranks, tensor, zeroed, zeros};
 
