@@ -13,7 +13,7 @@ const CHILD: &str = "across::child_that_is_rank_1";
 /// A rank of two with a communicator that blocks.
 fn rank(rank: usize, id: UniqueId) -> Rank {
     let stream = use_device(rank as i32);
-    Rank { rank, ranks: 2, comm: ready(init(id, 2, rank, true).1), stream }
+    Rank { rank, comm: ready(init(id, 2, rank, true).1), stream }
 }
 
 fn reduce(rank: &Rank, pointer: u64, op: RedOp) -> Code {

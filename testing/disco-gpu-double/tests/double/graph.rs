@@ -4,11 +4,10 @@
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread;
 
 use crate::common::child::alone;
-use crate::common::{OK, Rank, allocate, at, enter, free, new_stream, on_ranks, ready, settle, use_device};
+use crate::common::{OK, allocate, enter, free, new_stream, use_device};
 use disco_gpu_double::controls::{Counts, gpu_double_counts};
 use disco_gpu_double::cuda::abi::{Code, Event, Graph, GraphExec, Pool, Stream};
 use disco_gpu_double::cuda::exports::context::cuCtxSynchronize;
@@ -25,9 +24,6 @@ use disco_gpu_double::cuda::exports::pool::{cuMemAllocAsync, cuMemAllocFromPoolA
 use disco_gpu_double::cuda::exports::stream::{
     cuStreamDestroy_v2, cuStreamQuery, cuStreamSynchronize, cuStreamWaitEvent,
 };
-use disco_gpu_double::nccl::abi::{Code as NcclCode, DataType, RedOp};
-use disco_gpu_double::nccl::exports::collective::ncclAllReduce;
-use disco_gpu_double::nccl::exports::communicator::{ncclCommAbort, ncclCommDestroy, ncclCommFinalize};
 
 const GLOBAL: c_int = 0;
 const THREAD_LOCAL: c_int = 1;
@@ -78,50 +74,6 @@ fn pinned(bytes: usize) -> *mut c_void {
     let mut pointer = ptr::null_mut();
     assert_eq!(cuMemHostAlloc(Some(&mut pointer), bytes, 0), OK);
     pointer
-}
-
-fn all_reduce(rank: &Rank, pointer: u64, op: RedOp) {
-    let pair = at(pointer, 0);
-    let code = ncclAllReduce(pair, pair, 1, DataType::F32, op, rank.comm, rank.stream);
-    assert!(code == NcclCode::SUCCESS || code == NcclCode::IN_PROGRESS, "{code:?}");
-    ready(rank.comm);
-}
-
-#[test]
-fn a_communicator_does_not_end_before_its_graphs() {
-    alone(|| {
-        let assert_ends: [fn(&Rank) -> NcclCode; 3] = [
-            |rank| ncclCommDestroy(rank.comm),
-            |rank| ncclCommAbort(rank.comm),
-            |rank| {
-                assert_eq!(ncclCommFinalize(rank.comm), NcclCode::SUCCESS);
-                ncclCommDestroy(rank.comm)
-            },
-        ];
-        for end_comm in assert_ends {
-            // A communicator of one rank: of several ranks only the last would wait.
-            on_ranks(1, true, |rank| {
-                let pointer = rank.floats(&[1.0]);
-                begin(rank.stream, RELAXED);
-                all_reduce(rank, pointer, RedOp::SUM);
-                let exec = end(rank.stream);
-                let is_destroyed = AtomicBool::new(false);
-                thread::scope(|scope| {
-                    let (exec, device) = (exec.expose_provenance(), rank.rank as c_int);
-                    let is_destroyed = &is_destroyed;
-                    scope.spawn(move || {
-                        enter(device);
-                        // A call that does not wait returns meanwhile.
-                        settle();
-                        is_destroyed.store(true, SeqCst);
-                        assert_eq!(cuGraphExecDestroy(ptr::with_exposed_provenance_mut(exec)), OK);
-                    });
-                    assert_eq!(end_comm(rank), NcclCode::SUCCESS);
-                    assert!(is_destroyed.load(SeqCst), "it has not waited");
-                });
-            });
-        }
-    });
 }
 
 #[test]

@@ -14,7 +14,6 @@ mod graph;
 mod header;
 mod hip;
 mod ipc;
-mod kernels;
 mod launch;
 mod lifecycle;
 mod memory;

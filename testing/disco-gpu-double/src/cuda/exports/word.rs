@@ -19,17 +19,15 @@ pub extern "C" fn cuStreamWriteValue32_v2(stream: Stream, pointer: DevicePointer
 }
 
 /// `CUresult cuStreamWaitValue32_v2(CUstream, CUdeviceptr, cuuint32_t value, unsigned int flags)`:
-/// `CU_STREAM_WAIT_VALUE_GEQ`, by a comparison that may wrap, `EQ` and `AND`. `NOR` is not supported.
+/// `CU_STREAM_WAIT_VALUE_GEQ`, by a comparison that may wrap. `EQ`, `AND` and `NOR` are not supported.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamWaitValue32_v2(stream: Stream, pointer: DevicePointer, value: u32, flags: c_uint) -> Code {
-    let is_there: fn(u32, u32) -> bool = match flags {
-        0 => |word, value| word.wrapping_sub(value) as i32 >= 0,
-        1 => |word, value| word == value,
-        2 => |word, value| word & value != 0,
-        3 => return Code::NOT_SUPPORTED,
+    match flags {
+        0 => {}
+        1..=3 => return Code::NOT_SUPPORTED,
         _ => return Code::INVALID_VALUE,
-    };
+    }
     let device = device::begin_call("cuStreamWaitValue32_v2");
-    let is_there = move |word| is_there(word, value);
+    let is_there = move |word: u32| word.wrapping_sub(value) as i32 >= 0;
     Code::of(device.and_then(|device| word::wait(&*stream::find(stream, device)?, pointer, is_there)))
 }

@@ -93,16 +93,6 @@ impl Member {
         cuStreamSynchronize(self.stream)
     }
 
-    /// Writes the input.
-    pub(crate) fn put(&self, bytes: &[u8]) {
-        write(self.params.input, bytes);
-    }
-
-    /// Reads the output.
-    pub(crate) fn output(&self) -> Vec<u8> {
-        read(self.params.output, 16 * self.params.count as usize)
-    }
-
     /// The failure report.
     pub(crate) fn report(&self) -> u32 {
         // SAFETY: it is a word of pinned memory.

@@ -38,7 +38,6 @@ pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 /// One rank.
 pub(crate) struct Rank {
     pub(crate) rank: usize,
-    pub(crate) ranks: usize,
     pub(crate) comm: CommHandle,
     pub(crate) stream: Stream,
 }
@@ -49,7 +48,7 @@ pub(crate) fn on_ranks(ranks: usize, blocking: bool, body: impl Fn(&Rank) + Sync
     let (id, body) = (unique_id(), &body);
     let run = move |rank: usize| {
         let stream = use_device(rank as c_int);
-        let rank = Rank { rank, ranks, comm: ready(init(id, ranks, rank, blocking).1), stream };
+        let rank = Rank { rank, comm: ready(init(id, ranks, rank, blocking).1), stream };
         if blocking {
             rank.connect();
         }
