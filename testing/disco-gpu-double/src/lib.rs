@@ -174,7 +174,6 @@
 //! | `GPU_DOUBLE_INIT` | 0 | return code of `cuInit` and of HIP's functions that need a device: 100 no device, 803 driver mismatch |
 //! | `GPU_DOUBLE_CONNECT` | 0 | launches of a non-blocking communicator that are in progress at first: 0 as the version does, 1 those that connect, 2 all |
 //! | `GPU_DOUBLE_DELAY_US` | 0 | minimum duration of each piece of stream work and of background work, in µs |
-//! | `GPU_DOUBLE_POLL_US` | 0 | time for which a stream's thread polls for work before it sleeps, in µs |
 //! | `GPU_DOUBLE_REMOTE_ERRORS` | 0 | 1: 10 ms after an abort or the end of a rank's process, the asynchronous error of its peers is `ncclRemoteError` |
 //! | `GPU_DOUBLE_NVLINK` | pcie | the machine that NVML reports: `pcie` no links, `dgx1` eight V100 in a hybrid cube mesh, `broken` the same with one end of a link down, `dgx2` sixteen V100 on switches, `h100` eight H100 on switches; CUDA shows the first `GPU_DOUBLE_DEVICES` of them |
 //! | `GPU_DOUBLE_PEER_ACCESS` | 1 | 0: no device can access another device's memory |

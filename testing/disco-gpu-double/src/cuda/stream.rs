@@ -289,8 +289,6 @@ impl Stream {
 
     /// Waits until there is work, and takes all of it. Returns false if the stream was closed and its queue is empty.
     fn take(&self, taken: &mut VecDeque<Item>) -> bool {
-        // The stream is idle now unless new work was submitted, because this thread has finished all work that it took.
-        settings::read().poll(|| !self.is_idle());
         let mut queue = lock(&self.queue);
         loop {
             mem::swap(&mut queue.work, taken);

@@ -1,12 +1,11 @@
 //! The variables of the double. The crate's documentation has a table of them.
 
 use std::env;
-use std::hint;
 use std::process;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::{Machine, faults};
 
@@ -50,7 +49,6 @@ numbers! {
     init: "GPU_DOUBLE_INIT" = 0;
     connect: "GPU_DOUBLE_CONNECT" = 0;
     delay_us: "GPU_DOUBLE_DELAY_US" = 0;
-    poll_us: "GPU_DOUBLE_POLL_US" = 0;
     remote_errors: "GPU_DOUBLE_REMOTE_ERRORS" = 0;
     /// The number of the [`Machine`].
     nvlink: "GPU_DOUBLE_NVLINK" = Machine::Pcie as u64;
@@ -180,18 +178,6 @@ impl Settings {
     /// Whether HIP's streams can wait for words in signal memory only.
     pub(crate) fn waits_in_signal_memory(&self) -> bool {
         self.signal_memory.load(Relaxed) != 0
-    }
-
-    /// Polls until `is_there` holds, for at most `GPU_DOUBLE_POLL_US`, which is 0 by default.
-    pub(crate) fn poll(&self, is_there: impl Fn() -> bool) {
-        let limit = Duration::from_micros(self.poll_us.load(Relaxed));
-        if limit.is_zero() {
-            return;
-        }
-        let start = Instant::now();
-        while !is_there() && start.elapsed() < limit {
-            hint::spin_loop();
-        }
     }
 
     /// Sleeps for the minimum duration of stream work, which is 0 by default.
