@@ -10,7 +10,6 @@ crate::trials::tests!("gpus::topo":
     a_dgx_1_is_a_hybrid_cube_mesh_with_relays,
     a_subset_of_a_dgx_1_has_only_the_links_within_it,
     gpus_on_switches_are_fully_connected,
-    gpus_without_links_have_an_unknown_topology,
     a_link_that_is_down_at_one_end_makes_the_topology_unknown,
     a_failing_nvml_call_is_the_reason_for_unknown_links,
     without_nvml_the_devices_and_the_reason_are_printed,
@@ -119,20 +118,6 @@ fn gpus_on_switches_are_fully_connected() {
     let shown = topo(&disco_gpu_double::folder(), &variables);
     assert!(
         shown.contains("\nlinks       0  1\n         0  - 18\n         1 18  -\ntopology   fully_connected\n"),
-        "{shown}"
-    );
-}
-
-fn gpus_without_links_have_an_unknown_topology() {
-    let pcie = on("pcie", 2);
-    assert_eq!((&pcie["topology"], &pcie["links"]), (&json!("unknown"), &json!([[0, 0], [0, 0]])));
-    assert_eq!(pcie["all_reduce"], "NCCL alone");
-    assert_eq!(why(&pcie), ["devices 0 and 1 have no link", "it is no hybrid cube mesh: there are 2 devices, not 8"]);
-    let one = on("h100", 1);
-    assert_eq!((&one["topology"], why(&one)), (&json!("unknown"), vec!["a link takes two devices"]));
-    let shown = topo(&disco_gpu_double::folder(), &[]);
-    assert!(
-        shown.contains("\nall_reduce NCCL alone\nkernels    ") && shown.contains("\ntopology   unknown\n"),
         "{shown}"
     );
 }
