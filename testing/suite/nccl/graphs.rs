@@ -268,11 +268,6 @@ on_the_double!(collectives_are_captured_on_amd_devices, [], {
     block_on(call(&session, "tests.graphs.sequence", (10, true))).unwrap();
 });
 
-on_the_double!(graphs_take_turns, ["GPU_DOUBLE_DELAY_US" = "100"], {
-    let session = connected(3);
-    block_on(call(&session, "tests.graphs.two_graphs", ())).unwrap();
-});
-
 on_the_double!(a_graph_keeps_the_tensors_of_its_operations, ["GPU_DOUBLE_DELAY_US" = "200"], {
     let session = connected(2);
     block_on(call(&session, "tests.graphs.tensors_of_graphs", ())).unwrap();

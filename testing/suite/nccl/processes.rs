@@ -401,17 +401,3 @@ fn sum_without_one() {
     gpu.queue.synchronize(rendezvous_deadline()).unwrap();
     eprintln!("{}", kernels.check().unwrap_err());
 }
-
-#[test]
-fn the_file_store_behaves_like_a_store() {
-    let folder = env::temp_dir().join(format!("disco-store-{}", process::id()));
-    fs::create_dir_all(&folder).unwrap();
-    let store = FileStore(folder.clone());
-    assert_eq!((store.add("n", 3).unwrap(), store.add("n", -5).unwrap()), (3, -2));
-    assert_eq!(store.compare_and_set("k", None, b"a").unwrap(), b"a");
-    assert_eq!(store.compare_and_set("k", None, b"b").unwrap(), b"a");
-    assert_eq!(store.compare_and_set("k", Some(b"a"), b"b").unwrap(), b"b");
-    assert_eq!((store.delete("k").unwrap(), store.delete("k").unwrap(), store.get("k").unwrap()), (true, false, None));
-    assert!(matches!(store.wait("none", Duration::from_millis(5)), Err(Error::Deadline { .. })));
-    fs::remove_dir_all(folder).unwrap();
-}

@@ -17,7 +17,7 @@ use crate::p2p::call;
 use crate::{on_the_double, on_the_double_or_a_gpu};
 
 const LEN: usize = 64;
-const ROUNDS: usize = 1000;
+const ROUNDS: usize = 300;
 /// Writes of the program's stream before it writes the input of a round.
 const STALE_WRITES: usize = 4;
 
@@ -118,22 +118,20 @@ fn lend_on_two_ranks(kind: i64) {
 }
 
 on_the_double_or_a_gpu!(
-    lent_memory_of_a_per_thread_default_stream_is_summed_in_a_thousand_rounds,
+    lent_memory_of_a_per_thread_default_stream_is_summed_in_each_round,
     ["GPU_DOUBLE_DELAY_US" = "20"],
     { lend_on_two_ranks(PER_THREAD) }
 );
 
 on_the_double_or_a_gpu!(
-    lent_memory_of_the_legacy_default_stream_is_summed_in_a_thousand_rounds,
+    lent_memory_of_the_legacy_default_stream_is_summed_in_each_round,
     ["GPU_DOUBLE_DELAY_US" = "20"],
     { lend_on_two_ranks(LEGACY) }
 );
 
-on_the_double_or_a_gpu!(
-    lent_memory_of_a_created_stream_is_summed_in_a_thousand_rounds,
-    ["GPU_DOUBLE_DELAY_US" = "20"],
-    { lend_on_two_ranks(CREATED) }
-);
+on_the_double_or_a_gpu!(lent_memory_of_a_created_stream_is_summed_in_each_round, ["GPU_DOUBLE_DELAY_US" = "20"], {
+    lend_on_two_ranks(CREATED)
+});
 
 /// The rounds with a wrong result on each of two ranks.
 fn wrong_rounds(from: bool, to: bool) -> Vec<i64> {
