@@ -5,8 +5,8 @@ use std::sync::{Arc, OnceLock};
 
 use disco::wire::{Reader, WireError, Writer};
 use disco::{
-    Builder, DRef, DType, Device, LaneSession, Opaque, Placement, Rank, Reduction, RegisterId, Result, Scope, Shape,
-    Tensor, Value, WireObject, WorkerContext, WorkerId, block_on, function::Function,
+    Builder, DRef, DType, Device, LaneSession, Opaque, Placement, Reduction, RegisterId, Result, Scope, Shape, Tensor,
+    Value, WireObject, WorkerContext, WorkerId, block_on, function::Function,
 };
 
 /// An object type of this program.
@@ -76,16 +76,6 @@ fn numbers(ctx: &mut WorkerContext, len: i64) -> Result<Tensor> {
     Ok(tensor)
 }
 
-/// Worker 0 sets a word in the store; all workers wait for it and return it.
-fn pass_word(ctx: &mut WorkerContext, word: String) -> Result<String> {
-    let (store, deadline) = (ctx.store(), ctx.deadline());
-    if ctx.worker() == worker(0) {
-        store.set("word", word.as_bytes())?;
-    }
-    Ok(String::from_utf8_lossy(&store.wait("word", deadline)?).into_owned())
-}
-
-disco::register_function!("tests.pass_word", pass_word);
 disco::register_function!("tests.whoami", whoami);
 disco::register_function!("tests.echo", echo);
 disco::register_function!("tests.describe", describe);
@@ -121,17 +111,6 @@ async fn all(session: &LaneSession, handle: &DRef) -> Result<Vec<Vec<i64>>> {
         all.push(session.get::<Tensor>(handle, worker).await?.to_vec()?);
     }
     Ok(all)
-}
-
-#[test]
-fn every_worker_computes_its_own_value() {
-    plane(4, 1, async |session| {
-        let whoami = session.call("tests.whoami", ()).await?;
-        for index in 0..4 {
-            assert_eq!(session.get::<i64>(&whoami, worker(index)).await?, i64::from(index));
-        }
-        Ok(())
-    });
 }
 
 #[test]
@@ -189,15 +168,6 @@ fn opaque_values_and_functions_stay_in_the_registers_of_their_worker() {
         let whoami = session.function("tests.whoami").await?;
         let applied = session.call("tests.apply", (&whoami,)).await?;
         assert_eq!(session.get::<i64>(&applied, worker(1)).await?, 101);
-        Ok(())
-    });
-}
-
-#[test]
-fn workers_exchange_values_through_the_store_during_a_call() {
-    plane(3, 1, async |session| {
-        let word = session.call("tests.pass_word", ("hello",)).await?;
-        assert_eq!(session.get::<String>(&word, worker(2)).await?, "hello");
         Ok(())
     });
 }
@@ -277,38 +247,11 @@ fn copies_to_and_from_worker_0_pass_arrays_by_reference() {
 }
 
 #[test]
-fn a_host_array_is_broadcast_and_scattered() {
-    plane(3, 1, async |session| {
-        let x = session.empty(DType::I64, [2], Placement::All).await?;
-        session.broadcast(&Tensor::from_slice(&[4i64, 5], [2])?, &x).await?;
-        assert_eq!(all(session, &x).await?, [[4, 5], [4, 5], [4, 5]]);
-        session.scatter(&Tensor::from_slice(&[1i64, 2, 3, 4, 5, 6], [3, 2])?, &x).await?;
-        assert_eq!(all(session, &x).await?, [[1, 2], [3, 4], [5, 6]]);
-        let gathered = session.empty(DType::I64, [6], Placement::Worker0).await?;
-        session.gather_to(&x, &gathered, Rank::new(0), Scope::World).await?;
-        let gathered: Tensor = session.get(&gathered, worker(0)).await?;
-        assert_eq!(gathered.to_vec::<i64>()?, [1, 2, 3, 4, 5, 6]);
-        Ok(())
-    });
-}
-
-#[test]
-fn rooted_operations_work_in_each_group() {
+fn only_group_roots_have_a_tensor_that_is_placed_on_them() {
     plane(4, 2, async |session| {
         let roots = session.empty(DType::I64, [2], Placement::GroupRoots).await?;
-        assert_eq!(session.value(&roots, worker(3)).await?, Value::None);
-        session.set(&roots, worker(0), Tensor::from_slice(&[1i64, 2], [2])?.into()).await?;
-        session.set(&roots, worker(2), Tensor::from_slice(&[3i64, 4], [2])?.into()).await?;
-
-        let pair = session.empty(DType::I64, [2], Placement::All).await?;
-        session.broadcast_from(&roots, &pair, Rank::new(0), Scope::Group).await?;
-        assert_eq!(all(session, &pair).await?, [[1, 2], [1, 2], [3, 4], [3, 4]]);
-        let one = session.empty(DType::I64, [1], Placement::All).await?;
-        session.scatter_from(&roots, &one, Rank::new(0), Scope::Group).await?;
-        assert_eq!(all(session, &one).await?, [[1], [2], [3], [4]]);
-        session.gather_to(&one, &roots, Rank::new(0), Scope::Group).await?;
-        let second: Tensor = session.get(&roots, worker(2)).await?;
-        assert_eq!(second.to_vec::<i64>()?, [3, 4]);
+        let is_there = session.values(&roots).await?.into_iter().map(|value| value != Value::None);
+        assert!(is_there.eq([true, false, true, false]));
         Ok(())
     });
 }
@@ -350,14 +293,6 @@ fn tensors_are_sent_between_groups_and_between_workers() {
         assert_eq!(error.to_string(), "send_to_worker: worker 1 can't send to itself");
         Ok(())
     });
-}
-
-#[test]
-fn dropping_a_session_ends_its_workers() {
-    let session = Builder::threads(3).start().unwrap();
-    let handle = block_on(session.function("tests.whoami")).unwrap();
-    drop(session);
-    drop(handle);
 }
 
 /// The session of the test that follows.

@@ -36,24 +36,6 @@ fn an_error_names_worker_function_command_register_and_causes() {
 }
 
 #[test]
-fn a_panic_is_an_error_and_the_process_survives() {
-    with_session(Builder::threads(2), async |session| {
-        let error = call_and_sync(session, "tests.panic_on", 1).await;
-        assert_eq!(error, "worker 1: tests.panic_on (command 2, register 1): panicked: index 1 is out of luck");
-    });
-}
-
-#[test]
-fn an_unknown_function_is_an_error_that_suggests_a_similar_name() {
-    let session = threads(1);
-    block_on(async {
-        let error = text(session.function("tests.ad_one").await);
-        assert_eq!(error, "no worker function `tests.ad_one` is registered; did you mean `tests.add_one`?");
-        session.function("tests.add_one").await.unwrap();
-    });
-}
-
-#[test]
 fn an_argument_of_the_wrong_type_is_an_error_with_its_position() {
     for (expected, args) in [
         ("argument 0: expected an int, got a string", vec![Value::from("one")]),
@@ -167,34 +149,6 @@ fn a_communicator_that_a_failing_function_drops_is_not_the_root_cause() {
         let error = fail_beside_barrier(session, "tests.fail_after_a_drop", 1).await;
         assert!(error.starts_with("worker 1: tests.fail_after_a_drop (command "), "{error}");
         assert!(error.ends_with("): out of memory"), "{error}");
-    });
-}
-
-#[test]
-fn init_ccl_makes_a_failed_session_usable_again() {
-    with_session(Builder::threads(3), async |session| {
-        session.init_ccl("local", &[]).await.unwrap();
-        let before = session.empty(DType::I64, [2], Placement::All).await.unwrap();
-        fail_beside_barrier(session, "tests.fail_beside_barrier", 0).await;
-        assert!(session.empty(DType::I64, [2], Placement::All).await.is_err());
-        session.init_ccl("local", &[]).await.unwrap();
-        session.broadcast(&Tensor::from_slice(&[5i64, 7], [2]).unwrap(), &before).await.unwrap();
-        session.all_reduce(&before, &before, Reduction::Sum, Scope::World).await.unwrap();
-        let sum: Tensor = session.get(&before, WorkerId::new(2)).await.unwrap();
-        session.sync_all().await.unwrap();
-        assert_eq!(sum.to_vec::<i64>().unwrap(), [15, 21]);
-    });
-}
-
-#[test]
-fn get_of_a_value_made_before_the_error_succeeds() {
-    let session = threads(1);
-    block_on(async {
-        let before = session.call("tests.add_one", (41,)).await.unwrap();
-        let failed = session.call("tests.fail_on", (0,)).await.unwrap();
-        let error = text(session.sync_all().await);
-        assert_eq!(session.value(&before, WorkerId::new(0)).await.unwrap(), Value::Int(42));
-        assert_eq!(text(session.value(&failed, WorkerId::new(0)).await), error);
     });
 }
 

@@ -8,10 +8,8 @@ use crate::with_session::with_session;
 
 super::tests![
     get_all_returns_the_values_of_all_workers_in_order,
-    get_all_returns_values_of_any_kind_and_size,
     get_all_returns_the_root_cause_after_a_failure,
     get_all_of_another_type_names_the_worker,
-    set_each_gives_each_worker_its_own_value,
     set_each_stops_at_the_first_failing_worker,
     a_call_by_name_looks_the_function_up_once,
 ];
@@ -25,15 +23,6 @@ fn get_all_returns_the_values_of_all_workers_in_order(kind: Kind) {
     block_on(session.shutdown()).unwrap();
     let closed = block_on(session.values(&workers)).unwrap_err();
     assert_eq!(closed.to_string(), "get_all: the session is shut down");
-}
-
-fn get_all_returns_values_of_any_kind_and_size(kind: Kind) {
-    let session = builder(kind).start().unwrap();
-    for value in [Value::None, Value::from("a text"), Value::from(vec![7u8; 300_000]), Value::Float(0.5)] {
-        let echoed = call(&session, "tests.echo", (value.clone(),)).unwrap();
-        assert_eq!(block_on(session.values(&echoed)).unwrap(), [(); 4].map(|()| value.clone()));
-    }
-    block_on(session.shutdown()).unwrap();
 }
 
 fn get_all_returns_the_root_cause_after_a_failure(kind: Kind) {
@@ -54,15 +43,6 @@ fn get_all_of_another_type_names_the_worker(kind: Kind) {
     block_on(session.set(&numbers, WorkerId::new(3), Value::from("three"))).unwrap();
     let error = block_on(session.get_all::<i64>(&numbers)).unwrap_err();
     assert_eq!(error.to_string(), "get_all: expected an int, worker 3 has a string");
-    block_on(session.shutdown()).unwrap();
-}
-
-fn set_each_gives_each_worker_its_own_value(kind: Kind) {
-    let session = builder(kind).start().unwrap();
-    let seeds = call(&session, "tests.whoami", ()).unwrap();
-    block_on(session.set_each(&seeds, |worker| 1000 + worker.wire())).unwrap();
-    let seeds = call(&session, "tests.count", (&seeds,)).unwrap();
-    assert_eq!(block_on(session.get_all::<i64>(&seeds)).unwrap(), [1001, 1002, 1003, 1004]);
     block_on(session.shutdown()).unwrap();
 }
 

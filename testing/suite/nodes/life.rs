@@ -12,24 +12,16 @@ use disco::{
 
 use super::programs::{self, ask, builder, end, pair};
 use crate::terminal;
-use crate::with_session::with_session;
-use crate::workers;
-use crate::workers::{NOBODY, sorted_lines};
+use crate::workers::sorted_lines;
 
 super::tests!(
     nodes_have_workers_that_are_processes_or_threads,
-    values_of_all_sizes_make_a_round_trip_to_workers_of_nodes,
-    set_on_one_worker_does_not_change_the_value_of_others,
-    workers_of_all_nodes_share_one_store,
-    a_session_recovers_from_a_worker_failure_on_a_node,
     output_of_workers_is_forwarded_with_node_and_worker,
     control_characters_of_nodes_are_escaped_on_a_terminal,
-    a_node_exits_silently_after_a_shutdown,
     nodes_and_workers_end_when_their_session_is_dropped,
     commands_in_flight_when_a_session_is_dropped_cause_no_error_on_its_node,
     token_address_and_invitation_are_removed_from_the_environment_of_workers,
     nodes_of_one_machine_share_memory_and_those_of_other_containers_are_told_what_to_use,
-    a_session_of_one_node_starts_without_other_machines,
     a_node_that_receives_large_frames_is_not_lost,
     large_gets_at_once_return_all_values_and_the_node_buffers_few_of_them,
 );
@@ -57,66 +49,6 @@ fn nodes_have_workers_that_are_processes_or_threads() {
     }
 }
 
-fn values_of_all_sizes_make_a_round_trip_to_workers_of_nodes() {
-    for kind in [SessionKind::Processes, SessionKind::Threads] {
-        with_session(Builder::nodes(2, 2).node_options(|nodes| nodes.workers = kind), async |session| {
-            let length = session.function("tests.length").await.unwrap();
-            for size in [0, 1, 7, 8, 1000, 61_000, 65_000, 66_000, 1 << 20, 20 << 20] {
-                let handle = session.call(&length, ("x".repeat(size),)).await.unwrap();
-                for worker in session.world().workers() {
-                    assert_eq!(session.value(&handle, worker).await.unwrap(), Value::Int(size as i64));
-                }
-                // `set` and `get` of bytes need no data plane.
-                let bytes = Value::from((0..size).map(|at| at as u8).collect::<Vec<u8>>());
-                session.set(&handle, WorkerId::new(3), bytes.clone()).await.unwrap();
-                assert!(session.value(&handle, WorkerId::new(3)).await.unwrap() == bytes);
-            }
-            let tensor = Tensor::from_slice(&[1.0f32, 2.0, 3.0], [3]).unwrap();
-            let handle = session.call(&length, ("register",)).await.unwrap();
-            session.set(&handle, WorkerId::new(2), Value::Tensor(tensor)).await.unwrap();
-            let back: Tensor = session.get(&handle, WorkerId::new(2)).await.unwrap();
-            assert_eq!(back.to_vec::<f32>().unwrap(), [1.0, 2.0, 3.0]);
-        });
-    }
-}
-
-fn set_on_one_worker_does_not_change_the_value_of_others() {
-    with_session(Builder::nodes(3, 1), async |session| {
-        let handle = session.call("tests.length", ("four",)).await.unwrap();
-        for size in [4, 400_000] {
-            session.set(&handle, WorkerId::new(2), Value::from("y".repeat(size))).await.unwrap();
-            assert_eq!(session.value(&handle, WorkerId::new(1)).await.unwrap(), Value::Int(4));
-            assert_eq!(session.value(&handle, WorkerId::new(2)).await.unwrap(), Value::from("y".repeat(size)));
-        }
-    });
-}
-
-fn workers_of_all_nodes_share_one_store() {
-    for kind in [SessionKind::Processes, SessionKind::Threads] {
-        with_session(Builder::nodes(2, 2).node_options(|nodes| nodes.workers = kind), workers::check_store);
-    }
-}
-
-fn a_session_recovers_from_a_worker_failure_on_a_node() {
-    for kind in [SessionKind::Processes, SessionKind::Threads] {
-        with_session(Builder::nodes(2, 2).node_options(|nodes| nodes.workers = kind), async |session| {
-            for _ in 0..2 {
-                session.init_ccl("by-store", &[]).await.unwrap();
-                let [panic, barriers] =
-                    [session.function("tests.panic").await, session.function("tests.barriers").await];
-                session.call(&panic.unwrap(), (3,)).await.unwrap();
-                // Fails if the failure is already known.
-                _ = session.call(&barriers.unwrap(), (1, NOBODY)).await;
-                let error = session.sync_all().await.unwrap_err().to_string();
-                assert!(error.starts_with("worker 3: tests.panic ") && error.contains("on purpose"), "{error}");
-            }
-            session.init_ccl("by-store", &[]).await.unwrap();
-            session.call("tests.barriers", (3, NOBODY)).await.unwrap();
-            session.sync_all().await.unwrap();
-        });
-    }
-}
-
 fn output_of_workers_is_forwarded_with_node_and_worker() {
     let output = end(programs::command("printer")
         .stdout(std::process::Stdio::piped())
@@ -141,13 +73,6 @@ fn control_characters_of_nodes_are_escaped_on_a_terminal() {
     let said = terminal::output(programs::command("painter"));
     assert!(!said.contains(['\x1b', '\x07', '\u{9b}']), "{said:?}");
     assert!(said.contains("[node 1 worker 2] \\x1b[31mred\\u{9b}0m \\x1b]0;title\\x07\r\n"), "{said:?}");
-}
-
-fn a_node_exits_silently_after_a_shutdown() {
-    let (session, node) = pair(builder(2, 2));
-    block_on(session.shutdown()).unwrap();
-    let output = end(node);
-    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
 }
 
 fn nodes_and_workers_end_when_their_session_is_dropped() {
@@ -229,13 +154,6 @@ fn nodes_of_one_machine_share_memory_and_those_of_other_containers_are_told_what
     assert!(parts.iter().all(|part| error.contains(part)), "{error}");
     block_on(session.shutdown()).unwrap();
     end(child.lock().unwrap().take().unwrap());
-}
-
-fn a_session_of_one_node_starts_without_other_machines() {
-    with_session(Builder::nodes(1, 2), async |session| {
-        session.init_ccl("local", &[]).await.unwrap();
-        session.sync_all().await.unwrap();
-    });
 }
 
 fn a_node_that_receives_large_frames_is_not_lost() {

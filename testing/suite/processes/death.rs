@@ -5,6 +5,7 @@ use std::process::Stdio;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
+use disco::error::{ErrorKind, LossCause, LostPeer, ProcessEnd};
 use disco::{Builder, Deadlines, Error, LaneSession, Launch, Value, WorkerId, WorkerRange, World, block_on};
 use disco_channel::processes::{self, ProcessLane};
 use disco_conformance::waiting::{self, wait_until, wait_until_in_collective, wait_until_inside};
@@ -66,20 +67,32 @@ pub(crate) fn is_alive(pid: u32) -> bool {
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
 }
 
-/// The loss that a session reports, from every later operation, too. The shutdown succeeds.
+/// The text of [`loss`].
 fn lost(session: LaneSession) -> String {
+    first_line(&loss(session))
+}
+
+/// The loss that a session reports, from every later operation, too. The shutdown succeeds.
+fn loss(session: LaneSession) -> Error {
     let error = block_on(session.sync_all()).unwrap_err();
     assert!(matches!(error, Error::Lost { .. }), "{error}");
     let again = block_on(session.sync_worker(WorkerId::new(0))).unwrap_err();
     assert_eq!(again.to_string(), error.to_string(), "a later operation has the same error");
     block_on(session.shutdown()).unwrap();
-    first_line(&error)
+    error
 }
 
 fn a_killed_worker_is_lost_before_the_silence_limit() {
     let session = Builder::processes(3).silence(LONG).start().unwrap();
     kill_process(pid_of(&session, 2), Signal::KILL).unwrap();
-    assert_eq!(lost(session), "worker 2 lost: its process ended: signal: 9 (SIGKILL)");
+    let error = loss(session);
+    assert_eq!(first_line(&error), "worker 2 lost: its process ended: signal: 9 (SIGKILL)");
+    // A program matches the fields.
+    let Error::Lost(loss) = &error else { panic!("{error:?}") };
+    let LostPeer::Workers { workers, node: None, .. } = &loss.peer else { panic!("{loss:?}") };
+    assert_eq!(*workers, WorkerRange::new(2..3));
+    let end = ProcessEnd::Signaled { signal: 9, core_dumped: false };
+    assert_eq!(loss.cause, LossCause::ProcessEnded { end, connected: true });
 }
 
 fn a_worker_killed_inside_a_function_is_lost_before_the_silence_limit() {
@@ -174,7 +187,9 @@ fn core_dumps() -> bool {
 fn a_panic_is_a_worker_failure_and_the_session_recovers() {
     let session = Builder::processes(3).start().unwrap();
     call(&session, "tests.panic", (2,)).unwrap();
-    let error = block_on(session.sync_all()).unwrap_err().to_string();
+    let error = block_on(session.sync_all()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Panicked);
+    let error = error.to_string();
     assert!(
         error.starts_with("worker 2: tests.panic (command ") && error.ends_with("): panicked: on purpose"),
         "{error}"

@@ -15,8 +15,6 @@ use crate::workers;
 use crate::workers::sorted_lines;
 
 super::tests!(
-    every_worker_except_worker_0_is_a_process,
-    values_of_all_sizes_reach_workers_and_come_back,
     a_value_that_can_not_leave_its_process_is_an_error_and_the_session_continues,
     all_workers_share_one_store,
     output_of_workers_is_forwarded_by_line_with_a_prefix,
@@ -24,40 +22,8 @@ super::tests!(
     tracing_events_of_workers_have_a_span_with_the_worker_id,
     shutdown_returns_although_the_output_of_a_worker_is_not_read,
     large_values_for_one_worker_do_not_grow_the_memory_of_others,
-    two_sessions_of_processes_run_at_the_same_time,
     sessions_leave_no_processes_descriptors_mappings_or_threads,
 );
-
-fn every_worker_except_worker_0_is_a_process() {
-    with_session(Builder::processes(4).groups(2), async |session| {
-        let pids = session.call("tests.pid", ()).await.unwrap();
-        let mut seen = Vec::new();
-        for worker in session.world().workers() {
-            let Value::Int(pid) = session.value(&pids, worker).await.unwrap() else { panic!() };
-            assert!(!seen.contains(&pid));
-            seen.push(pid);
-        }
-        assert_eq!(seen[0], i64::from(std::process::id()));
-    });
-}
-
-fn values_of_all_sizes_reach_workers_and_come_back() {
-    with_session(Builder::processes(3), async |session| {
-        let length = session.function("tests.length").await.unwrap();
-        for size in [0, 1, 7, 8, 1000, 65_000, 66_000, 1 << 20, 20 << 20] {
-            let text = "x".repeat(size);
-            let handle = session.call(&length, (text.as_str(),)).await.unwrap();
-            for worker in session.world().workers() {
-                assert_eq!(session.value(&handle, worker).await.unwrap(), Value::Int(size as i64));
-            }
-        }
-        let tensor = Tensor::from_slice(&[1.0f32, 2.0, 3.0], [3]).unwrap();
-        let handle = session.call("tests.length", ("register",)).await.unwrap();
-        session.set(&handle, WorkerId::new(2), Value::Tensor(tensor)).await.unwrap();
-        let Value::Tensor(back) = session.value(&handle, WorkerId::new(2)).await.unwrap() else { panic!() };
-        assert_eq!(back.to_vec::<f32>().unwrap(), [1.0, 2.0, 3.0]);
-    });
-}
 
 fn a_value_that_can_not_leave_its_process_is_an_error_and_the_session_continues() {
     with_session(Builder::processes(2), async |session| {
@@ -140,19 +106,6 @@ fn large_values_for_one_worker_do_not_grow_the_memory_of_others() {
             };
             assert!(after - before < 30 << 20, "{worker}: {} bytes more", after - before);
         }
-    });
-}
-
-fn two_sessions_of_processes_run_at_the_same_time() {
-    let [a, b] = [2, 3].map(|workers| Builder::processes(workers).start().unwrap());
-    block_on(async {
-        for session in [&a, &b] {
-            let handle = session.call("tests.length", ("four",)).await.unwrap();
-            assert_eq!(session.value(&handle, WorkerId::new(1)).await.unwrap(), Value::Int(4));
-        }
-        a.shutdown().await.unwrap();
-        b.sync_all().await.unwrap();
-        b.shutdown().await.unwrap();
     });
 }
 

@@ -22,7 +22,6 @@ super::tests!(
     a_killed_worker_is_replaced_and_the_others_keep_their_registers,
     random_workers_are_replaced_again_and_again,
     a_session_can_replace_lost_workers_when_it_recovers,
-    new_workers_get_what_the_program_has_for_them,
     the_policy_forbids_and_limits_replacements,
     a_replacement_that_fails_can_be_repeated,
     a_replacement_whose_future_is_dropped_can_be_repeated,
@@ -202,17 +201,6 @@ fn a_session_can_replace_lost_workers_when_it_recovers() {
     lose(&session, &[1, 2]);
     while block_on(session.init_ccl("local", &[])).is_err() {}
     check_sums(&session, 3);
-    block_on(session.shutdown()).unwrap();
-}
-
-fn new_workers_get_what_the_program_has_for_them() {
-    let session = start(3);
-    let weights = call(&session, "replace.number", (100,));
-    let restored = weights.clone();
-    session.on_replaced(move |worker| vec![(restored.clone(), Value::Int(100 + worker.index() as i64))]);
-    lose(&session, &[1]);
-    block_on(session.replace_lost()).unwrap();
-    assert_eq!(block_on(session.get_all::<i64>(&weights)).unwrap(), [100, 101, 102]);
     block_on(session.shutdown()).unwrap();
 }
 

@@ -28,7 +28,6 @@ super::tests!(
     groups_follow_the_number_of_workers,
     a_resize_that_can_not_be_changes_nothing,
     a_resize_to_the_same_number_drops_lost_workers_only,
-    a_resize_clears_a_failure,
     a_resize_whose_future_is_dropped_can_be_repeated,
     new_workers_that_die_at_once_are_dropped,
     a_worker_of_a_lost_session_that_does_not_leave_is_killed,
@@ -321,15 +320,6 @@ fn a_resize_to_the_same_number_drops_lost_workers_only() {
     assert_eq!((numbers(&resized).as_str(), resized.epoch), ("0 - 1", 1));
     assert_eq!(resized.workers, [worker(2)]);
     check(&session, 3);
-    block_on(session.shutdown()).unwrap();
-}
-
-fn a_resize_clears_a_failure() {
-    let session = start(3);
-    call(&session, "resize.fail", (1,));
-    block_on(session.sync_all()).unwrap_err();
-    resize(&session, 2);
-    check(&session, 2);
     block_on(session.shutdown()).unwrap();
 }
 

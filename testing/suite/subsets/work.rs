@@ -6,11 +6,9 @@ use super::{Door, Kind, answer, builder, call, numbers, start, worker};
 
 super::tests!(
     workers_have_the_numbers_of_their_order_and_the_processes_of_the_parent_s_workers,
-    disjoint_subsets_sum_at_once,
     overlapping_subsets_and_their_parent_sum_at_once,
     a_function_that_waits_for_a_later_one_of_another_subset_delays_only_its_own,
     registers_and_store_are_those_of_the_subset,
-    tensors_reach_and_leave_worker_0_of_a_subset_in_any_process,
     a_subset_of_a_subset_is_a_subset,
     handles_of_the_parent_are_refused,
     controllers_tensors_are_scattered_and_gathered_in_a_subset_of_any_kind,
@@ -58,17 +56,6 @@ fn sum_in(sessions: &[&LaneSession]) {
     });
 }
 
-fn disjoint_subsets_sum_at_once(kind: Kind) {
-    let parent = start(kind);
-    let (one, other) = (block_on(parent.subset([2, 0], 1)).unwrap(), block_on(parent.subset([1, 3], 1)).unwrap());
-    sum_in(&[&one, &other]);
-    block_on(async {
-        one.shutdown().await.unwrap();
-        other.shutdown().await.unwrap();
-        parent.shutdown().await.unwrap();
-    });
-}
-
 fn overlapping_subsets_and_their_parent_sum_at_once(kind: Kind) {
     let parent = start(kind);
     let (one, other) = (block_on(parent.subset([0, 1, 2], 1)).unwrap(), block_on(parent.subset([2, 1], 1)).unwrap());
@@ -111,26 +98,6 @@ fn registers_and_store_are_those_of_the_subset(kind: Kind) {
         }
         parent.shutdown().await.unwrap();
     });
-}
-
-fn tensors_reach_and_leave_worker_0_of_a_subset_in_any_process(kind: Kind) {
-    let parent = start(kind);
-    for workers in [[3, 1], [0, 2], [1, 3]] {
-        let subset = block_on(parent.subset(workers, 1)).unwrap();
-        block_on(async {
-            // Larger than a frame.
-            let x = Tensor::from_slice(&(0..100_000).collect::<Vec<i64>>(), [100_000]).unwrap();
-            let (there, back) = (
-                subset.empty(DType::I64, [100_000], Placement::Worker0).await.unwrap(),
-                Tensor::zeros(DType::I64, [100_000]).unwrap(),
-            );
-            subset.copy_to_worker_0(&x, &there).await.unwrap();
-            subset.copy_from_worker_0(&back, &there).await.unwrap();
-            subset.sync_worker(worker(0)).await.unwrap();
-            assert_eq!(back.to_vec::<i64>().unwrap(), x.to_vec::<i64>().unwrap());
-        });
-    }
-    block_on(parent.shutdown()).unwrap();
 }
 
 fn controllers_tensors_are_scattered_and_gathered_in_a_subset_of_any_kind(kind: Kind) {
