@@ -100,11 +100,7 @@ impl Programs {
             made.inspect_err(|error| eprintln!("== {name} is left out: {error:#}")).ok()
         };
         let mpis = MPIS.iter().filter_map(|mpi| Some((mpi, report(mpi.name, mpi.build(&folder, true))?))).collect();
-        Ok(Self {
-            disco: disco(&root())?,
-            tvm: report("TVM", tvm(&folder)),
-            mpis,
-        })
+        Ok(Self { disco: disco(&root())?, tvm: report("TVM", tvm(&folder)), mpis })
     }
 }
 

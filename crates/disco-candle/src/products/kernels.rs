@@ -4,7 +4,7 @@
 use std::arch::x86_64::*;
 
 use super::blocks::{Block, Codes, Group, LANES};
-use super::elements::{Element, Kind};
+use super::elements::{Element, Kind, ROWS, WEIGHTS};
 
 /// How many bytes ahead of the current ones a kernel prefetches.
 const PREFETCHED: usize = 2048;
@@ -207,6 +207,51 @@ fn dense_avx2<T: Element, const R: usize>(row: &[T], x: [&[f32]; R]) -> [f32; R]
         }
         for column in 0..rest.len() {
             products[index] += rest[column].to_f32() * x[index][steps.len() * STEP + column];
+        }
+    }
+    products
+}
+
+/// Products of some rows of weights with some of `x`, which are the first dimension. Each is one chain of additions in eight
+/// lanes, whose sums are added in pairs. The sums and a column of each row of weights are in registers.
+pub(super) fn tile<T: Element>(_: Level, weights: [&[T]; WEIGHTS], x: [&[f32]; ROWS]) -> [[f32; WEIGHTS]; ROWS] {
+    // SAFETY: `Level::detect` has found AVX2, FMA and F16C, which both levels have.
+    unsafe { tile_avx2(weights, x) }
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+fn tile_avx2<T: Element>(weights: [&[T]; WEIGHTS], x: [&[f32]; ROWS]) -> [[f32; WEIGHTS]; ROWS] {
+    let mut sums = [[_mm256_setzero_ps(); WEIGHTS]; ROWS];
+    let columns = weights[0].len();
+    assert!(weights.iter().all(|row| row.len() == columns) && x.iter().all(|row| row.len() == columns));
+    for first in (0..columns / 8 * 8).step_by(8) {
+        let mut wide = [_mm256_setzero_ps(); WEIGHTS];
+        for index in 0..WEIGHTS {
+            // SAFETY: each row has eight columns from here on.
+            wide[index] = widen(unsafe { weights[index].as_ptr().add(first).cast::<[T; 8]>().read_unaligned() });
+        }
+        for row in 0..ROWS {
+            // SAFETY: as above.
+            let x = unsafe { _mm256_loadu_ps(x[row].as_ptr().add(first)) };
+            for index in 0..WEIGHTS {
+                sums[row][index] = _mm256_fmadd_ps(wide[index], x, sums[row][index]);
+            }
+        }
+    }
+    let mut products = [[0.0; WEIGHTS]; ROWS];
+    for row in 0..ROWS {
+        for index in 0..WEIGHTS {
+            let halves =
+                _mm_add_ps(_mm256_castps256_ps128(sums[row][index]), _mm256_extractf128_ps::<1>(sums[row][index]));
+            let pairs = _mm_add_ps(halves, _mm_movehl_ps(halves, halves));
+            products[row][index] = _mm_cvtss_f32(_mm_add_ss(pairs, _mm_movehdup_ps(pairs)));
+        }
+    }
+    for column in columns / 8 * 8..columns {
+        for row in 0..ROWS {
+            for index in 0..WEIGHTS {
+                products[row][index] += weights[index][column].to_f32() * x[row][column];
+            }
         }
     }
     products

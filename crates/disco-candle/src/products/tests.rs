@@ -6,6 +6,7 @@ use half::{bf16, f16};
 use proptest::prelude::*;
 use proptest::sample::select;
 
+use super::dense::{product_of_few, product_of_many};
 use super::elements::Element;
 use super::{Level, Packed, product};
 
@@ -72,11 +73,12 @@ fn floats(tensor: &QTensor) -> Result<Vec<f32>> {
 fn check_dense<T: Element>(weights: Vec<T>, x: &[f32], inputs: usize) {
     let wide: Vec<_> = weights.iter().map(|weight| weight.to_f32()).collect();
     for level in levels() {
-        let found = product(level, &weights, x, inputs);
         let expected = expected(&wide, x, inputs);
-        assert_eq!(found.len(), expected.len());
-        for (found, (sum, size)) in found.into_iter().zip(expected) {
-            assert!((f64::from(found) - sum).abs() <= size * 1e-6 + 1e-30, "{level:?}: {found}, not {sum}");
+        for found in [product_of_few(level, &weights, x, inputs), product_of_many(level, &weights, x, inputs)] {
+            assert_eq!(found.len(), expected.len());
+            for (found, (sum, size)) in found.into_iter().zip(&expected) {
+                assert!((f64::from(found) - sum).abs() <= size * 1e-6 + 1e-30, "{level:?}: {found}, not {sum}");
+            }
         }
     }
 }
@@ -232,5 +234,22 @@ fn several_threads_give_the_products_of_one() {
             pool.install(|| (packed.product(&x), product(level, &weights, &x, inputs)))
         };
         assert_eq!(on(1), on(3));
+    }
+}
+
+#[test]
+fn a_row_has_the_same_bits_among_any_number_of_rows() {
+    // Several blocks of columns and of outputs, and some of each that are left.
+    let (inputs, outputs) = (2 * 1024 + 13, 100);
+    let (weights, x) = (numbers(1, outputs * inputs), numbers(2, 9 * inputs));
+    for level in levels() {
+        let all = product_of_many(level, &weights, &x, inputs);
+        for rows in 1..9 {
+            assert!(product_of_many(level, &weights, &x[..rows * inputs], inputs) == all[..rows * outputs]);
+        }
+        let (wide, all) = (expected(&weights, &x, inputs), all.into_iter());
+        for (found, (sum, size)) in all.zip(wide) {
+            assert!((f64::from(found) - sum).abs() <= size * 1e-6, "{found}, not {sum}");
+        }
     }
 }
