@@ -121,12 +121,12 @@ impl Delta {
         }
         let mut mixed = self.convolved(&mut state.last, tokens.mixed, count);
         self.normalise(&mut mixed);
-        let has_avx2 = Level::detect().is_some();
+        let level = Level::detect();
         let mut by_head = vec![0.0; heads * count * width];
         let size = self.key_dim * width;
         let compute = |(head, (own, y)): (usize, (&mut [f32], &mut [f32]))| {
             let run = Run { delta: self, head, mixed: &mixed, tokens: &tokens };
-            run.compute(own, y, has_avx2);
+            run.compute(own, y, level);
         };
         let (states, outputs) = (state.heads.chunks_mut(size), by_head.chunks_mut(count * width));
         if count * heads * size < MIN_WORK || rayon::current_num_threads() == 1 {
@@ -197,10 +197,10 @@ struct Run<'a> {
 impl Run<'_> {
     /// Changes the head's state token by token. The order of additions is the same whatever the processor has.
     #[cfg_attr(not(target_arch = "x86_64"), expect(unused_variables, reason = "only x86-64 has AVX2"))]
-    fn compute(&self, state: &mut [f32], y: &mut [f32], has_avx2: bool) {
+    fn compute(&self, state: &mut [f32], y: &mut [f32], level: Option<Level>) {
         #[cfg(target_arch = "x86_64")]
-        if has_avx2 {
-            // SAFETY: the processor has AVX2.
+        if level.is_some() {
+            // SAFETY: `Level::detect` has found AVX2.
             #[allow(unsafe_code, reason = "a function for processors that have AVX2")]
             return unsafe { self.compute_avx2(state, y) };
         }
@@ -370,10 +370,10 @@ mod tests {
         let mixed = random(6 * delta.channels());
         let (gates, rates) = (random(6 * 80), random(12));
         let tokens = DeltaTokens::new(&mixed, &gates, &rates, &rates);
-        let [fast, plain] = [true, false].map(|has_avx2| {
+        let [fast, plain] = [Level::detect(), None].map(|level| {
             let run = Run { delta: &delta, head: 1, mixed: &mixed, tokens: &tokens };
             let (mut state, mut y) = (vec![0.0; 24 * 40], vec![0.0; 6 * 40]);
-            run.compute(&mut state, &mut y, has_avx2 && Level::detect().is_some());
+            run.compute(&mut state, &mut y, level);
             (state, y)
         });
         assert!(fast == plain);

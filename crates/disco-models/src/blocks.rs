@@ -47,7 +47,7 @@ impl Pool {
     pub(crate) fn new(
         blocks: usize,
         all: &[Kept],
-        start: &[DeltaState],
+        start: Vec<DeltaState>,
         (dtype, device): (DType, &Device),
     ) -> Result<Self> {
         let memory = |&Kept { kv_heads, head_dim, has_values }: &Kept| {

@@ -116,18 +116,18 @@ impl DeltaNet {
         }
         let values = even_ranges(config.value_heads, comm.size()).nth(comm.rank()).unwrap_or(0..0);
         let keys = config.keys_of(&values);
-        let vector = |role: Role, is_weight: bool| {
-            let name = if is_weight { parts.names.layer(layer, role) } else { parts.names.module(layer, role) };
+        let vector = |role: Role| {
+            let name = parts.names.layer(layer, role);
             let tensor =
                 parts.shards.weights().read(&name, &disco_candle::weights::Part::Whole, DType::F32, &Device::Cpu)?;
             Ok::<_, ModelError>(tensor)
         };
         let of_heads = |role| {
-            let all = vector(role, false)?;
+            let all = vector(role)?;
             Ok::<_, ModelError>(all.narrow(0, values.start, values.len())?.to_vec1::<f32>()?)
         };
         // The channels of this rank, by token.
-        let kernels = vector(Role::DeltaConvolution, true)?.squeeze(1)?;
+        let kernels = vector(Role::DeltaConvolution)?.squeeze(1)?;
         let all_keys = config.key_heads * config.key_dim;
         let rows = |first: usize, heads: &Range<usize>, width: usize| {
             kernels.narrow(0, first + heads.start * width, heads.len() * width)
@@ -143,7 +143,7 @@ impl DeltaNet {
         let mut delta = Delta::new(key_of, [keys.len(), config.key_dim, config.value_dim], convolution);
         delta.scales = of_heads(Role::DeltaScales)?.into_iter().map(|scale| -scale.exp()).collect();
         delta.biases = of_heads(Role::DeltaBiases)?;
-        delta.norm = vector(Role::DeltaNorm, true)?.to_vec1::<f32>()?;
+        delta.norm = vector(Role::DeltaNorm)?.to_vec1::<f32>()?;
         delta.eps = parts.config.eps as f32;
         let matrices = (!values.is_empty()).then(|| {
             let inputs = Matrix::dense(inputs(parts, config, layer, (&keys, &values))?);

@@ -59,17 +59,18 @@ impl Mixture {
         let router_bias = has_bias.then(|| parts.bias(layer, Role::Router)).transpose()?;
         let (router, scales) = match parts.config.layers[layer].feed_forward {
             FeedForward::Both(..) => {
-                let scale = parts.tensor(&names.module(layer, Role::RouterScale))?;
+                let scale = parts.tensor(&names.layer(layer, Role::RouterScale))?;
                 let router = (router.broadcast_mul(&scale)? * (parts.config.dim as f64).powf(-0.5))?;
-                let scales = parts.tensor(&names.module(layer, Role::ExpertScale))?.to_dtype(DType::F32)?;
+                let scales = parts.tensor(&names.layer(layer, Role::ExpertScale))?.to_dtype(DType::F32)?;
                 (router, Some(scales))
             }
             _ => (router, None),
         };
         let (mut router, mut correction) = (router, None);
         if experts.scores != Scores::Softmax {
-            let bias = parts.tensor(&names.module(layer, Role::RouterCorrection))?;
-            (router, correction) = (router.to_dtype(DType::F32)?, Some(bias.to_dtype(DType::F32)?.unsqueeze(0)?));
+            // Small differences decide.
+            let bias = parts.wide(&names.layer(layer, Role::RouterCorrection))?;
+            (router, correction) = (router.to_dtype(DType::F32)?, Some(bias.unsqueeze(0)?));
         }
         Ok(Self { router, router_bias, correction, scales, units, first: own.start, experts })
     }
@@ -99,7 +100,8 @@ impl Mixture {
         let chosen = order.arg_sort_last_dim(false)?.narrow(1, 0, self.experts.per_token)?.contiguous()?;
         let mut shares = all.gather(&chosen, 1)?;
         if self.experts.normalises {
-            shares = shares.broadcast_div(&shares.sum_keepdim(1)?)?;
+            // All may be too small for a sum above 0; transformers adds the same.
+            shares = shares.broadcast_div(&(shares.sum_keepdim(1)? + 1e-20)?)?;
         }
         if let Scores::Sigmoid { factor, .. } = self.experts.scores {
             shares = (shares * factor)?;

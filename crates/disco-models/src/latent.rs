@@ -14,6 +14,9 @@ use crate::norm::Norm;
 use crate::parts::{Parts, Stack};
 use crate::{Attention, Latent, ModelError};
 
+/// Epsilon of the norms of latent vectors, whatever the model's is. Source: transformers 5.17.
+const EPS: f64 = 1e-6;
+
 /// The query heads of one rank in one layer.
 #[derive(Debug)]
 pub(crate) struct LatentAttention {
@@ -40,7 +43,7 @@ impl LatentAttention {
         comm: &Comm,
     ) -> Result<Self, ModelError> {
         let heads = plan.query(comm.rank()).len();
-        let norm = |role| parts.norm(&parts.names.layer(layer, role));
+        let norm = |role| parts.norm_with(&parts.names.layer(layer, role), EPS);
         let queries = widths
             .query_rank
             .map(|_| Ok::<_, ModelError>((norm(Role::QueryDownNorm)?, parts.layer_matrix(layer, Role::QueryUp)?)));

@@ -109,8 +109,8 @@ struct Common {
     heads: Vec<Vec<Range<usize>>>,
     /// What this rank keeps of a token in the layers that have their own keys and values.
     memories: Vec<Kept>,
-    /// The number of the memory of each layer that has one.
-    memory_of: Vec<usize>,
+    /// The number of the memory of each layer, if it has one.
+    memory_of: Vec<Option<usize>>,
     deltas: usize,
 }
 
@@ -118,7 +118,7 @@ impl Common {
     fn mixer(&mut self, parts: &Parts<'_>, layer: usize, comm: &Comm) -> Result<Mixer, ModelError> {
         let config = match &parts.config.layers[layer].mixer {
             config::Mixer::Delta(delta) => {
-                self.memory_of.push(0);
+                self.memory_of.push(None);
                 self.deltas += 1;
                 return Ok(Mixer::Delta(DeltaNet::load(parts, delta, layer, comm)?, self.deltas - 1));
             }
@@ -138,14 +138,14 @@ impl Common {
     /// The place of the next layer.
     fn place(&mut self, config: &config::Attention, &Heads { ref groups, head_dim, .. }: &Heads) -> Place {
         let memory = match config.projections {
-            Projections::Shared { layer } => self.memory_of[layer],
+            Projections::Shared { layer } if let Some(memory) = self.memory_of[layer] => memory,
             projections => {
                 let has_values = projections.latent().is_none();
                 self.memories.push(Kept { kv_heads: groups.len(), head_dim, has_values });
                 self.memories.len() - 1
             }
         };
-        self.memory_of.push(memory);
+        self.memory_of.push(Some(memory));
         Place {
             kind: number_of(&mut self.kinds, (config.rotary.clone(), config.window)),
             heads: number_of(&mut self.heads, groups.clone()),
@@ -178,7 +178,7 @@ impl Block {
             feed_forward: FeedForward::load(parts, layer, comm)?,
             ffn_post_norm: norm(is_behind, Role::FfnPostNorm)?,
             input: parts.config.layer_inputs.map(|it| LayerInput::load(parts, it.activation, layer)).transpose()?,
-            scalar: scalar.then(|| parts.tensor(&parts.names.module(layer, Role::Scalar))).transpose()?,
+            scalar: scalar.then(|| parts.tensor(&parts.names.layer(layer, Role::Scalar))).transpose()?,
         })
     }
 

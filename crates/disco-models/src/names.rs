@@ -58,9 +58,10 @@ pub(crate) enum Role {
     Sinks,
     ExpertGate,
     ExpertUp,
-    /// Gate and up of all experts.
-    ExpertGateUp,
     ExpertDown,
+    /// Gate and up of all experts, and down of all.
+    ExpertGateUp,
+    ExpertDowns,
     /// Norms of a network and of experts beside each other.
     DensePostNorm,
     ExpertsNorm,
@@ -80,9 +81,10 @@ pub(crate) enum Role {
 pub(crate) const EXPERT: [Role; 3] = [Role::ExpertGate, Role::ExpertUp, Role::ExpertDown];
 
 impl Role {
-    /// Whether the name of the tensor ends with `.weight`.
-    pub(crate) fn is_weight(self) -> bool {
-        !matches!(self, Self::DeltaScales | Self::DeltaBiases)
+    /// Whether the tensor's name is that of its module, without `.weight`.
+    fn is_module(self) -> bool {
+        use Role::{DeltaBiases, DeltaScales, ExpertScale, RouterCorrection, RouterScale, Scalar, Sinks};
+        matches!(self, DeltaBiases | DeltaScales | ExpertScale | RouterCorrection | RouterScale | Scalar | Sinks)
     }
 }
 
@@ -238,7 +240,8 @@ impl Names {
 
     /// A tensor of a layer; `*` as the layer gives a pattern for all layers.
     pub(crate) fn layer(&self, layer: impl Display, role: Role) -> String {
-        format!("{}.weight", self.module(layer, role))
+        let module = self.module(layer, role);
+        if role.is_module() { module } else { format!("{module}.weight") }
     }
 
     /// The name of a tensor of a layer without `.weight`.
@@ -261,6 +264,11 @@ impl Names {
     pub(crate) fn is_one_of(&self, name: &str, layer: usize, roles: &[Role]) -> bool {
         let is = |role: &Role| name.strip_prefix(&self.module(layer, *role)).is_some_and(|rest| rest.starts_with('.'));
         roles.iter().any(is)
+    }
+
+    /// The number of the layer that a tensor is of, by its name.
+    pub(crate) fn layer_of(&self, name: &str) -> Option<usize> {
+        name.strip_prefix(&self.layers())?.split('.').next()?.parse().ok()
     }
 
     /// Whether a tensor that is not used is none of the text model's weights.
@@ -328,6 +336,7 @@ impl Names {
             Role::ExpertGate => "mlp.experts.*.gate_proj",
             Role::ExpertUp => "mlp.experts.*.up_proj",
             Role::ExpertDown => "mlp.experts.*.down_proj",
+            Role::ExpertDowns => "mlp.experts.down_proj",
             Role::DensePostNorm => "post_feedforward_layernorm_1",
             Role::ExpertsNorm => "pre_feedforward_layernorm_2",
             Role::ExpertsPostNorm => "post_feedforward_layernorm_2",

@@ -65,7 +65,7 @@ impl Transformer {
     /// The device has too little memory; the kernels of a CUDA device can't be compiled.
     pub fn pool(&self, blocks: usize) -> Result<Pool, ModelError> {
         prepare(self.device())?;
-        Ok(Pool::new(blocks, self.memories(), &self.start_states(), (self.dtype(), self.device()))?)
+        Ok(Pool::new(blocks, self.memories(), self.start_states(), (self.dtype(), self.device()))?)
     }
 
     /// Processes the next tokens of several sequences, whose earlier ones the pool has. Returns the hidden states that are

@@ -92,6 +92,13 @@ impl Parts<'_> {
         Ok(tensor)
     }
 
+    /// A whole tensor with 32 bits, whatever the model computes with.
+    pub(crate) fn wide(&self, name: &str) -> Result<Tensor, ModelError> {
+        let tensor = self.shards.weights().read(name, &Part::Whole, DType::F32, self.shards.device())?;
+        self.count(tensor.elem_count() * DType::F32.size_in_bytes());
+        Ok(tensor)
+    }
+
     /// A tensor of the host as one of the model: of its type, on its device.
     pub(crate) fn taken(&self, tensor: Tensor) -> Result<Tensor, ModelError> {
         let tensor = tensor.to_dtype(self.precision.dtype())?.to_device(self.shards.device())?;
@@ -157,15 +164,14 @@ impl Parts<'_> {
                 return Ok(Norm::Layer(LayerNorm::new(self.tensor(name)?, self.tensor(&bias(name))?, eps)));
             }
         };
-        let weight = if is_wide {
-            let weight = self.shards.weights().read(name, &Part::Whole, DType::F32, self.shards.device())?;
-            self.count(weight.elem_count() * DType::F32.size_in_bytes());
-            weight
-        } else {
-            self.tensor(name)?
-        };
+        let weight = if is_wide { self.wide(name)? } else { self.tensor(name)? };
         let norm = RmsNorm::new(if offset == 0.0 { weight } else { (weight + offset)? }, eps);
         Ok(if is_wide { Norm::Wide(norm) } else { Norm::Rms(norm) })
+    }
+
+    /// A root mean square norm with an epsilon of its own.
+    pub(crate) fn norm_with(&self, name: &str, eps: f64) -> Result<Norm, ModelError> {
+        Ok(Norm::Rms(RmsNorm::new(self.tensor(name)?, eps)))
     }
 
     /// A norm of `width` elements without weights.
@@ -182,7 +188,7 @@ impl Parts<'_> {
     /// The attention sinks of the query heads `heads`.
     #[expect(clippy::disallowed_methods, reason = "the tensor is on the host")]
     pub(crate) fn sinks(&self, layer: usize, heads: Range<usize>) -> Result<Sinks, ModelError> {
-        let (name, part) = (self.names.module(layer, Role::Sinks), Part::Range { dim: 0, range: heads });
+        let (name, part) = (self.names.layer(layer, Role::Sinks), Part::Range { dim: 0, range: heads });
         let sinks = self.shards.weights().read(&name, &part, DType::F32, &Device::Cpu)?;
         Ok(Sinks::new(sinks.to_vec1()?, self.shards.device())?)
     }

@@ -32,10 +32,15 @@ pub fn plan(config: &Config, weights: &Weights, ranks: usize) -> Result<Plan, Mo
     let mut rules = Rules { plan: Plan::new(), names, weights, ranks };
     if let Some(first) = config.layers.first() {
         if config.layers.iter().all(|layer| is_split_alike(layer, first)) {
-            rules.layer("*", 0, first, config)?;
+            rules.layer("*", 0, first, config, true)?;
         } else {
+            let alike = experts_of_all(config);
+            if let Some((number, experts)) = alike {
+                rules.experts("*", number, experts, config)?;
+            }
             for (number, layer) in config.layers.iter().enumerate() {
-                rules.layer(&number.to_string(), number, layer, config)?;
+                let pattern = number.to_string();
+                rules.layer(&pattern, number, layer, config, alike.is_none())?;
             }
         }
     }
@@ -51,6 +56,11 @@ pub fn memory_bytes(config: &Config, shards: &Shards, precision: Precision) -> u
     let (weights, is_as_in_files) = (shards.weights(), precision == Precision::File);
     let (names, size) = (Names::of(config.names, weights), shards.dtype().size_in_bytes());
     let mut read = shards.memory_bytes(is_as_in_files);
+    // Towers, and layers behind the last one.
+    let unread =
+        weights.names().filter(|name| names.is_skipped(name) || names.layer_of(name) >= Some(config.layers.len()));
+    let unread = unread.filter_map(|name| shards.memory_bytes_of(name, is_as_in_files).ok());
+    read = read.saturating_sub(unread.sum());
     for (number, layer) in config.layers.iter().enumerate() {
         let Some(experts) = layer.experts().filter(|experts| experts.layout.has_one_input()) else { continue };
         // Each rank keeps its own part of whole stacks, expanded.
@@ -101,6 +111,14 @@ pub fn state_bytes(config: &Config, ranks: usize) -> usize {
     config.layers.iter().filter_map(Layer::delta).map(|delta| delta.state_bytes(ranks)).sum()
 }
 
+/// The experts of the layers that have some, and the number of one of these layers, if all are alike. Each expert may have
+/// rules of its own, so that one set of them for each layer would be too many.
+fn experts_of_all(config: &Config) -> Option<(usize, &Experts)> {
+    let mut all = config.layers.iter().enumerate().filter_map(|(number, layer)| Some((number, layer.experts()?)));
+    let first = all.next()?;
+    all.all(|(_, experts)| experts == first.1).then_some(first)
+}
+
 /// Whether the tensors of two layers have the same shapes.
 fn is_split_alike(a: &Layer, b: &Layer) -> bool {
     let shape = |layer: &Layer| {
@@ -141,7 +159,14 @@ impl Rules<'_> {
     }
 
     /// Adds the rules of the layers that `pattern` matches, of which `number` is one.
-    fn layer(&mut self, pattern: &str, number: usize, layer: &Layer, config: &Config) -> Result<(), ModelError> {
+    fn layer(
+        &mut self,
+        pattern: &str,
+        number: usize,
+        layer: &Layer,
+        config: &Config,
+        with_experts: bool,
+    ) -> Result<(), ModelError> {
         match &layer.mixer {
             Mixer::Attention(attention) => self.attention(pattern, attention)?,
             Mixer::Delta(delta) => {
@@ -153,9 +178,13 @@ impl Rules<'_> {
         if let Some(dense) = layer.dense() {
             self.hidden_units(pattern, number, dense, layer.feed_forward.dense_roles())?;
         }
-        match (layer.experts(), config.expert_split) {
-            (None, _) => Ok(()),
-            (Some(experts), split) if experts.layout.has_one_input() => {
+        let experts = layer.experts().filter(|_| with_experts);
+        experts.map_or(Ok(()), |experts| self.experts(pattern, number, experts, config))
+    }
+
+    fn experts(&mut self, pattern: &str, number: usize, experts: &Experts, config: &Config) -> Result<(), ModelError> {
+        match config.expert_split {
+            split if experts.layout.has_one_input() => {
                 // Each rank reads its own part of whole stacks.
                 let (count, what) = match split {
                     ExpertSplit::Over => (experts.count, "experts"),
@@ -163,8 +192,8 @@ impl Rules<'_> {
                 };
                 check_split(count, what, self.ranks)
             }
-            (Some(experts), ExpertSplit::Over) => self.whole_experts(pattern, config.dim, experts),
-            (Some(experts), ExpertSplit::Within) => self.units_of_experts(pattern, number, experts),
+            ExpertSplit::Over => self.whole_experts(pattern, config.dim, experts),
+            ExpertSplit::Within => self.units_of_experts(pattern, number, experts),
         }
     }
 

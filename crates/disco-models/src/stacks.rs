@@ -24,7 +24,7 @@ const BLOCK: usize = 32;
 
 /// The stacked matrices of a layer: role, outputs and inputs.
 fn matrices(experts: &Experts, dim: usize) -> [(Role, [usize; 2]); 2] {
-    [(Role::ExpertGateUp, [2 * experts.ffn, dim]), (Role::ExpertDown, [dim, experts.ffn])]
+    [(Role::ExpertGateUp, [2 * experts.ffn, dim]), (Role::ExpertDowns, [dim, experts.ffn])]
 }
 
 /// The tensors of the experts of a layer, and their shapes.

@@ -1,6 +1,7 @@
 //! The states of sequences in layers of linear attention. Each has a number, which programs give to sequences.
 
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::ops::Range;
 
 use candle_core::{Error, Result};
@@ -14,11 +15,11 @@ use crate::blocks::Span;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RunState {
-    /// Its number. Tokens at position 0 begin it anew.
+    /// The number of the sequence's state. Tokens at position 0 begin it anew.
     pub number: u32,
-    /// The number of a state that was kept, with which the sequence begins behind position 0.
+    /// The number of a kept state that is copied before the first token: for a new sequence whose run begins behind position 0.
     pub resumes: Option<u32>,
-    /// The state is kept behind so many of the tokens, with this number.
+    /// A number of tokens and the number of a state: the sequence's state behind so many tokens of the run is copied there.
     pub keeps: Option<(u32, u32)>,
 }
 
@@ -33,47 +34,43 @@ impl RunState {
 #[derive(Debug)]
 pub(crate) struct States {
     start: Vec<DeltaState>,
-    all: RefCell<Vec<Option<Vec<DeltaState>>>>,
+    all: RefCell<HashMap<u32, Vec<DeltaState>>>,
 }
 
 impl States {
     /// `start`: the states of layers before the first token.
-    pub(crate) fn new(start: &[DeltaState]) -> Self {
-        Self { start: start.to_vec(), all: RefCell::default() }
+    pub(crate) fn new(start: Vec<DeltaState>) -> Self {
+        Self { start, all: RefCell::default() }
     }
 
     /// Size in bytes.
     pub(crate) fn bytes(&self) -> usize {
-        self.all.borrow().iter().flatten().flatten().map(DeltaState::bytes).sum()
+        self.all.borrow().values().flatten().map(DeltaState::bytes).sum()
     }
 
     /// Prepares the states of a pass.
     ///
     /// # Errors
-    /// A sequence goes on without a state.
+    /// A sequence goes on without a state. Then, and if the pass fails, no state can be used any more.
     pub(crate) fn begin(&self, spans: &[Span]) -> Result<()> {
         if self.start.is_empty() {
             return Ok(());
         }
         let mut all = self.all.borrow_mut();
         for Span { first, state, .. } in spans {
-            let numbers = [Some(state.number), state.keeps.map(|(_, number)| number)];
-            let most = numbers.into_iter().flatten().max().unwrap_or(0) as usize;
-            if most >= all.len() {
-                all.resize(most + 1, None);
-            }
             let begins = match state.resumes {
                 _ if *first == 0 => Some(self.start.clone()),
-                Some(kept) => Some(all.get(kept as usize).cloned().flatten().ok_or_else(|| missing(kept))?),
+                Some(kept) => Some(all.get(&kept).cloned().ok_or_else(|| missing(kept))?),
                 None => None,
             };
-            let own = &mut all[state.number as usize];
-            *own = begins.or(own.take());
-            if own.is_none() {
+            if let Some(begins) = begins {
+                all.insert(state.number, begins);
+            }
+            if !all.contains_key(&state.number) {
                 return Err(missing(state.number));
             }
             if let Some((_, kept)) = state.keeps {
-                all[kept as usize].get_or_insert_with(|| self.start.clone());
+                all.entry(kept).or_insert_with(|| self.start.clone());
             }
         }
         Ok(())
@@ -84,15 +81,14 @@ impl States {
         let (mut all, mut from) = (self.all.borrow_mut(), 0);
         for Span { count, state, .. } in spans {
             let (mut place, end) = (from, from + count);
-            if let Some((tokens, kept)) = state.keeps {
+            if let Some((tokens, kept)) = state.keeps
+                && let [Some(own), Some(kept)] = all.get_disjoint_mut([&state.number, &kept])
+            {
                 place += (tokens as usize).min(*count);
-                if let Some(own) = &mut all[state.number as usize] {
-                    compute(&mut own[layer], from..place);
-                    let copy = own[layer].clone();
-                    all[kept as usize].iter_mut().for_each(|kept| kept[layer] = copy.clone());
-                }
+                compute(&mut own[layer], from..place);
+                kept[layer].clone_from(&own[layer]);
             }
-            if let Some(own) = &mut all[state.number as usize] {
+            if let Some(own) = all.get_mut(&state.number) {
                 compute(&mut own[layer], place..end);
             }
             from = end;

@@ -83,7 +83,7 @@ fn used(config: &Config, names: &Names, weights: &Weights) -> Vec<Used> {
     }
     for (number, layer) in config.layers.iter().enumerate() {
         if layer.scalar {
-            used.push(tensor(&names.module(number, Role::Scalar), &[1]));
+            used.push(tensor(&names.layer(number, Role::Scalar), &[1]));
         }
         if let Some(LayerInputs { width, .. }) = config.layer_inputs {
             used.push(tensor(&names.layer(number, Role::InputGate), &[width, dim]));
@@ -92,7 +92,7 @@ fn used(config: &Config, names: &Names, weights: &Weights) -> Vec<Used> {
         }
         if layer.experts().is_some_and(|experts| experts.scores != Scores::Softmax) {
             used.push(tensor(
-                &names.module(number, Role::RouterCorrection),
+                &names.layer(number, Role::RouterCorrection),
                 &[layer.experts().map_or(0, |it| it.count)],
             ));
         }
@@ -103,8 +103,8 @@ fn used(config: &Config, names: &Names, weights: &Weights) -> Vec<Used> {
             for role in [Role::DensePostNorm, Role::ExpertsNorm, Role::ExpertsPostNorm] {
                 norm(&mut used, &names.layer(number, role), dim);
             }
-            used.push(tensor(&names.module(number, Role::RouterScale), &[dim]));
-            used.push(tensor(&names.module(number, Role::ExpertScale), &[experts.count]));
+            used.push(tensor(&names.layer(number, Role::RouterScale), &[dim]));
+            used.push(tensor(&names.layer(number, Role::ExpertScale), &[experts.count]));
         }
         norms(layer, dim).for_each(|(role, width)| norm(&mut used, &names.layer(number, role), width));
         for Matrix { role, shape: [rows, columns], has_bias } in matrices(layer, dim) {
@@ -115,11 +115,10 @@ fn used(config: &Config, names: &Names, weights: &Weights) -> Vec<Used> {
             used.push(tensor(&name, &if names.is_transposed() { [columns, rows] } else { [rows, columns] }));
         }
         for (role, shape) in layer.delta().into_iter().flat_map(GatedDelta::vectors) {
-            let name = if role.is_weight() { names.layer(number, role) } else { names.module(number, role) };
-            used.push(tensor(&name, &shape));
+            used.push(tensor(&names.layer(number, role), &shape));
         }
         if let Some(attention) = layer.attention().filter(|attention| attention.sinks) {
-            used.push(tensor(&names.module(number, Role::Sinks), &[attention.heads]));
+            used.push(tensor(&names.layer(number, Role::Sinks), &[attention.heads]));
         }
         let Some(experts) = layer.experts() else { continue };
         if experts.layout.has_one_input() {
@@ -222,8 +221,8 @@ fn refuse(name: &str, config: &Config, names: &Names) -> Result<(), ModelError> 
     if names.is_skipped(name) {
         return Ok(());
     }
-    if let Some(rest) = name.strip_prefix(&names.layers()) {
-        return match rest.split('.').next().and_then(|layer| layer.parse::<usize>().ok()) {
+    if name.starts_with(&names.layers()) {
+        return match names.layer_of(name) {
             Some(layer) if layer >= config.layers.len() + config.further_layers => {
                 Err(ModelError::Inconsistent(format!(
                     "the files have the tensor {name:?}, but the configuration says {} layers",

@@ -100,7 +100,7 @@ pub(crate) struct Args {
     /// The most tokens of a step
     #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) max_num_batched_tokens: u32,
-    /// Memory of each worker for keys and values, such as 512M or 4G [default: what all texts can need, at most a quarter of
+    /// Memory of each worker for keys, values and the states of linear attention, such as 512M or 4G [default: what all texts can need, at most a quarter of
     /// the memory that the weights of all workers leave free; devices have no default]
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     pub(crate) kv_cache_bytes: Option<u64>,

@@ -73,9 +73,12 @@ impl Memory {
         };
         ensure!(
             blocks > 0,
-            "there is no room for keys and values: a block of {BLOCK} tokens needs {block_bytes} bytes of each worker, and the \
-             states of {} sequences (--max-num-seqs) need {state_bytes}",
-            args.max_num_seqs
+            "there is no room for keys and values: a block of {BLOCK} tokens needs {block_bytes} bytes of each worker{}",
+            if kept_states.is_some() {
+                format!(", and {states} states, two for each text (--max-num-seqs), need {state_bytes}")
+            } else {
+                String::new()
+            }
         );
         Ok(Self { blocks: blocks.min(u32::MAX as usize), block_bytes, kept_states, state_bytes })
     }

@@ -227,12 +227,13 @@ fn tile_avx2<T: Element>(weights: [&[T]; WEIGHTS], x: [&[f32]; ROWS]) -> [[f32; 
     for first in (0..columns / 8 * 8).step_by(8) {
         let mut wide = [_mm256_setzero_ps(); WEIGHTS];
         for index in 0..WEIGHTS {
+            let place = weights[index].as_ptr().wrapping_add(first).cast::<[T; 8]>();
             // SAFETY: each row has eight columns from here on.
-            wide[index] = widen(unsafe { weights[index].as_ptr().add(first).cast::<[T; 8]>().read_unaligned() });
+            wide[index] = widen(unsafe { place.read_unaligned() });
         }
         for row in 0..ROWS {
             // SAFETY: as above.
-            let x = unsafe { _mm256_loadu_ps(x[row].as_ptr().add(first)) };
+            let x = unsafe { _mm256_loadu_ps(x[row].as_ptr().wrapping_add(first)) };
             for index in 0..WEIGHTS {
                 sums[row][index] = _mm256_fmadd_ps(wide[index], x, sums[row][index]);
             }

@@ -263,7 +263,8 @@ pub struct Experts {
     pub ffn: usize,
     /// How many of them compute each token.
     pub per_token: usize,
-    /// Whether the shares of the chosen experts sum up to 1; otherwise those of all experts do.
+    /// Whether the shares of the chosen experts sum up to 1, before the factor of the scores if there is one; otherwise each has
+    /// its share among all experts.
     pub normalises: bool,
     /// How the router scores experts.
     pub scores: Scores,
@@ -361,6 +362,16 @@ impl Layer {
     /// The experts of the layer, if it has some.
     pub fn experts(&self) -> Option<&Experts> {
         match &self.feed_forward {
+            FeedForward::Experts(experts) | FeedForward::Both(_, experts) | FeedForward::Shared { experts, .. } => {
+                Some(experts)
+            }
+            FeedForward::Dense(_) => None,
+        }
+    }
+
+    /// The experts, to be changed.
+    pub(crate) fn experts_mut(&mut self) -> Option<&mut Experts> {
+        match &mut self.feed_forward {
             FeedForward::Experts(experts) | FeedForward::Both(_, experts) | FeedForward::Shared { experts, .. } => {
                 Some(experts)
             }

@@ -117,6 +117,18 @@ impl Config {
         self.layers.iter_mut().filter_map(Layer::attention_mut).for_each(change);
     }
 
+    /// Takes the experts of the layers for which `is_joined` holds as stacks with gate and up in one: some files of a family have
+    /// them so.
+    pub(crate) fn join_experts(&mut self, is_joined: &dyn Fn(usize) -> bool) {
+        for (number, layer) in self.layers.iter_mut().enumerate() {
+            if let Some(experts) = layer.experts_mut().filter(|experts| experts.layout == ExpertLayout::Apart)
+                && is_joined(number)
+            {
+                experts.layout = ExpertLayout::Joined;
+            }
+        }
+    }
+
     /// Rotates elements that are next to each other.
     pub(crate) fn interleave_rotary(&mut self) {
         self.each_attention(|attention| {
@@ -173,6 +185,10 @@ impl Config {
         ];
         check_numbers(numbers)?;
         self.layers.iter().try_for_each(Layer::check)?;
+        if self.is_recurrent() && self.first_context().is_some() {
+            let feature = "linear attention beside rotary embeddings that depend on the length (rope_scaling)".into();
+            return Err(ModelError::Feature { feature });
+        }
         if let Some(LayerInputs { rows, width, .. }) = self.layer_inputs {
             check_numbers([("vocabulary of the layers' inputs", rows), ("width of a layer's input", width)])?;
             check_numbers([("width of all layers' inputs", width.saturating_mul(self.layers.len()))])?;

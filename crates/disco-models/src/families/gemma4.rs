@@ -64,7 +64,7 @@ pub(super) const FAMILY: Family = Family {
             NORMS[0],
             (Role::Router, "router.proj"),
             (Role::ExpertGateUp, "experts.gate_up_proj"),
-            (Role::ExpertDown, "experts.down_proj"),
+            (Role::ExpertDowns, "experts.down_proj"),
         ],
         ..Scheme::WITH_TOWERS
     },

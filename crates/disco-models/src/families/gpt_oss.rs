@@ -37,14 +37,7 @@ pub(super) const FAMILY: Family = Family {
         keys.windows(&mut config, window, |layer| layer % 2 == 1)?;
         Ok(config)
     },
-    names: Scheme {
-        own: &[
-            (Role::Router, "mlp.router"),
-            (Role::ExpertGateUp, "mlp.experts.gate_up_proj"),
-            (Role::ExpertDown, "mlp.experts.down_proj"),
-        ],
-        ..Scheme::LLAMA
-    },
+    names: Scheme { own: &[(Role::Router, "mlp.router")], ..Scheme::LLAMA },
     wrapper: None,
     gguf: None,
 };

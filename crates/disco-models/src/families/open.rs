@@ -11,7 +11,7 @@ use super::keys::ends;
 use super::metadata::Metadata;
 use crate::config::{Config, SamplingDefaults, json};
 use crate::error::ModelError;
-use crate::names::Names;
+use crate::names::{Names, Role};
 
 impl Config {
     /// Reads the configuration that belongs to opened weights: the metadata of a GGUF file, else `config.json` in the
@@ -41,6 +41,7 @@ impl Config {
         config.tied |= !says(&json) && !says(&json["text_config"]) && !has_logits;
         // As transformers 5, which does not tie matrices if the files have both.
         config.tied &= !(has_logits && weights.contains(&names.embedding()));
+        config.join_experts(&|layer| weights.contains(&names.module(layer, Role::ExpertGateUp)));
         // Chats often end with another token than texts, and only this file says so.
         let generation = folder.join("generation_config.json");
         if generation.exists() {

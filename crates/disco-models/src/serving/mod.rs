@@ -157,6 +157,10 @@ impl Server {
         let slots = self.slots.len();
         let place = self.slots.get_mut(row.slot as usize).ok_or_else(|| format!("slot {} of {slots}", row.slot))?;
         let first = row.first as usize;
+        let numbers = row.resumes.into_iter().chain(row.keeps.map(|(_, number)| number));
+        if let Some(number) = numbers.into_iter().find(|number| !(slots..2 * slots).contains(&(*number as usize))) {
+            return Err(format!("the kept state {number}; they have the numbers {slots} to {}", 2 * slots - 1));
+        }
         if row.starts.is_some() && first > 0 && row.resumes.is_none() && self.model.config().is_recurrent() {
             return Err(format!("slot {} begins at {first} without a state", row.slot));
         }

@@ -32,10 +32,10 @@ pub struct Row {
     pub samples: bool,
     /// The token of the prompt behind these ones, if its logprob is wanted.
     pub next: Option<u32>,
-    /// For a new sequence of a [recurrent](crate::Config::is_recurrent) model that begins behind position 0: its state, which
-    /// was kept. Kept states have numbers of their own, behind those of slots.
+    /// The number of the kept state with which a new sequence of a [recurrent](crate::Config::is_recurrent) model begins: it needs
+    /// one behind position 0. As many states can be kept as there are slots, with the numbers behind those of slots.
     pub resumes: Option<u32>,
-    /// The state behind so many of the tokens is kept, with this number.
+    /// A number of tokens of the row, behind which the state is kept, and the number that it is kept with.
     pub keeps: Option<(u32, u32)>,
 }
 

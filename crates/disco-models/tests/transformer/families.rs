@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use candle_core::{DType, Device};
+use candle_core::{DType, Device, Tensor};
 use disco::SessionKind;
 use disco_candle::weights::{Shards, Weights};
 
@@ -120,6 +120,35 @@ fn texts_are_the_same_if_workers_have_whole_experts() {
         assert!(error.contains(&many) || error.contains(heads), "{error}");
     }
     assert!(mixtures > 1, "the models are missing");
+}
+
+/// The experts of each layer stacked, gate above up, as some files have them.
+#[test]
+fn stacked_experts_give_the_texts_of_experts_apart() {
+    let Case { folder, prompts, .. } =
+        case(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/models/qwen3_5-moe-image"));
+    let stacked = tempfile::tempdir().unwrap();
+    for name in ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"] {
+        fs::copy(folder.join(name), stacked.path().join(name)).unwrap();
+    }
+    let mut tensors = candle_core::safetensors::load(folder.join("model.safetensors"), &Device::Cpu).unwrap();
+    for layer in 0..2 {
+        let module = format!("model.language_model.layers.{layer}.mlp.experts");
+        let mut of = |expert: usize, name: &str| tensors.remove(&format!("{module}.{expert}.{name}.weight")).unwrap();
+        let both = |expert| Tensor::cat(&[of(expert, "gate_proj"), of(expert, "up_proj")], 0).unwrap();
+        let both: Vec<_> = (0..4).map(both).collect();
+        let down: Vec<_> = (0..4).map(|expert| of(expert, "down_proj")).collect();
+        tensors.insert(format!("{module}.gate_up_proj"), Tensor::stack(&both, 0).unwrap());
+        tensors.insert(format!("{module}.down_proj"), Tensor::stack(&down, 0).unwrap());
+    }
+    candle_core::safetensors::save(&tensors, stacked.path().join("model.safetensors")).unwrap();
+    for workers in [1, 3] {
+        for Prompt { prompt_ids, greedy_ids, .. } in &prompts {
+            let batch = batch(std::slice::from_ref(prompt_ids));
+            let found = tokens(SessionKind::Threads, workers, stacked.path(), &batch, greedy_ids.len());
+            assert_eq!(found, std::slice::from_ref(greedy_ids), "{workers} workers");
+        }
+    }
 }
 
 #[test]

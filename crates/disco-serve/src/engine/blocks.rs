@@ -1,4 +1,4 @@
-//! Allocates the blocks of the workers' key-value cache.
+//! Allocates the blocks of the workers' key-value cache, and the states of linear attention that they keep for prefixes.
 //!
 //! A block is in one of three states: *in use* by one sequence or more, *idle* (in use by none, but its contents have a
 //! digest, so that a later sequence can take it as it is), or *free*. Idle blocks are evicted, the least recently used one

@@ -8,6 +8,10 @@
 //! sequence goes on: its row says [`Tokens::Continue`], because only the workers have the token yet. A sequence that has
 //! ended by then wastes one row, and its reply is ignored.
 //!
+//! Models with linear attention have a state for each sequence beside its blocks. The workers keep copies of it where a row passes
+//! the end of a full block, and a prefix is found where its last block has one. A sequence that outgrows the first context of a
+//! model that restarts waits for its last token, and begins anew.
+//!
 //! The workers execute steps in the order of their plans. So a block or a slot that one step still uses can be given away
 //! in the plan of the next one.
 

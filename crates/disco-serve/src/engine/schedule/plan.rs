@@ -12,12 +12,6 @@ struct Draft {
     budget: usize,
 }
 
-/// The first row of a sequence in a slot.
-struct First {
-    /// The kept state that it begins with.
-    resumes: Option<u32>,
-}
-
 impl Scheduler {
     /// Plans the next step, which is then in flight. The workers must get steps in the order of their plans.
     ///
@@ -110,7 +104,7 @@ impl Scheduler {
         if resident.planned == resident.table.len() * BLOCK_TOKENS && !self.make_room(id, draft) {
             return;
         }
-        self.add_row(id, None, draft);
+        self.add_row(id, false, None, draft);
     }
 
     /// Makes a block available by preempting sequences. Returns `false` if `id` itself was preempted.
@@ -178,7 +172,7 @@ impl Scheduler {
             sequence.resident =
                 Some(Resident { slot, table, registered, planned, pending: 0, keeping: Vec::new(), kept: None });
         }
-        self.add_row(id, Some(First { resumes }), draft);
+        self.add_row(id, true, resumes, draft);
         true
     }
 
@@ -194,8 +188,8 @@ impl Scheduler {
     }
 
     /// Plans the next tokens of a sequence that has a slot: as many as the budget, its table and the available blocks have
-    /// room for.
-    fn add_row(&mut self, id: SequenceId, begins: Option<First>, draft: &mut Draft) {
+    /// room for. `resumes`: the kept state that a first row begins with.
+    fn add_row(&mut self, id: SequenceId, is_first: bool, resumes: Option<u32>, draft: &mut Draft) {
         let Some(sequence) = self.sequences.get_mut(&id) else { return };
         let Some(Resident { table, planned, .. }) = &sequence.resident else { return };
         let start = *planned;
@@ -218,8 +212,7 @@ impl Scheduler {
         // Sequences that run have the states with the numbers of their slots.
         let number = |state| self.limits.max_sequences + state;
         let keeps = state.map(|state| (full - start, number(state)));
-        let is_first = begins.is_some();
-        let resumes = begins.and_then(|first| first.resumes).map(number);
+        let resumes = resumes.map(number);
         let blocks = if is_first { resident.table.clone() } else { new };
         let slot = resident.slot;
         draft.budget -= count;
