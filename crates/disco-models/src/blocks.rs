@@ -6,7 +6,7 @@ use candle_core::{DType, Device, Result, Tensor};
 use disco_candle::DeltaState;
 use disco_candle::paged::{BLOCK, Plan, Run, Scope, Sinks, attention};
 
-use crate::states::{RunState, States};
+use crate::states::States;
 
 /// Keys and values of the kv heads of one rank, in blocks of 16 tokens, and the states of linear attention. A sequence has a table of its blocks, in the order of
 /// its tokens; who makes the tables is the program's part, and a block may be in several of them.
@@ -22,17 +22,6 @@ pub struct Pool {
 struct KeysValues {
     keys: Tensor,
     values: Option<Tensor>,
-}
-
-/// Tokens of a pass that follow each other in one sequence.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Span {
-    /// The position of the first one.
-    pub(crate) first: usize,
-    pub(crate) count: usize,
-    /// The number of tokens that the sequence is known to get.
-    pub(crate) length: usize,
-    pub(crate) state: RunState,
 }
 
 /// What a rank keeps of a token in one layer.

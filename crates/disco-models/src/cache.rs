@@ -3,8 +3,8 @@
 use candle_core::{Result, Tensor};
 use disco_candle::paged::{BLOCK, Run};
 
-use crate::blocks::{Places, Span};
-use crate::states::RunState;
+use crate::blocks::Places;
+use crate::states::{RunState, Span};
 use crate::{ModelError, Pool, Transformer};
 
 /// Blocks of a new cache for each sequence, unless the prompts need more.

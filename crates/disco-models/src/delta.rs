@@ -7,10 +7,9 @@ use disco_candle::weights::{Block, Cut, Split};
 use disco_candle::{Comm, Delta, DeltaState, DeltaTokens, Matrix, even_ranges};
 use disco_core::Reduction;
 
-use crate::blocks::Span;
 use crate::names::Role;
 use crate::parts::Parts;
-use crate::states::States;
+use crate::states::{Span, States};
 use crate::{DeltaLayout, GatedDelta, ModelError};
 
 /// The value heads of one rank in one layer, and the key heads that they need. Ranks may have none.

@@ -16,7 +16,7 @@ use disco_candle::{HeadPlan, even_ranges};
 use disco_core::WorkerContext;
 
 use crate::attention::{Attention, View};
-use crate::blocks::{Heads, Kept, Places, Span};
+use crate::blocks::{Heads, Kept, Places};
 use crate::delta::DeltaNet;
 use crate::feed_forward::FeedForward;
 use crate::latent::LatentAttention;
@@ -25,6 +25,7 @@ use crate::names::{Names, Role};
 use crate::norm::Norm;
 use crate::parts::{Parts, Precision};
 use crate::rope::Rope;
+use crate::states::Span;
 use crate::{Adapter, Config, Layer, ModelError, Norms, Pool, Projections, Rotary, config, tensors};
 
 /// The name of the files and plans that must be equal on all ranks, in errors.

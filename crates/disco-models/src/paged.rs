@@ -4,8 +4,9 @@ use candle_core::Tensor;
 use disco_candle::paged::prepare;
 pub use disco_candle::paged::{BLOCK, Run};
 
-use crate::blocks::{Places, Span};
+use crate::blocks::Places;
 pub use crate::states::RunState;
+use crate::states::Span;
 use crate::{ModelError, Pool, Transformer};
 
 /// Tokens of several sequences that are processed together.

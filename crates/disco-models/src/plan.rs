@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use disco_candle::paged::BLOCK;
 use disco_candle::weights::{Block, Cut, Encoding, Part, Plan, Shards, Split, Weights};
 use disco_candle::{HeadPlan, Matrix, even_ranges};
 
@@ -9,7 +10,7 @@ use crate::names::{EXPERT, Names, Role, bias};
 use crate::packed::Packed;
 use crate::projections::{OfHeads, Projection};
 use crate::{
-    Attention, BLOCK, Config, Dense, ExpertSplit, Experts, Inputs, Layer, Mixer, ModelError, Precision, QkNorm, stacks,
+    Attention, Config, Dense, ExpertSplit, Experts, Inputs, Layer, Mixer, ModelError, Precision, QkNorm, stacks,
     tensors,
 };
 

@@ -4,7 +4,7 @@ use std::f32::consts::TAU;
 
 use candle_core::{D, DType, Device, Result, Tensor};
 
-use crate::blocks::Span;
+use crate::states::Span;
 use crate::{Growth, Pairs, Rotary, Scaling};
 
 /// The frequencies of the rotated pairs of a head. Cosines and sines are computed for the positions of each pass, so that

@@ -7,8 +7,6 @@ use std::ops::Range;
 use candle_core::{Error, Result};
 use disco_candle::DeltaState;
 
-use crate::blocks::Span;
-
 /// The state that tokens of a sequence go on with, in models whose sequences have one ([`Config::is_recurrent`]).
 ///
 /// [`Config::is_recurrent`]: crate::Config::is_recurrent
@@ -28,6 +26,17 @@ impl RunState {
     pub fn new(number: u32) -> Self {
         Self { number, ..Self::default() }
     }
+}
+
+/// Tokens of a pass that follow each other in one sequence.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Span {
+    /// The position of the first one.
+    pub(crate) first: usize,
+    pub(crate) count: usize,
+    /// The number of tokens that the sequence is known to get.
+    pub(crate) length: usize,
+    pub(crate) state: RunState,
 }
 
 /// The states by their numbers; each has one for each layer.

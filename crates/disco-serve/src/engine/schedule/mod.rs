@@ -25,7 +25,7 @@ mod tests;
 mod void;
 
 pub use reply::{Ended, Outcome, Sampled, UnexpectedReply};
-pub use scheduler::{Counters, FirstContext, Limits, Load, STEPS_AHEAD, Scheduler, Unfit};
-pub use sequence::Work;
+pub use scheduler::{Counters, Limits, Load, STEPS_AHEAD, Scheduler, Unfit};
+pub use sequence::{FirstContext, Work};
 pub use step::{Row, SequenceId, Step, Tokens};
 pub use void::{Abandoned, Source, Voided};

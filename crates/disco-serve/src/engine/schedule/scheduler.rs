@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::super::blocks::{BLOCK_TOKENS, Blocks};
-use super::sequence::{Sequence, Work};
+use super::sequence::{FirstContext, Sequence, Work};
 use super::step::{Flight, SequenceId};
 
 /// Number of steps that may be in flight.
@@ -25,16 +25,6 @@ pub struct Limits {
     pub kept_states: Option<u32>,
     /// The first context, if longer texts are rotated in another way.
     pub first_context: Option<FirstContext>,
-}
-
-/// The tokens within which all texts are rotated alike.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FirstContext {
-    /// Their number.
-    pub tokens: usize,
-    /// Whether a longer text is computed again from its begin. Otherwise its earlier tokens stay as they are, and those of a
-    /// longer prompt depend on the length of the prompt.
-    pub restarts: bool,
 }
 
 /// Why a sequence can never run.

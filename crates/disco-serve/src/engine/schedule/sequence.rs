@@ -5,7 +5,6 @@ use std::sync::Arc;
 use super::super::blocks::BLOCK_TOKENS;
 use super::super::prefix::{Chain, Digest};
 use super::super::request::Request;
-use super::scheduler::FirstContext;
 use super::step::Tokens;
 
 /// What the scheduler needs of a request.
@@ -37,6 +36,16 @@ impl From<&Request> for Work {
             reads_cache: request.params.prompt_logprobs.is_none(),
         }
     }
+}
+
+/// The tokens within which all texts are rotated alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FirstContext {
+    /// Their number.
+    pub tokens: usize,
+    /// Whether a longer text is computed again from its begin. Otherwise its earlier tokens stay as they are, and those of a
+    /// longer prompt depend on the length of the prompt.
+    pub restarts: bool,
 }
 
 /// A sequence that has not ended.

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use proptest::prelude::*;
 
 use super::super::reply::{Ended, Sampled};
-use super::super::scheduler::{FirstContext, Limits, Scheduler};
-use super::super::sequence::Work;
+use super::super::scheduler::{Limits, Scheduler};
+use super::super::sequence::{FirstContext, Work};
 use super::super::step::SequenceId;
 use super::super::step::Step;
 use super::super::void::{Abandoned, Source};

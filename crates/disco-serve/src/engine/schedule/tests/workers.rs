@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::super::reply::Sampled;
-use super::super::scheduler::{FirstContext, Limits};
-use super::super::sequence::Work;
+use super::super::scheduler::Limits;
+use super::super::sequence::{FirstContext, Work};
 use super::super::step::SequenceId;
 use super::super::step::{Row, Step, Tokens};
 use crate::engine::blocks::BLOCK_TOKENS;
