@@ -46,7 +46,7 @@ impl Prepared {
         let text = Arc::new(Text::open(&weights)?);
         let most = config.context;
         let context = args.max_model_len.map_or(most, |length| length as usize);
-        ensure!(context <= most, "--max-model-len {context}: the model has a context of {most} tokens");
+        ensure!(context <= most, "--max-model-len {context}: the model can be served with at most {most} tokens");
         let memory = Memory::new(args, settings, &config, (&weights, &plan), context)?;
         let ends = if config.eos.is_empty() { text.ends().to_vec() } else { config.eos.to_vec() };
         let named = adapter.as_deref().unwrap_or(&path);

@@ -9,7 +9,7 @@ use disco_core::{ConnectParams, Link, backend::Rendezvous};
 
 /// The harness of the backend.
 pub(crate) fn sessions() -> ThreadSessions {
-    let worlds = [(3, 1), (4, 2)].map(|(workers, groups)| World::new(workers, groups).unwrap());
+    let worlds = [(2, 1), (3, 1), (4, 2)].map(|(workers, groups)| World::new(workers, groups).unwrap());
     ThreadSessions::of(LOCAL_PRIVATE.name())
         .with_worlds(worlds)
         .exact()

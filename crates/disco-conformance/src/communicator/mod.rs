@@ -1,5 +1,5 @@
-//! The suite of a data plane: every operation on every dtype and reduction, every size, root and kind of communicator
-//! for one dtype, and every kind of failure.
+//! The suite of a data plane: every operation on every dtype, reduction, size, root and group, and every kind of
+//! failure.
 //!
 //! ```text
 //! controller: Suite::run(check) ── for each world of the harness and each kind of communicator ──┐

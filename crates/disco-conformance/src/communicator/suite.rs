@@ -82,8 +82,8 @@ impl Suite {
             let scopes = || {
                 Scope::ALL.into_iter().enumerate().filter(|(_, scope)| match scope {
                     Scope::World => true,
-                    Scope::Group => world.groups() > 1 && row.is_for_each_scope(),
-                    Scope::Split => world.size() > 1 && row.is_for_each_scope(),
+                    Scope::Group => world.groups() > 1 && !row.is_large(),
+                    Scope::Split => world.size() > 1 && !row.is_large(),
                 })
             };
             let ran = self.in_session(name, SessionSpec::new(world), async |session| {

@@ -55,19 +55,6 @@ impl Row {
         matches!(self, Self::Collective(Collective { large: true, .. }))
     }
 
-    /// Whether the row also runs on communicators of groups and of splits. A communicator is made without a dtype, so one
-    /// dtype shows what differs there; a reduction of programs shows the order of the ranks.
-    pub(crate) fn is_for_each_scope(&self) -> bool {
-        match self {
-            Self::Collective(Collective { large: true, .. }) => false,
-            Self::Collective(Collective { reduction: Some(Reduction::Custom(_)), dtype, .. }) => *dtype == DType::U8,
-            Self::Collective(Collective { dtype, .. }) | Self::Transfer(Transfer { dtype, .. }) => *dtype == DType::F32,
-            Self::Behaviour(_) => true,
-            // Walks split communicators themselves.
-            Self::Mixed(_) | Self::Shipped(_) => false,
-        }
-    }
-
     /// Runs the row on one rank.
     ///
     /// # Errors

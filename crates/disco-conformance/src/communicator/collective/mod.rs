@@ -10,11 +10,9 @@ use super::fixture::Fixture;
 use super::verdict::{Tally, Verdict};
 use crate::oracle::Values;
 
-/// Elements of a block of `f32`, for worlds of up to four ranks: none, one, odd, prime, and more than the small-message path
-/// of any backend takes.
+/// Elements of a block, for worlds of up to four ranks: none, one, odd, prime, and more than the small-message path of
+/// any backend takes.
 const COUNTS: [usize; 5] = [0, 1, 7, 257, 2053];
-/// Elements of a block of another dtype: less than a vector register has, and some with a rest.
-const COUNTS_OF_OTHERS: [usize; 3] = [1, 257, 2053];
 /// Elements of a block, for larger worlds.
 const FEW_COUNTS: [usize; 3] = [1, 7, 257];
 /// More than 1 MiB of `f32`.
@@ -105,8 +103,7 @@ impl Collective {
             (..=4, Reduction::Custom(_)) => in_rows(&ROWS),
             (_, Reduction::Custom(_)) => in_rows(&FEW_ROWS),
             _ if self.large => flat(&[LARGE]),
-            (..=4, _) if self.dtype == DType::F32 => flat(&COUNTS),
-            (..=4, _) => flat(&COUNTS_OF_OTHERS),
+            (..=4, _) => flat(&COUNTS),
             _ => flat(&FEW_COUNTS),
         };
         let mut cases = Vec::new();
@@ -129,14 +126,12 @@ impl Collective {
         Ok(cases)
     }
 
-    /// All roots in a small world with small counts of `f32`, and of the dtypes of a reduction that depends on the order of the
-    /// ranks; otherwise one root for each count.
+    /// All roots in a small world with small counts; otherwise one root for each count.
     fn roots(&self, size: usize, index: usize) -> Vec<usize> {
         let rooted = matches!(self.kind, OpKind::Reduce | OpKind::Broadcast | OpKind::Gather | OpKind::Scatter);
-        let has_all = self.dtype == DType::F32 || matches!(self.reduction, Some(Reduction::Custom(_)));
         if !rooted {
             vec![0]
-        } else if size <= 4 && index < 3 && has_all {
+        } else if size <= 4 && index < 3 {
             (0..size).collect()
         } else {
             vec![(index + 1) % size]
