@@ -19,8 +19,9 @@ pub struct Ragged {
     pub runs: Vec<Run>,
     /// The tokens whose hidden states are wanted, by their places in `tokens`.
     pub wanted: Vec<u32>,
-    /// The number of tokens that each run's sequence was known to get when its first token was computed; without them, what it
-    /// has behind the run. Positions beyond the [first context](crate::Config::first_context) depend on it.
+    /// For each run, the number of tokens that its sequence was known to get when the sequence's first token was computed; if
+    /// there is none, the number of its tokens behind the run. Positions beyond the [first context](crate::Config::first_context)
+    /// depend on it.
     pub lengths: Vec<usize>,
     /// The states of the runs, if the model is [recurrent](crate::Config::is_recurrent).
     pub states: Vec<RunState>,

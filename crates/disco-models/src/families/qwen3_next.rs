@@ -52,7 +52,7 @@ pub(super) const FAMILY: Family = Family {
     gguf: None,
 };
 
-/// A model with gated delta nets in all layers but each fourth one, or those that the keys say.
+/// A model with gated delta nets in three of four layers, unless the keys say which layers have them.
 pub(super) fn read(keys: &Keys<'_>, defaults: Defaults, layout: DeltaLayout) -> Result<Config, ModelError> {
     let number = |key, default| Ok::<_, ModelError>(keys.number(key)?.unwrap_or(default));
     let mut config = keys.llama(defaults)?;
