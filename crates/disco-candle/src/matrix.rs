@@ -3,8 +3,10 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use candle_core::quantized::{GgmlDType, QMatMul, QTensor};
-use candle_core::{CpuStorage, DType, Device, Error, Module, Result, Storage, Tensor};
+use candle_core::quantized::{GgmlDType, QMatMul, QStorage, QTensor};
+use candle_core::{CpuStorage, DType, Device, Error, Module, Result, Storage, Tensor, WithDType};
+use half::slice::HalfFloatSliceExt;
+use half::{bf16, f16};
 
 use crate::products::{self, Level, Packed};
 
@@ -29,7 +31,7 @@ impl Matrix {
     /// A quantised matrix `[outputs, inputs]`. The product quantises its argument, too, as candle's `QMatMul` does.
     ///
     /// On an x86-64 processor with AVX2, the blocks are packed anew for products with vector instructions: as codes of 4 bits
-    /// (`Q4_0`, `Q4_1`, `Q2_K`, `Q3_K`, `Q4_K`) or 8 bits (`Q5_0`, `Q5_1`, `Q8_0`, `Q5_K`, `Q6_K`) with their scales. The codes are
+    /// (`Q4_0`, `Q4_1`, `Q2_K`, `Q3_K`, `Q4_K`), 6 bits (`Q5_0`, `Q5_1`, `Q5_K`, `Q6_K`) or 8 bits (`Q8_0`) with their scales. The codes are
     /// those of the file; the scales of K-quants, which are products of two numbers, are rounded to 16-bit floats. Threads of the
     /// current rayon pool share a product, see [`compute_threads`](crate::compute_threads).
     ///
@@ -85,12 +87,60 @@ impl Matrix {
     /// # Errors
     /// Errors of candle.
     pub fn inputs(&self) -> Result<usize> {
+        Ok(self.dims()?.1)
+    }
+
+    /// Number of outputs, which are the rows.
+    ///
+    /// # Errors
+    /// Errors of candle.
+    pub fn outputs(&self) -> Result<usize> {
+        Ok(self.dims()?.0)
+    }
+
+    fn dims(&self) -> Result<(usize, usize)> {
         match &self.0 {
             Kind::Dense(weight) | Kind::Quantized(QMatMul::Tensor(weight) | QMatMul::TensorF16(weight)) => {
-                weight.dim(1)
+                weight.dims2()
             }
-            Kind::Packed(weight) => Ok(weight.inputs()),
-            Kind::Quantized(QMatMul::QTensor(weight)) => Ok(weight.shape().dims2()?.1),
+            Kind::Packed(weight) => Ok((weight.outputs(), weight.inputs())),
+            Kind::Quantized(QMatMul::QTensor(weight)) => weight.shape().dims2(),
+        }
+    }
+
+    /// The type of its [`rows`](Self::rows).
+    pub(crate) fn dtype(&self) -> DType {
+        match &self.0 {
+            Kind::Dense(weight) | Kind::Quantized(QMatMul::Tensor(weight) | QMatMul::TensorF16(weight)) => {
+                weight.dtype()
+            }
+            Kind::Packed(_) | Kind::Quantized(QMatMul::QTensor(_)) => DType::F32,
+        }
+    }
+
+    /// The rows `numbers`, integers `[count]`, as `[count, inputs]`: those of a dense matrix in its type, others in f32. The
+    /// scales of blocks that are packed anew are rounded, see [`quantized`](Self::quantized).
+    ///
+    /// # Errors
+    /// There is no such row; errors of candle.
+    pub fn rows(&self, numbers: &Tensor) -> Result<Tensor> {
+        match &self.0 {
+            Kind::Dense(weight) | Kind::Quantized(QMatMul::Tensor(weight) | QMatMul::TensorF16(weight)) => {
+                weight.index_select(numbers, 0)
+            }
+            Kind::Packed(weight) => {
+                let rows = on_host(numbers, weight.outputs())?;
+                let weights: Vec<_> = rows.iter().flat_map(|row| weight.row(*row)).collect();
+                Tensor::from_vec(weights, (rows.len(), weight.inputs()), &Device::Cpu)
+            }
+            Kind::Quantized(QMatMul::QTensor(weight)) => {
+                let (outputs, inputs) = weight.shape().dims2()?;
+                let (rows, data, device) = (on_host(numbers, outputs)?, weight.data()?, weight.device());
+                let bytes = data.len() / outputs.max(1);
+                let blocks: Vec<_> = rows.iter().flat_map(|row| &data[row * bytes..][..bytes]).copied().collect();
+                let blocks = QStorage::from_data(blocks.into(), &device, weight.dtype())?;
+                QTensor::new(blocks, (rows.len(), inputs))?.dequantize(&device)
+            }
         }
     }
 
@@ -113,7 +163,7 @@ impl Module for Matrix {
             Kind::Dense(weight) => by_rows(x, weight.dims2()?, |rows| dense(rows, weight)),
             Kind::Packed(weight) => by_rows(x, (weight.outputs(), weight.inputs()), |rows| {
                 let y = with_floats(rows, |x| Ok(weight.product(x)))?;
-                Tensor::from_vec(y, (rows.dim(0)?, weight.outputs()), &Device::Cpu)?.to_dtype(x.dtype())
+                of_floats(y, (rows.dim(0)?, weight.outputs()), x.dtype())
             }),
             // Blocks are multiplied in f32.
             Kind::Quantized(weight) if x.dtype() != DType::F32 => {
@@ -122,6 +172,17 @@ impl Module for Matrix {
             Kind::Quantized(weight) => weight.forward(x),
         }
     }
+}
+
+/// The numbers of some of `outputs` rows.
+#[expect(clippy::disallowed_methods, reason = "blocks are looked up on the host")]
+fn on_host(numbers: &Tensor, outputs: usize) -> Result<Vec<usize>> {
+    let numbers = numbers.to_dtype(DType::I64)?.to_vec1::<i64>()?;
+    let row = |number: i64| {
+        let row = usize::try_from(number).ok().filter(|row| *row < outputs);
+        row.ok_or_else(|| Error::Msg(format!("a matrix of {outputs} rows has no row {number}")))
+    };
+    numbers.into_iter().map(row).collect()
 }
 
 /// One product of two matrices, not one for each item of a batch.
@@ -141,12 +202,12 @@ fn by_rows(
     product(&x.flatten_to(x.rank() - 2)?)?.reshape(dims)
 }
 
-/// `x·Wᵀ` for rows `x`. A few rows on the CPU are multiplied with vector code of this crate if no gradient is needed.
+/// `x·Wᵀ` for rows `x`. On the CPU it is vector code of this crate if no gradient is needed.
 fn dense(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
     let ((rows, inputs), outputs, dtype) = (x.dims2()?, weight.dim(0)?, weight.dtype());
     let is_plain = !x.track_op() && !weight.track_op() && weight.device().is_cpu() && weight.is_contiguous();
-    let is_short = (1..=products::max_rows(dtype)).contains(&rows) && inputs > 0 && x.dtype() == dtype;
-    let Some(level) = Level::detect().filter(|_| is_plain && is_short) else {
+    let is_known = matches!(dtype, DType::F32 | DType::BF16 | DType::F16) && x.dtype() == dtype;
+    let Some(level) = Level::detect().filter(|_| is_plain && is_known && rows * inputs > 0) else {
         if dtype == DType::F16 && is_plain {
             // candle does so for bf16; its product in f16 takes longer.
             let y = x.to_dtype(DType::F32)?.matmul(&weight.to_dtype(DType::F32)?.t()?)?;
@@ -164,17 +225,45 @@ fn dense(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
             _ => Err(Error::Msg(format!("a matrix on the CPU has elements {:?}", weight.dtype()))),
         }
     })?;
-    Tensor::from_vec(y, (rows, outputs), &Device::Cpu)?.to_dtype(x.dtype())
+    of_floats(y, (rows, outputs), dtype)
 }
 
-/// Calls `read` with the elements of a tensor on the CPU as 32-bit floats.
+/// Calls `read` with the elements of a tensor on the CPU as 32-bit floats. candle's conversions of 16 bits take longer.
 fn with_floats<T>(x: &Tensor, read: impl FnOnce(&[f32]) -> Result<T>) -> Result<T> {
-    let x = x.to_dtype(DType::F32)?.contiguous()?;
+    let x = match x.dtype() {
+        DType::F16 | DType::BF16 => x.contiguous()?,
+        _ => x.to_dtype(DType::F32)?.contiguous()?,
+    };
     let (storage, layout) = x.storage_and_layout();
+    let range = layout.start_offset()..layout.start_offset() + x.elem_count();
+    let mut wide = vec![0.0; if x.dtype() == DType::F32 { 0 } else { range.len() }];
     match &*storage {
-        Storage::Cpu(CpuStorage::F32(floats)) => {
-            read(&floats[layout.start_offset()..layout.start_offset() + x.elem_count()])
+        Storage::Cpu(CpuStorage::F32(x)) => read(&x[range]),
+        Storage::Cpu(CpuStorage::F16(x)) => {
+            x[range].convert_to_f32_slice(&mut wide);
+            read(&wide)
+        }
+        Storage::Cpu(CpuStorage::BF16(x)) => {
+            x[range].convert_to_f32_slice(&mut wide);
+            read(&wide)
         }
         _ => Err(Error::Msg(format!("a matrix on the CPU got an input on {:?}", x.device().location()))),
+    }
+}
+
+/// A tensor of `dtype` on the CPU.
+fn of_floats(x: Vec<f32>, shape: (usize, usize), dtype: DType) -> Result<Tensor> {
+    fn narrow<T: Copy + Default + WithDType>(x: &[f32], shape: (usize, usize)) -> Result<Tensor>
+    where
+        [T]: HalfFloatSliceExt,
+    {
+        let mut narrow = vec![T::default(); x.len()];
+        narrow.convert_from_f32_slice(x);
+        Tensor::from_vec(narrow, shape, &Device::Cpu)
+    }
+    match dtype {
+        DType::F16 => narrow::<f16>(&x, shape),
+        DType::BF16 => narrow::<bf16>(&x, shape),
+        dtype => Tensor::from_vec(x, shape, &Device::Cpu)?.to_dtype(dtype),
     }
 }

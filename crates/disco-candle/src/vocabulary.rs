@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use candle_core::{DType, Module, Result, Tensor};
+use candle_core::{DType, Error, Module, Result, Tensor};
 
 use crate::comm::Comm;
 use crate::linear::sum;
@@ -11,7 +11,7 @@ use crate::matrix::Matrix;
 /// An embedding of which each rank has the rows of some tokens.
 #[derive(Clone, Debug)]
 pub struct VocabParallelEmbedding {
-    weight: Tensor,
+    weight: Matrix,
     /// The first of this rank's tokens, and the first one after them: numbers `[1]` on the device.
     bounds: [Tensor; 2],
     tokens: Range<usize>,
@@ -23,26 +23,26 @@ impl VocabParallelEmbedding {
     ///
     /// # Errors
     /// `weight` has another number of rows.
-    pub fn new(weight: Tensor, tokens: Range<usize>, comm: Comm) -> Result<Self> {
-        if weight.dim(0)? != tokens.len() {
-            let (shape, len) = (weight.shape(), tokens.len());
-            return Err(candle_core::Error::Msg(format!("the embedding {shape:?} is for {len} tokens of this rank")));
+    pub fn new(weight: Matrix, tokens: Range<usize>, comm: Comm) -> Result<Self> {
+        let (rows, len) = (weight.outputs()?, tokens.len());
+        if rows != len {
+            return Err(Error::Msg(format!("the embedding has {rows} rows for {len} tokens of this rank")));
         }
-        let bound = |number: usize| Tensor::new(&[number as i64], weight.device());
+        let bound = |number: usize| Tensor::new(&[number as i64], &weight.device());
         Ok(Self { bounds: [bound(tokens.start)?, bound(tokens.end)?], weight, tokens, comm })
     }
 
     /// The rows of this rank's tokens, and zeros for all others: `[count, features]`.
     fn own(&self, tokens: &Tensor) -> Result<Tensor> {
-        let dtype = self.weight.dtype();
         if self.tokens.is_empty() {
-            return Tensor::zeros((tokens.dim(0)?, self.weight.dim(1)?), dtype, self.weight.device());
+            let shape = (tokens.dim(0)?, self.weight.inputs()?);
+            return Tensor::zeros(shape, self.weight.dtype(), &self.weight.device());
         }
         let [first, end] = &self.bounds;
         let is_own = (tokens.broadcast_ge(first)? * tokens.broadcast_lt(end)?)?;
         // Row 0 stands for the tokens of other ranks.
-        let rows = (tokens.broadcast_sub(first)? * is_own.to_dtype(DType::I64)?)?;
-        self.weight.index_select(&rows, 0)?.broadcast_mul(&is_own.to_dtype(dtype)?.unsqueeze(1)?)
+        let rows = self.weight.rows(&(tokens.broadcast_sub(first)? * is_own.to_dtype(DType::I64)?)?)?;
+        rows.broadcast_mul(&is_own.to_dtype(rows.dtype())?.unsqueeze(1)?)
     }
 }
 
@@ -50,13 +50,13 @@ impl Module for VocabParallelEmbedding {
     /// Token numbers `[..]` of dtype u32, the same on all ranks, to `[.., features]`, the same on all ranks. A number
     /// outside of the vocabulary gives zeros. The numbers stay on the device.
     fn forward(&self, tokens: &Tensor) -> Result<Tensor> {
-        if self.comm.size() == 1 {
-            return candle_nn::Embedding::new(self.weight.clone(), self.weight.dim(1)?).forward(tokens);
-        }
         let mut dims = tokens.dims().to_vec();
-        dims.push(self.weight.dim(1)?);
-        let partial = self.own(&tokens.flatten_all()?.to_dtype(DType::I64)?)?;
-        sum(&self.comm, partial)?.reshape(dims)
+        dims.push(self.weight.inputs()?);
+        let tokens = tokens.flatten_all()?;
+        if self.comm.size() == 1 {
+            return self.weight.rows(&tokens)?.reshape(dims);
+        }
+        sum(&self.comm, self.own(&tokens.to_dtype(DType::I64)?)?)?.reshape(dims)
     }
 }
 

@@ -125,7 +125,7 @@ impl Bert {
         let words = shards.tensor("embeddings.word_embeddings.weight")?;
         let rows = even_ranges(config.vocab_size, comm.size()).nth(comm.rank()).unwrap_or(0..0);
         Ok(Self {
-            words: VocabParallelEmbedding::new(words, rows, comm.clone())?,
+            words: VocabParallelEmbedding::new(Matrix::dense(words), rows, comm.clone())?,
             positions: shards.tensor("embeddings.position_embeddings.weight")?,
             kind: shards.tensor("embeddings.token_type_embeddings.weight")?.i(0)?,
             norm: norm("embeddings.LayerNorm")?,

@@ -29,7 +29,7 @@ impl InputTable {
         let [table, projection, norm] = parts.names.layer_inputs();
         let own = even_ranges(rows, comm.size()).nth(comm.rank()).unwrap_or(0..0);
         Ok(Self {
-            table: VocabParallelEmbedding::new(parts.tensor(&table)?, own, comm.clone())?,
+            table: VocabParallelEmbedding::new(parts.table(&table)?, own, comm.clone())?,
             projection: parts.matrix(&projection)?,
             norm: parts.norm(&norm)?,
             layers: parts.config.layers.len(),

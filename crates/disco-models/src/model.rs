@@ -7,7 +7,6 @@ use std::sync::Arc;
 use candle_core::{DType, Device, Module as _, Tensor};
 use disco_candle::Comm;
 use disco_candle::DeltaState;
-use disco_candle::Matrix;
 #[cfg(feature = "cuda")]
 use disco_candle::cuda;
 use disco_candle::weights::Shards;
@@ -249,15 +248,14 @@ impl Transformer {
             adapter.check(&shapes, config.tied.then_some(&embedding_name))?;
         }
         let parts = Parts { shards, names, config: &config, precision, shapes, adapter, bytes: Cell::new(0) };
-        let embedding = parts.tensor(&embedding_name)?;
-        let device = embedding.device().clone();
+        let embedding = parts.table(&embedding_name)?;
         let rows: Vec<_> = even_ranges(config.vocabulary, comm.size()).collect();
-        let logits = if !config.tied {
-            parts.matrix(names.logits())?
-        } else if !parts.is_quantized(&embedding_name)? {
-            Matrix::dense(embedding.clone())
-        } else {
-            parts.matrix(&embedding_name)?
+        let device = shards.device().clone();
+        let logits = match config.tied {
+            false => parts.matrix(names.logits())?,
+            // Only the host looks up rows of blocks.
+            true if !device.is_cpu() && parts.is_quantized(&embedding_name)? => parts.matrix(&embedding_name)?,
+            true => embedding.clone(),
         };
         let mut common = Common::default();
         let mut layers = Vec::new();

@@ -132,6 +132,11 @@ impl Parts<'_> {
         Ok(Matrix::dense(self.tensor(name)?))
     }
 
+    /// This rank's rows of a table of embeddings, of which rows are read, too.
+    pub(crate) fn table(&self, name: &str) -> Result<Matrix, ModelError> {
+        if self.shards.device().is_cpu() { self.matrix(name) } else { Ok(Matrix::dense(self.tensor(name)?)) }
+    }
+
     /// The quantised blocks that cover this rank's part of a tensor, and the columns of the part in them, if the part is
     /// used as blocks. On a device other than the host, blocks that are cut can't be multiplied.
     fn blocks(&self, name: &str) -> Result<Option<(QTensor, Range<usize>)>, ModelError> {

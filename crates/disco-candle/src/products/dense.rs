@@ -1,16 +1,8 @@
 //! Products with dense matrices.
 
-use candle_core::DType;
-
-use super::elements::{Element, ROWS, WEIGHTS};
-use super::in_parts;
+use super::elements::Element;
 use super::kernels::{self, Level};
-
-/// Columns whose products are added before the next ones: [`ROWS`] rows of them stay in a processor's first cache.
-const COLUMNS: usize = 1024;
-
-/// Rows of weights, of which the columns stay in its second cache.
-const BLOCK: usize = 96;
+use super::{in_parts, panels};
 
 /// The most rows that are few.
 const FEW: usize = 8;
@@ -18,19 +10,9 @@ const FEW: usize = 8;
 /// `x·Wᵀ` for rows of `inputs` elements.
 pub(crate) fn product<T: Element>(level: Level, weight: &[T], x: &[f32], inputs: usize) -> Vec<f32> {
     if x.len() / inputs > FEW {
-        product_of_many(level, weight, x, inputs)
+        panels::product(level, weight, x, inputs)
     } else {
         product_of_few(level, weight, x, inputs)
-    }
-}
-
-/// The most rows of `x` for which [`product`] is faster than candle's product of matrices, which reads weights of 16 bits into
-/// memory of 32 bits first.
-pub(crate) fn max_rows(dtype: DType) -> usize {
-    match dtype {
-        DType::F32 => 32,
-        DType::BF16 | DType::F16 => 64,
-        _ => 0,
     }
 }
 
@@ -47,36 +29,6 @@ pub(super) fn product_of_few<T: Element>(level: Level, weight: &[T], x: &[f32], 
             _ => Vec::new(),
         });
         products.reduce(|first, next| [first, next].concat()).unwrap_or_default()
-    })
-}
-
-/// [`product`] for many rows. The order of additions does not depend on how many there are.
-pub(super) fn product_of_many<T: Element>(level: Level, weight: &[T], x: &[f32], inputs: usize) -> Vec<f32> {
-    let rows = x.len() / inputs;
-    in_parts(rows, weight.len() / inputs, inputs, |part| {
-        let mut y = vec![0.0; rows * part.len()];
-        for first in part.clone().step_by(BLOCK) {
-            let last = part.end.min(first + BLOCK) - 1;
-            for from in (0..inputs).step_by(COLUMNS) {
-                let columns = from..inputs.min(from + COLUMNS);
-                let of = |row: usize| row * inputs + columns.start..row * inputs + columns.end;
-                for row in (0..rows).step_by(ROWS) {
-                    // Behind the last row, that one is computed again.
-                    let x = std::array::from_fn(|index| &x[of((row + index).min(rows - 1))]);
-                    for output in (first..=last).step_by(WEIGHTS) {
-                        let weights = std::array::from_fn(|index| &weight[of((output + index).min(last))]);
-                        let products = kernels::tile(level, weights, x);
-                        for (index, products) in products.iter().enumerate().take(rows - row) {
-                            let place = (row + index) * part.len() + output - part.start;
-                            for (y, product) in y[place..].iter_mut().zip(products).take(last + 1 - output) {
-                                *y += product;
-                            }
-                        }
-                    }
-                }
-            }
-        }
-        y
     })
 }
 

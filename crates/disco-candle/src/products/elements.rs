@@ -3,9 +3,8 @@
 use bytemuck::Pod;
 use half::{bf16, f16};
 
-/// Rows of weights, and of `x`, whose products are computed together.
-pub(super) const WEIGHTS: usize = 3;
-pub(super) const ROWS: usize = 4;
+/// Outputs of a panel of weights.
+pub(super) const PANEL: usize = 32;
 
 /// How the elements of a dense matrix become 32-bit floats.
 pub(crate) enum Kind {

@@ -13,7 +13,8 @@ pub(super) struct Format {
     pub(super) runs: usize,
     /// Columns of a run: 16 or 32.
     pub(super) columns: usize,
-    pub(super) has_four_bits: bool,
+    /// Of a code: 4, 6 or 8.
+    pub(super) bits: usize,
     pub(super) has_mins: bool,
     pub(super) zero: i32,
     /// Reads a run of a block.
@@ -35,36 +36,36 @@ const ZERO: i32 = 128;
 impl Format {
     /// The format of a type, if it has blocks that models use.
     pub(super) fn of(dtype: GgmlDType) -> Option<Self> {
-        let (columns, has_four_bits, has_mins, zero, run): (_, _, _, _, fn(&[u8], usize) -> Run) = match dtype {
-            GgmlDType::Q4_0 => (32, true, false, 8, |block, _| {
+        let (columns, bits, has_mins, zero, run): (_, _, _, _, fn(&[u8], usize) -> Run) = match dtype {
+            GgmlDType::Q4_0 => (32, 4, false, 8, |block, _| {
                 let codes = nibbles(&block[2..]);
                 Run { scale: float(block, 0), min: 0.0, codes }
             }),
-            GgmlDType::Q4_1 => (32, true, true, 0, |block, _| {
+            GgmlDType::Q4_1 => (32, 4, true, 0, |block, _| {
                 let codes = nibbles(&block[4..]);
                 Run { scale: float(block, 0), min: float(block, 2), codes }
             }),
-            GgmlDType::Q5_0 => (32, false, false, ZERO, |block, _| {
-                let codes = five_bits(&block[2..], ZERO as u8 - 16);
+            GgmlDType::Q5_0 => (32, 6, false, 16, |block, _| {
+                let codes = five_bits(&block[2..]);
                 Run { scale: float(block, 0), min: 0.0, codes }
             }),
-            GgmlDType::Q5_1 => (32, false, true, ZERO, |block, _| {
-                let codes = five_bits(&block[4..], ZERO as u8);
+            GgmlDType::Q5_1 => (32, 6, true, 0, |block, _| {
+                let codes = five_bits(&block[4..]);
                 Run { scale: float(block, 0), min: float(block, 2), codes }
             }),
-            GgmlDType::Q8_0 => (32, false, false, ZERO, |block, _| {
+            GgmlDType::Q8_0 => (32, 8, false, ZERO, |block, _| {
                 let codes = codes(|column| block[2 + column] ^ ZERO as u8);
                 Run { scale: float(block, 0), min: 0.0, codes }
             }),
-            GgmlDType::Q2K => (16, true, true, 0, q2k),
-            GgmlDType::Q3K => (16, true, false, 4, q3k),
-            GgmlDType::Q4K => (32, true, true, 0, q4k),
-            GgmlDType::Q5K => (32, false, true, ZERO, q5k),
-            GgmlDType::Q6K => (16, false, false, ZERO, q6k),
+            GgmlDType::Q2K => (16, 4, true, 0, q2k),
+            GgmlDType::Q3K => (16, 4, false, 4, q3k),
+            GgmlDType::Q4K => (32, 4, true, 0, q4k),
+            GgmlDType::Q5K => (32, 6, true, 0, q5k),
+            GgmlDType::Q6K => (16, 6, false, 32, q6k),
             _ => return None,
         };
         let (bytes, runs) = (dtype.type_size(), dtype.block_size() / columns);
-        Some(Self { bytes, runs, columns, has_four_bits, has_mins, zero, run })
+        Some(Self { bytes, runs, columns, bits, has_mins, zero, run })
     }
 }
 
@@ -109,7 +110,7 @@ fn q4k(block: &[u8], run: usize) -> Run {
 fn q5k(block: &[u8], run: usize) -> Run {
     let (fifths, packed) = (&block[16..48], &block[48 + run / 2 * 32..]);
     let fifth = |column: usize| (fifths[column] >> run & 1) << 4;
-    let codes = codes(|column| ZERO as u8 + (packed[column] >> (run % 2 * 4) & 15 | fifth(column)));
+    let codes = codes(|column| packed[column] >> (run % 2 * 4) & 15 | fifth(column));
     let [scale, min] = scale_and_min(block, run);
     Run { scale, min, codes }
 }
@@ -121,7 +122,7 @@ fn q6k(block: &[u8], run: usize) -> Run {
         let column = 16 * (run % 8) + column % 16;
         let lower = packed[run / 8 * 64 + column % 64] >> (column / 64 * 4) & 15;
         let upper = upper[run / 8 * 32 + column % 32] >> (column / 32 * 2) & 3;
-        (ZERO as u8 - 32) + (lower | upper << 4)
+        lower | upper << 4
     });
     Run { scale: float(block, 208) * f32::from(scale), min: 0.0, codes }
 }
@@ -146,10 +147,10 @@ fn nibbles(bytes: &[u8]) -> [u8; 32] {
     codes(|column| bytes[column % 16] >> (column / 16 * 4) & 15)
 }
 
-/// Codes of which the fifth bits are in the first 4 bytes, and a number that is added to each.
-fn five_bits(bytes: &[u8], added: u8) -> [u8; 32] {
+/// Codes of which the fifth bits are in the first 4 bytes.
+fn five_bits(bytes: &[u8]) -> [u8; 32] {
     let lower = nibbles(&bytes[4..]);
-    codes(|column| added + (lower[column] | (bytes[column / 8] >> (column % 8) & 1) << 4))
+    codes(|column| lower[column] | (bytes[column / 8] >> (column % 8) & 1) << 4)
 }
 
 /// A code of 2 bits: a byte has columns that are 32 apart. Columns after the last one have that of some other.

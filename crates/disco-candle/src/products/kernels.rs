@@ -2,12 +2,14 @@
 #![allow(unsafe_code)] // Functions for instructions that the processor has, which `Level::detect` has found out.
 
 use std::arch::x86_64::*;
+use std::ops::Range;
 
 use super::blocks::{Block, Codes, Group, LANES};
-use super::elements::{Element, Kind, ROWS, WEIGHTS};
+use super::elements::{Element, Kind, PANEL};
 
-/// How many bytes ahead of the current ones a kernel prefetches.
+/// How many bytes ahead of the current ones a kernel prefetches: of one row, and of the rows of a panel.
 const PREFETCHED: usize = 2048;
+const PREFETCHED_OF_ROWS: usize = 512;
 
 /// The vector instructions that the kernels use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,16 +32,16 @@ impl Level {
 
 /// Products of the rows of a group with `R` rows of blocks. A run of the group has `WORDS` times 4 columns. Each row
 /// of `x` has as many columns as the group.
-pub(super) fn packed<const FOUR_BITS: bool, const WORDS: usize, const R: usize>(
+pub(super) fn packed<const BITS: usize, const WORDS: usize, const R: usize>(
     level: Level,
     group: &Group<'_>,
     x: [&[Block]; R],
 ) -> [[f32; LANES]; R] {
     match level {
         // SAFETY: `Level::detect` has found AVX2, FMA and F16C.
-        Level::Avx2 => unsafe { packed_avx2::<FOUR_BITS, WORDS, R>(group, x) },
+        Level::Avx2 => unsafe { packed_avx2::<BITS, WORDS, R>(group, x) },
         // SAFETY: `Level::detect` has found AVX-512F and VNNI.
-        Level::Avx512 => unsafe { packed_avx512::<FOUR_BITS, WORDS, R>(group, x) },
+        Level::Avx512 => unsafe { packed_avx512::<BITS, WORDS, R>(group, x) },
     }
 }
 
@@ -54,22 +56,36 @@ pub(super) fn dense<T: Element, const R: usize>(_: Level, row: &[T], x: [&[f32];
 /// These functions loop over indexes, since closures and the functions of iterators that call them are not compiled for the same
 /// instructions, and so are not inlined.
 #[target_feature(enable = "avx512f,avx512vnni")]
-fn packed_avx512<const FOUR_BITS: bool, const WORDS: usize, const R: usize>(
+fn packed_avx512<const BITS: usize, const WORDS: usize, const R: usize>(
     group: &Group<'_>,
     x: [&[Block]; R],
 ) -> [[f32; LANES]; R] {
     let mut sums = [_mm512_setzero_ps(); R];
-    let vectors = if FOUR_BITS { WORDS / 2 } else { WORDS };
+    let vectors = WORDS * BITS / 8;
     let nibbles = _mm512_set1_epi8(15);
     for index in 0..group.scales.len() {
         let run = &group.codes[index * vectors..][..vectors];
         let mut codes = [nibbles; WORDS];
-        for word in 0..vectors {
-            prefetch(&run[word]);
-            codes[word] = load(&run[word]);
-            if FOUR_BITS {
-                codes[word + vectors] = _mm512_and_si512(_mm512_srli_epi32::<4>(codes[word]), nibbles);
-                codes[word] = _mm512_and_si512(codes[word], nibbles);
+        for vector in 0..vectors {
+            prefetch::<PREFETCHED>(&run[vector]);
+        }
+        for word in 0..WORDS {
+            if BITS == 8 {
+                codes[word] = load(&run[word]);
+                continue;
+            }
+            let halves = load(&run[word % (WORDS / 2)]);
+            let halves = if word < WORDS / 2 { halves } else { _mm512_srli_epi32::<4>(halves) };
+            codes[word] = _mm512_and_si512(halves, nibbles);
+            if BITS == 6 {
+                let quarters = load(&run[WORDS / 2 + word / 4]);
+                let upper = match word % 4 {
+                    0 => _mm512_slli_epi32::<4>(quarters),
+                    1 => _mm512_slli_epi32::<2>(quarters),
+                    2 => quarters,
+                    _ => _mm512_srli_epi32::<2>(quarters),
+                };
+                codes[word] = _mm512_or_si512(codes[word], _mm512_and_si512(upper, _mm512_set1_epi8(0x30)));
             }
         }
         let scales = _mm512_cvtph_ps(bytemuck::cast(group.scales[index]));
@@ -108,10 +124,10 @@ fn part<const WORDS: usize>(x: &[Block], run: usize) -> (&[i32], i32, f32) {
     }
 }
 
-/// Asks for the memory a little behind `current`, for which the processor's own prefetching is late.
+/// Asks for the memory so many bytes behind `current`, for which the processor's own prefetching is late.
 #[inline]
-fn prefetch<T>(current: &T) {
-    let ahead = std::ptr::from_ref(current).cast::<i8>().wrapping_add(PREFETCHED);
+fn prefetch<const BYTES: usize>(current: *const impl Sized) {
+    let ahead = current.cast::<i8>().wrapping_add(BYTES);
     // SAFETY: prefetching any address is allowed.
     unsafe { _mm_prefetch::<_MM_HINT_T0>(ahead) };
 }
@@ -123,16 +139,22 @@ fn load(codes: &Codes) -> __m512i {
     unsafe { _mm512_load_si512(std::ptr::from_ref(codes).cast()) }
 }
 
+#[target_feature(enable = "avx2")]
+#[inline]
+fn half_of(codes: &Codes, half: usize) -> __m256i {
+    bytemuck::cast::<_, [__m256i; 2]>(codes.0)[half]
+}
+
 /// As [`packed_avx512`], for eight rows at a time. Sums of two products of a code of 8 bits and a number of `x` may exceed
 /// 16 bits, so these codes get their sign back first, and `x` takes it over.
 #[target_feature(enable = "avx2,fma,f16c")]
-fn packed_avx2<const FOUR_BITS: bool, const WORDS: usize, const R: usize>(
+fn packed_avx2<const BITS: usize, const WORDS: usize, const R: usize>(
     group: &Group<'_>,
     x: [&[Block]; R],
 ) -> [[f32; LANES]; R] {
     let mut sums = [[_mm256_setzero_ps(); 2]; R];
-    let vectors = if FOUR_BITS { WORDS / 2 } else { WORDS };
-    let zero = if FOUR_BITS { group.zero } else { group.zero - 128 };
+    let vectors = WORDS * BITS / 8;
+    let zero = if BITS == 8 { group.zero - 128 } else { group.zero };
     let (nibbles, signs, ones) = (_mm256_set1_epi8(15), _mm256_set1_epi8(-128), _mm256_set1_epi16(1));
     for index in 0..group.scales.len() {
         let run = &group.codes[index * vectors..][..vectors];
@@ -143,19 +165,29 @@ fn packed_avx2<const FOUR_BITS: bool, const WORDS: usize, const R: usize>(
                 dots[row] = _mm256_set1_epi32(-zero * part::<WORDS>(x[row], index).1);
             }
             for word in 0..WORDS {
-                prefetch(&run[word % vectors]);
-                let vector = bytemuck::cast::<_, [__m256i; 2]>(run[word % vectors].0)[half];
-                let (codes, magnitudes) = match (FOUR_BITS, word < vectors) {
-                    (true, true) => (vector, _mm256_and_si256(vector, nibbles)),
-                    (true, false) => (vector, _mm256_and_si256(_mm256_srli_epi16::<4>(vector), nibbles)),
-                    (false, _) => {
-                        let codes = _mm256_xor_si256(vector, signs);
-                        (codes, _mm256_abs_epi8(codes))
+                prefetch::<PREFETCHED>(&run[word % vectors]);
+                let (codes, magnitudes) = if BITS == 8 {
+                    let codes = _mm256_xor_si256(half_of(&run[word], half), signs);
+                    (codes, _mm256_abs_epi8(codes))
+                } else {
+                    let halves = half_of(&run[word % (WORDS / 2)], half);
+                    let halves = if word < WORDS / 2 { halves } else { _mm256_srli_epi16::<4>(halves) };
+                    let mut codes = _mm256_and_si256(halves, nibbles);
+                    if BITS == 6 {
+                        let quarters = half_of(&run[WORDS / 2 + word / 4], half);
+                        let upper = match word % 4 {
+                            0 => _mm256_slli_epi16::<4>(quarters),
+                            1 => _mm256_slli_epi16::<2>(quarters),
+                            2 => quarters,
+                            _ => _mm256_srli_epi16::<2>(quarters),
+                        };
+                        codes = _mm256_or_si256(codes, _mm256_and_si256(upper, _mm256_set1_epi8(0x30)));
                     }
+                    (codes, codes)
                 };
                 for row in 0..R {
                     let numbers = _mm256_set1_epi32(part::<WORDS>(x[row], index).0[word]);
-                    let numbers = if FOUR_BITS { numbers } else { _mm256_sign_epi8(numbers, codes) };
+                    let numbers = if BITS == 8 { _mm256_sign_epi8(numbers, codes) } else { numbers };
                     let pairs = _mm256_maddubs_epi16(magnitudes, numbers);
                     dots[row] = _mm256_add_epi32(dots[row], _mm256_madd_epi16(pairs, ones));
                 }
@@ -188,7 +220,7 @@ fn dense_avx2<T: Element, const R: usize>(row: &[T], x: [&[f32]; R]) -> [f32; R]
     let mut sums = [[_mm256_setzero_ps(); STEP / 8]; R];
     let (steps, rest) = row.as_chunks::<STEP>();
     for (step, weights) in steps.iter().enumerate() {
-        prefetch(weights);
+        prefetch::<PREFETCHED>(weights);
         for lane in 0..STEP / 8 {
             let weights = widen(weights.as_chunks::<8>().0[lane]);
             for row in 0..R {
@@ -212,50 +244,124 @@ fn dense_avx2<T: Element, const R: usize>(row: &[T], x: [&[f32]; R]) -> [f32; R]
     products
 }
 
-/// Products of some rows of weights with some of `x`, which are the first dimension. Each is one chain of additions in eight
-/// lanes, whose sums are added in pairs. The sums and a column of each row of weights are in registers.
-pub(super) fn tile<T: Element>(_: Level, weights: [&[T]; WEIGHTS], x: [&[f32]; ROWS]) -> [[f32; WEIGHTS]; ROWS] {
-    // SAFETY: `Level::detect` has found AVX2, FMA and F16C, which both levels have.
-    unsafe { tile_avx2(weights, x) }
+/// Adds the products of `R` rows, a multiple of four, with a panel to the sums `y`, of which a row has `width`. `x` has the
+/// numbers of the rows for each column.
+pub(super) fn panel<const R: usize>(level: Level, panel: &[f32], x: &[f32], y: &mut [f32], width: usize) {
+    assert!(y.len() >= (R - 1) * width + PANEL && panel.len() >= x.len() / R * PANEL);
+    match level {
+        // SAFETY: `Level::detect` has found AVX2 and FMA.
+        Level::Avx2 => unsafe { panel_avx2::<R>(panel, x, y, width) },
+        // SAFETY: `Level::detect` has found AVX-512F.
+        Level::Avx512 => unsafe { panel_avx512::<R>(panel, x, y, width) },
+    }
 }
 
-#[target_feature(enable = "avx2,fma,f16c")]
-fn tile_avx2<T: Element>(weights: [&[T]; WEIGHTS], x: [&[f32]; ROWS]) -> [[f32; WEIGHTS]; ROWS] {
-    let mut sums = [[_mm256_setzero_ps(); WEIGHTS]; ROWS];
-    let columns = weights[0].len();
-    assert!(weights.iter().all(|row| row.len() == columns) && x.iter().all(|row| row.len() == columns));
-    for first in (0..columns / 8 * 8).step_by(8) {
-        let mut wide = [_mm256_setzero_ps(); WEIGHTS];
-        for index in 0..WEIGHTS {
-            let place = weights[index].as_ptr().wrapping_add(first).cast::<[T; 8]>();
-            // SAFETY: each row has eight columns from here on.
-            wide[index] = widen(unsafe { place.read_unaligned() });
-        }
-        for row in 0..ROWS {
-            // SAFETY: as above.
-            let x = unsafe { _mm256_loadu_ps(x[row].as_ptr().wrapping_add(first)) };
-            for index in 0..WEIGHTS {
-                sums[row][index] = _mm256_fmadd_ps(wide[index], x, sums[row][index]);
+/// All sums are in registers.
+#[target_feature(enable = "avx512f")]
+fn panel_avx512<const R: usize>(panel: &[f32], x: &[f32], y: &mut [f32], width: usize) {
+    const VECTORS: usize = PANEL / 16;
+    let mut sums = [[_mm512_setzero_ps(); VECTORS]; R];
+    for row in 0..R {
+        sums[row] = bytemuck::cast(y[row * width..].as_chunks::<PANEL>().0[0]);
+    }
+    for (x, weights) in x.as_chunks::<R>().0.iter().zip(panel.as_chunks::<PANEL>().0) {
+        let weights: [__m512; VECTORS] = bytemuck::cast(*weights);
+        for row in 0..R {
+            let x = _mm512_set1_ps(x[row]);
+            for vector in 0..VECTORS {
+                sums[row][vector] = _mm512_fmadd_ps(x, weights[vector], sums[row][vector]);
             }
         }
     }
-    let mut products = [[0.0; WEIGHTS]; ROWS];
-    for row in 0..ROWS {
-        for index in 0..WEIGHTS {
-            let halves =
-                _mm_add_ps(_mm256_castps256_ps128(sums[row][index]), _mm256_extractf128_ps::<1>(sums[row][index]));
-            let pairs = _mm_add_ps(halves, _mm_movehl_ps(halves, halves));
-            products[row][index] = _mm_cvtss_f32(_mm_add_ss(pairs, _mm_movehdup_ps(pairs)));
-        }
+    for row in 0..R {
+        y[row * width..][..PANEL].copy_from_slice(&bytemuck::cast::<_, [f32; PANEL]>(sums[row]));
     }
-    for column in columns / 8 * 8..columns {
-        for row in 0..ROWS {
-            for index in 0..WEIGHTS {
-                products[row][index] += weights[index][column].to_f32() * x[row][column];
+}
+
+/// Half a panel and four rows at a time.
+#[target_feature(enable = "avx2,fma")]
+fn panel_avx2<const R: usize>(panel: &[f32], x: &[f32], y: &mut [f32], width: usize) {
+    const HALF: usize = PANEL / 2;
+    const VECTORS: usize = HALF / 8;
+    for first in (0..R).step_by(4) {
+        for half in 0..2 {
+            let mut sums = [[_mm256_setzero_ps(); VECTORS]; 4];
+            for row in 0..4 {
+                sums[row] = bytemuck::cast(y[(first + row) * width..].as_chunks::<HALF>().0[half]);
+            }
+            for (x, weights) in x.as_chunks::<R>().0.iter().zip(panel.as_chunks::<PANEL>().0) {
+                let weights: [__m256; VECTORS] = bytemuck::cast(weights.as_chunks::<HALF>().0[half]);
+                for row in 0..4 {
+                    let x = _mm256_set1_ps(x[first + row]);
+                    for vector in 0..VECTORS {
+                        sums[row][vector] = _mm256_fmadd_ps(x, weights[vector], sums[row][vector]);
+                    }
+                }
+            }
+            for row in 0..4 {
+                let place = (first + row) * width + half * HALF;
+                y[place..][..HALF].copy_from_slice(&bytemuck::cast::<_, [f32; HALF]>(sums[row]));
             }
         }
     }
-    products
+}
+
+/// Packs columns of up to [`PANEL`] rows of weights as 32-bit floats: the weights of the first column, of the second one, …
+pub(super) fn pack_panel<T: Element>(_: Level, weight: &[T], inputs: usize, columns: Range<usize>, panel: &mut [f32]) {
+    // SAFETY: `Level::detect` has found AVX2 and F16C, which both levels have.
+    unsafe { pack_panel_avx2(weight, inputs, columns, panel) }
+}
+
+#[target_feature(enable = "avx2,f16c")]
+fn pack_panel_avx2<T: Element>(weight: &[T], inputs: usize, columns: Range<usize>, panel: &mut [f32]) {
+    let rows = weight.len() / inputs;
+    for from in columns.clone().step_by(8) {
+        let to = columns.end.min(from + 8);
+        for first in (0..PANEL).step_by(8) {
+            let mut tile = [_mm256_setzero_ps(); 8];
+            for row in first..rows.min(first + 8) {
+                let part = &weight[row * inputs + from..row * inputs + to];
+                prefetch::<PREFETCHED_OF_ROWS>(&part[0]);
+                tile[row - first] = match part.as_chunks::<8>().0 {
+                    [whole] => widen(*whole),
+                    _ => {
+                        let mut rest = [0.0; 8];
+                        for column in 0..part.len() {
+                            rest[column] = part[column].to_f32();
+                        }
+                        bytemuck::cast(rest)
+                    }
+                };
+            }
+            let by_columns: [[f32; 8]; 8] = bytemuck::cast(transposed(tile));
+            for column in from..to {
+                let place = (column - columns.start) * PANEL + first;
+                panel[place..][..8].copy_from_slice(&by_columns[column - from]);
+            }
+        }
+    }
+}
+
+/// Exchanges rows and columns: within pairs of rows, within fours, and between the halves of vectors.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn transposed(rows: [__m256; 8]) -> [__m256; 8] {
+    let mut fours = [_mm256_setzero_ps(); 8];
+    for first in [0, 4] {
+        let [a, b, c, d] = [rows[first], rows[first + 1], rows[first + 2], rows[first + 3]];
+        let lower = [_mm256_castps_pd(_mm256_unpacklo_ps(a, b)), _mm256_castps_pd(_mm256_unpacklo_ps(c, d))];
+        let upper = [_mm256_castps_pd(_mm256_unpackhi_ps(a, b)), _mm256_castps_pd(_mm256_unpackhi_ps(c, d))];
+        fours[first] = _mm256_castpd_ps(_mm256_unpacklo_pd(lower[0], lower[1]));
+        fours[first + 1] = _mm256_castpd_ps(_mm256_unpackhi_pd(lower[0], lower[1]));
+        fours[first + 2] = _mm256_castpd_ps(_mm256_unpacklo_pd(upper[0], upper[1]));
+        fours[first + 3] = _mm256_castpd_ps(_mm256_unpackhi_pd(upper[0], upper[1]));
+    }
+    let mut columns = [_mm256_setzero_ps(); 8];
+    for column in 0..4 {
+        columns[column] = _mm256_permute2f128_ps::<0x20>(fours[column], fours[4 + column]);
+        columns[4 + column] = _mm256_permute2f128_ps::<0x31>(fours[column], fours[4 + column]);
+    }
+    columns
 }
 
 /// Eight weights as 32-bit floats.

@@ -13,6 +13,7 @@ mod kernels;
 #[path = "unsupported.rs"]
 mod kernels;
 mod packed;
+mod panels;
 #[cfg(test)]
 mod tests;
 
@@ -20,7 +21,7 @@ use std::ops::Range;
 
 use rayon::iter::{IntoParallelIterator as _, ParallelIterator as _};
 
-pub(crate) use dense::{max_rows, product};
+pub(crate) use dense::product;
 pub(crate) use elements::{Element, Kind};
 pub(crate) use kernels::Level;
 pub(crate) use packed::Packed;

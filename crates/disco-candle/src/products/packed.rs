@@ -6,6 +6,7 @@
 //! codes     vectors of 64 bytes: columns 4i..4i+4 of row 0, of row 1, … of row 15
 //!           8 bits: all columns of a run one after the other
 //!           4 bits: the first half of the columns in the lower halves of the bytes, the others in the upper halves
+//!           6 bits: the lower 4 bits of all columns like that, then the upper 2 bits of 16 columns in each vector
 //! weight    (code - zero)·scale + min
 //! ```
 
@@ -31,14 +32,39 @@ pub(crate) struct Packed {
     level: Level,
     outputs: usize,
     inputs: usize,
-    /// Columns with one scale.
-    columns: usize,
-    has_four_bits: bool,
+    layout: Layout,
     zero: i32,
     codes: Vec<Codes>,
     scales: Vec<[f16; LANES]>,
     /// Empty if the type has no least values.
     mins: Vec<[f16; LANES]>,
+}
+
+/// The layout of a run.
+#[derive(Clone, Copy, Debug)]
+struct Layout {
+    /// Columns with one scale.
+    columns: usize,
+    /// Of a code: 4, 6 or 8.
+    bits: usize,
+}
+
+impl Layout {
+    /// Number of vectors with the codes of a run.
+    fn vectors(self) -> usize {
+        self.columns * self.bits / 32
+    }
+
+    /// A code of a run.
+    fn code(self, codes: &[Codes], lane: usize, column: usize) -> u8 {
+        let (half, word) = (self.columns / 8, column / 4);
+        let byte = |vector: usize| codes[vector].0[4 * lane + column % 4];
+        if self.bits == 8 {
+            return byte(word);
+        }
+        let lower = if word < half { byte(word) & 15 } else { byte(word - half) >> 4 };
+        if self.bits == 4 { lower } else { lower | (byte(half + word / 4) >> (word % 4 * 2) & 3) << 4 }
+    }
 }
 
 /// The runs of a group while they are packed.
@@ -50,26 +76,26 @@ struct Part<'a> {
 }
 
 impl Part<'_> {
-    /// Stores the run `column` of a row. `columns` of it count, in so many vectors.
-    fn store(&mut self, lane: usize, column: usize, run: &Run, columns: usize, vectors: usize) {
+    /// Stores the run `column` of a row.
+    fn store(&mut self, lane: usize, column: usize, run: &Run, layout: Layout) {
         self.scales[column][lane] = f16::from_f32(run.scale);
         if let Some(mins) = self.mins.get_mut(column) {
             mins[lane] = f16::from_f32(run.min);
         }
-        let codes = &mut self.codes[column * vectors..][..vectors];
-        for word in 0..columns / 4 {
-            let shift = if word < vectors { 0 } else { 4 };
-            let four = &mut codes[word % vectors].0[lane * 4..lane * 4 + 4];
-            for (code, from) in four.iter_mut().zip(&run.codes[word * 4..]) {
-                *code |= from << shift;
-            }
+        let half = layout.columns / 8;
+        let word = |number: usize| u32::from_le_bytes(run.codes.as_chunks::<4>().0[number]);
+        let lower = |number: usize| word(number) & 0x0f0f_0f0f;
+        let upper = |number: usize| word(number) >> 4 & 0x0303_0303;
+        let vectors = layout.vectors();
+        for (vector, codes) in self.codes[column * vectors..][..vectors].iter_mut().enumerate() {
+            let codes = &mut codes.0.as_chunks_mut::<4>().0[lane];
+            *codes = u32::to_le_bytes(match vector.checked_sub(half) {
+                _ if layout.bits == 8 => word(vector),
+                None => lower(vector) | lower(half + vector) << 4,
+                Some(four) => (0..4).fold(0, |all, place| all | upper(4 * four + place) << (2 * place)),
+            });
         }
     }
-}
-
-/// Number of vectors with the codes of a run of columns.
-fn vectors(columns: usize, has_four_bits: bool) -> usize {
-    columns / if has_four_bits { 8 } else { 4 }
 }
 
 impl Packed {
@@ -88,19 +114,19 @@ impl Packed {
         let Some(format) = format else { return Ok(None) };
         let per_row = inputs / format.columns;
         let runs = outputs.div_ceil(LANES) * per_row;
+        let layout = Layout { columns: format.columns, bits: format.bits };
         let mut packed = Self {
             level,
             outputs,
             inputs,
-            columns: format.columns,
-            has_four_bits: format.has_four_bits,
+            layout,
             zero: format.zero,
-            codes: vec![Codes([0; 4 * LANES]); runs * vectors(format.columns, format.has_four_bits)],
+            codes: vec![Codes([0; 4 * LANES]); runs * layout.vectors()],
             scales: vec![[f16::ZERO; LANES]; runs],
             mins: vec![[f16::ZERO; LANES]; if format.has_mins { runs } else { 0 }],
         };
-        let (data, vectors) = (weight.data()?, vectors(format.columns, format.has_four_bits));
-        let codes = packed.codes.chunks_mut(per_row * vectors);
+        let data = weight.data()?;
+        let codes = packed.codes.chunks_mut(per_row * layout.vectors());
         let scales = packed.scales.chunks_mut(per_row);
         let mins = packed.mins.chunks_mut(per_row).map(Some).chain(iter::repeat_with(|| None));
         let parts = codes.zip(scales).zip(mins).map(|((codes, scales), mins)| Part {
@@ -115,7 +141,7 @@ impl Packed {
                 for column in 0..per_row {
                     let run = first + column;
                     let block = &data[run / format.runs * format.bytes..][..format.bytes];
-                    part.store(lane, column, &(format.run)(block, run % format.runs), format.columns, vectors);
+                    part.store(lane, column, &(format.run)(block, run % format.runs), layout);
                 }
             }
         });
@@ -139,17 +165,20 @@ impl Packed {
     pub(crate) fn product(&self, x: &[f32]) -> Vec<f32> {
         let x: Vec<_> = x.as_chunks().0.iter().map(Block::quantize).collect();
         let rows: Vec<_> = x.chunks_exact(self.inputs / BLOCK).collect();
-        in_parts(rows.len(), self.outputs, self.inputs, |outputs| match (self.has_four_bits, self.columns) {
-            (true, 16) => self.part::<true, 4>(outputs, &rows),
-            (true, _) => self.part::<true, 8>(outputs, &rows),
-            (false, 16) => self.part::<false, 4>(outputs, &rows),
-            (false, _) => self.part::<false, 8>(outputs, &rows),
+        let Layout { columns, bits } = self.layout;
+        in_parts(rows.len(), self.outputs, self.inputs, |outputs| match (bits, columns) {
+            (4, 16) => self.part::<4, 4>(outputs, &rows),
+            (4, _) => self.part::<4, 8>(outputs, &rows),
+            (6, 16) => self.part::<6, 4>(outputs, &rows),
+            (6, _) => self.part::<6, 8>(outputs, &rows),
+            (_, 16) => self.part::<8, 4>(outputs, &rows),
+            (_, _) => self.part::<8, 8>(outputs, &rows),
         })
     }
 
     /// The products for some outputs, from a multiple of [`LANES`] on: all for the first row of `x`, then all for the
     /// next one.
-    fn part<const FOUR_BITS: bool, const WORDS: usize>(&self, outputs: Range<usize>, rows: &[&[Block]]) -> Vec<f32> {
+    fn part<const BITS: usize, const WORDS: usize>(&self, outputs: Range<usize>, rows: &[&[Block]]) -> Vec<f32> {
         let mut y = vec![0.0; rows.len() * outputs.len()];
         for first in outputs.clone().step_by(LANES) {
             let group = self.group(first / LANES);
@@ -160,21 +189,36 @@ impl Packed {
             };
             let (many, few) = rows.as_chunks::<ROWS>();
             for (chunk, rows) in many.iter().enumerate() {
-                let sums = kernels::packed::<FOUR_BITS, WORDS, ROWS>(self.level, &group, *rows);
+                let sums = kernels::packed::<BITS, WORDS, ROWS>(self.level, &group, *rows);
                 sums.iter().enumerate().for_each(|(row, sums)| store(chunk * ROWS + row, sums));
             }
             for (row, x) in few.iter().enumerate() {
-                let [sums] = kernels::packed::<FOUR_BITS, WORDS, 1>(self.level, &group, [x]);
+                let [sums] = kernels::packed::<BITS, WORDS, 1>(self.level, &group, [x]);
                 store(many.len() * ROWS + row, &sums);
             }
         }
         y
     }
 
+    /// The weights of a row.
+    pub(crate) fn row(&self, row: usize) -> Vec<f32> {
+        let (group, lane, vectors) = (self.group(row / LANES), row % LANES, self.layout.vectors());
+        let mut weights = Vec::with_capacity(self.inputs);
+        for (run, scales) in group.scales.iter().enumerate() {
+            let min = group.mins.get(run).map_or(0.0, |mins| mins[lane].to_f32());
+            let codes = &group.codes[run * vectors..][..vectors];
+            for column in 0..self.layout.columns {
+                let code = i32::from(self.layout.code(codes, lane, column));
+                weights.push((code - group.zero) as f32 * scales[lane].to_f32() + min);
+            }
+        }
+        weights
+    }
+
     fn group(&self, index: usize) -> Group<'_> {
-        let per_row = self.inputs / self.columns;
+        let per_row = self.inputs / self.layout.columns;
         let range = index * per_row..(index + 1) * per_row;
-        let vectors = vectors(self.columns, self.has_four_bits);
+        let vectors = self.layout.vectors();
         Group {
             codes: &self.codes[range.start * vectors..range.end * vectors],
             mins: self.mins.get(range.clone()).unwrap_or_default(),

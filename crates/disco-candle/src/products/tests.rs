@@ -6,9 +6,9 @@ use half::{bf16, f16};
 use proptest::prelude::*;
 use proptest::sample::select;
 
-use super::dense::{product_of_few, product_of_many};
+use super::dense::product_of_few;
 use super::elements::Element;
-use super::{Level, Packed, product};
+use super::{Level, Packed, panels, product};
 
 const TYPES: [GgmlDType; 10] = [
     GgmlDType::Q4_0,
@@ -74,7 +74,7 @@ fn check_dense<T: Element>(weights: Vec<T>, x: &[f32], inputs: usize) {
     let wide: Vec<_> = weights.iter().map(|weight| weight.to_f32()).collect();
     for level in levels() {
         let expected = expected(&wide, x, inputs);
-        for found in [product_of_few(level, &weights, x, inputs), product_of_many(level, &weights, x, inputs)] {
+        for found in [product_of_few(level, &weights, x, inputs), panels::product(level, &weights, x, inputs)] {
             assert_eq!(found.len(), expected.len());
             for (found, (sum, size)) in found.into_iter().zip(&expected) {
                 assert!((f64::from(found) - sum).abs() <= size * 1e-6 + 1e-30, "{level:?}: {found}, not {sum}");
@@ -97,6 +97,11 @@ proptest! {
         let largest = weights.iter().fold(0f32, |largest, weight| largest.max(weight.abs()));
         for level in levels() {
             let packed = Packed::new(level, &matrix, 0..inputs).unwrap().unwrap();
+            for (row, weights) in weights.chunks(inputs).enumerate() {
+                for (found, weight) in packed.row(row).into_iter().zip(weights) {
+                    prop_assert!((found - weight).abs() <= largest * 2e-3, "{dtype:?}: {found}, not {weight}");
+                }
+            }
             let found = packed.product(&x);
             let expected = expected(&weights, &x, inputs);
             prop_assert_eq!(found.len(), expected.len());
@@ -238,18 +243,17 @@ fn several_threads_give_the_products_of_one() {
 }
 
 #[test]
-fn a_row_has_the_same_bits_among_any_number_of_rows() {
-    // Several blocks of columns and of outputs, and some of each that are left.
-    let (inputs, outputs) = (2 * 1024 + 13, 100);
-    let (weights, x) = (numbers(1, outputs * inputs), numbers(2, 9 * inputs));
+fn products_of_many_rows_are_chains_of_fused_additions_whatever_else_is_computed() {
+    // Several panels of columns and of outputs, and some of each that are left.
+    let (inputs, outputs) = (2 * 256 + 13, 100);
+    let (weights, x) = (numbers(1, outputs * inputs), numbers(2, 25 * inputs));
+    let chain = |x: &[f32], row: &[f32]| x.iter().zip(row).fold(0f32, |sum, (x, weight)| x.mul_add(*weight, sum));
+    let chains = x.chunks(inputs).flat_map(|x| weights.chunks(inputs).map(move |row| chain(x, row)));
+    let chains: Vec<_> = chains.collect();
     for level in levels() {
-        let all = product_of_many(level, &weights, &x, inputs);
-        for rows in 1..9 {
-            assert!(product_of_many(level, &weights, &x[..rows * inputs], inputs) == all[..rows * outputs]);
-        }
-        let (wide, all) = (expected(&weights, &x, inputs), all.into_iter());
-        for (found, (sum, size)) in all.zip(wide) {
-            assert!((f64::from(found) - sum).abs() <= size * 1e-6, "{found}, not {sum}");
+        for rows in 0..=25 {
+            let found = panels::product(level, &weights, &x[..rows * inputs], inputs);
+            assert!(found == chains[..rows * outputs], "{level:?}, {rows} rows");
         }
     }
 }

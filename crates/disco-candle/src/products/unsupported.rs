@@ -1,7 +1,9 @@
 //! Processors for which there is no vector code here: candle multiplies all matrices.
 
+use std::ops::Range;
+
 use super::blocks::{Block, Group, LANES};
-use super::elements::{Element, ROWS, WEIGHTS};
+use super::elements::Element;
 
 /// The vector instructions that the kernels use: none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,7 +16,7 @@ impl Level {
     }
 }
 
-pub(super) fn packed<const FOUR_BITS: bool, const WORDS: usize, const R: usize>(
+pub(super) fn packed<const BITS: usize, const WORDS: usize, const R: usize>(
     level: Level,
     _: &Group<'_>,
     _: [&[Block]; R],
@@ -22,7 +24,11 @@ pub(super) fn packed<const FOUR_BITS: bool, const WORDS: usize, const R: usize>(
     match level {}
 }
 
-pub(super) fn tile<T: Element>(level: Level, _: [&[T]; WEIGHTS], _: [&[f32]; ROWS]) -> [[f32; WEIGHTS]; ROWS] {
+pub(super) fn panel<const R: usize>(level: Level, _: &[f32], _: &[f32], _: &mut [f32], _: usize) {
+    match level {}
+}
+
+pub(super) fn pack_panel<T: Element>(level: Level, _: &[T], _: usize, _: Range<usize>, _: &mut [f32]) {
     match level {}
 }
 

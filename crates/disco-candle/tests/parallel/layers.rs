@@ -82,8 +82,8 @@ fn a_split_vocabulary_gives_the_embedding_the_logits_and_the_first_largest_token
         own.resize(size, 7..7);
         on_ranks(size, |comm| {
             let tokens_of_rank = own[comm.rank()].clone();
-            let layer =
-                VocabParallelEmbedding::new(rows(&weight, &tokens_of_rank), tokens_of_rank.clone(), comm.clone())?;
+            let weight = Matrix::dense(rows(&weight, &tokens_of_rank));
+            let layer = VocabParallelEmbedding::new(weight, tokens_of_rank.clone(), comm.clone())?;
             assert_close(&layer.forward(&tokens)?, &embedded, 0.0);
 
             let extents = own.iter().map(Range::len).collect();
@@ -98,6 +98,30 @@ fn a_split_vocabulary_gives_the_embedding_the_logits_and_the_first_largest_token
 }
 
 #[test]
+fn an_embedding_of_quantised_rows_has_their_numbers() {
+    let weight = random(1, &[7, 256]);
+    let tokens = Tensor::new(&[3u32, 0, 6, 6, 2], &Device::Cpu).unwrap();
+    // Blocks of the last type are not packed anew.
+    for dtype in [GgmlDType::Q4K, GgmlDType::Q6K, GgmlDType::Q8_0, GgmlDType::Q8K] {
+        let blocks = |rows: &Tensor| QTensor::quantize(rows, dtype).unwrap();
+        let expected = blocks(&weight).dequantize(&Device::Cpu).unwrap().index_select(&tokens, 0).unwrap();
+        for size in [1, 3] {
+            let own = ranges(7, size);
+            on_ranks(size, |comm| {
+                let own = own[comm.rank()].clone();
+                let matrix = Matrix::quantized(blocks(&rows(&weight, &own)))?;
+                let layer = VocabParallelEmbedding::new(matrix, own, comm.clone())?;
+                assert_close(&layer.forward(&tokens)?, &expected, 2e-3);
+                Ok(())
+            });
+        }
+    }
+    let matrix = Matrix::quantized(QTensor::quantize(&weight, GgmlDType::Q4K).unwrap()).unwrap();
+    let error = matrix.rows(&Tensor::new(&[7u32], &Device::Cpu).unwrap()).unwrap_err().to_string();
+    assert_eq!(error, "a matrix of 7 rows has no row 7");
+}
+
+#[test]
 fn the_input_of_a_matrix_without_rows_is_refused() {
     let error = Matrix::dense(random(1, &[3, 2])).forward(&random(2, &[2])).unwrap_err().to_string();
     assert_eq!(error, "the input of a matrix needs two dimensions or more, not [2]");
@@ -105,6 +129,7 @@ fn the_input_of_a_matrix_without_rows_is_refused() {
 
 #[test]
 fn an_embedding_with_another_number_of_rows_is_refused() {
-    let error = VocabParallelEmbedding::new(random(1, &[3, 2]), 0..4, Comm::alone()).unwrap_err().to_string();
-    assert_eq!(error, "the embedding [3, 2] is for 4 tokens of this rank");
+    let weight = Matrix::dense(random(1, &[3, 2]));
+    let error = VocabParallelEmbedding::new(weight, 0..4, Comm::alone()).unwrap_err().to_string();
+    assert_eq!(error, "the embedding has 3 rows for 4 tokens of this rank");
 }
