@@ -9,6 +9,7 @@ mod api;
 pub mod engine;
 #[cfg(any(fuzzing, test))]
 pub mod fuzzing;
+pub mod grammar;
 pub mod health;
 pub mod http;
 pub mod metrics;

@@ -66,8 +66,8 @@ fn packed_avx512<const BITS: usize, const WORDS: usize, const R: usize>(
     for index in 0..group.scales.len() {
         let run = &group.codes[index * vectors..][..vectors];
         let mut codes = [nibbles; WORDS];
-        for vector in 0..vectors {
-            prefetch::<PREFETCHED>(&run[vector]);
+        for vector in run {
+            prefetch::<PREFETCHED>(vector);
         }
         for word in 0..WORDS {
             if BITS == 8 {
@@ -298,9 +298,9 @@ fn panel_avx2<const R: usize>(panel: &[f32], x: &[f32], y: &mut [f32], width: us
                     }
                 }
             }
-            for row in 0..4 {
+            for (row, sums) in sums.iter().enumerate() {
                 let place = (first + row) * width + half * HALF;
-                y[place..][..HALF].copy_from_slice(&bytemuck::cast::<_, [f32; HALF]>(sums[row]));
+                y[place..][..HALF].copy_from_slice(&bytemuck::cast::<_, [f32; HALF]>(*sums));
             }
         }
     }

@@ -20,7 +20,7 @@ use disco_core::function::Json;
 use disco_core::{Object, Opaque, WorkerContext};
 use serde::{Deserialize, Serialize};
 
-pub use plan::{Chosen, Params, Plan, Replied, Reply, Row, Sampled, Start, Tokens};
+pub use plan::{Chosen, Mask, Params, Plan, Replied, Reply, Row, Sampled, Start, Tokens};
 use slot::{Logprobs, Slot};
 
 use crate::worker::{Load, open};
@@ -92,31 +92,59 @@ disco_core::register_function!("disco.models.serve", serve, limit: TimeLimit::Ow
 // The session's deadline for calls is that of a step.
 disco_core::register_function!("disco.models.step", step);
 
-/// A row whose hidden states are computed: where it is in the plan, and its slot.
+/// A hidden state that is computed: the row in the plan, its slot, and what becomes of it.
 #[derive(Clone, Copy)]
 struct Wanted {
     row: usize,
     slot: usize,
-    /// The token whose logprob is wanted; `None` chooses a token.
-    prompt: Option<u32>,
+    purpose: Purpose,
+}
+
+/// What becomes of a hidden state.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    /// A token is chosen.
+    Choice,
+    /// The logprob of this token of the prompt is told.
+    Prompt(u32),
+    /// A later step needs it.
+    Later,
 }
 
 impl Server {
     fn step(&mut self, ctx: &mut WorkerContext, plan: Plan) -> Result<Reply, ModelError> {
         let mut reply = Reply { step: plan.step, rows: vec![Replied::default(); plan.rows.len()] };
-        let (mut batch, mut wanted) = (Ragged::default(), Vec::new());
+        let (mut batch, mut wanted, mut held) = (Ragged::default(), Vec::new(), Vec::new());
         for (number, row) in plan.rows.into_iter().enumerate() {
             let slot = row.slot as usize;
-            self.add(row, &mut batch, &mut |prompt| wanted.push(Wanted { row: number, slot, prompt }))
-                .map_err(|why| ModelError::Call(format!("step {}, row {number}: {why}", plan.step)))?;
+            let error = |why| ModelError::Call(format!("step {}, row {number}: {why}", plan.step));
+            if row.tokens == Tokens::Held {
+                held.push((Wanted { row: number, slot, purpose: Purpose::Choice }, self.held(row).map_err(error)?));
+                continue;
+            }
+            self.add(row, &mut batch, &mut |purpose| wanted.push(Wanted { row: number, slot, purpose }))
+                .map_err(error)?;
         }
-        if batch.runs.is_empty() {
+        let mut hidden: Vec<_> = held.iter().map(|(_, hidden)| hidden.clone()).collect();
+        let wanted: Vec<_> = held.into_iter().map(|(wanted, _)| wanted).chain(wanted).collect();
+        if !batch.runs.is_empty() {
+            hidden.push(self.model.batch(&mut self.pool, &batch)?);
+        }
+        if hidden.is_empty() {
             return Ok(reply);
         }
-        let hidden = self.model.batch(&mut self.pool, &batch)?;
-        let (plain, others): (Vec<_>, Vec<_>) = wanted.into_iter().enumerate().partition(|(_, wanted)| {
-            wanted.prompt.is_none() && self.slots[wanted.slot].as_ref().is_some_and(Slot::is_plain)
-        });
+        let hidden = Tensor::cat(&hidden, 0)?;
+        for (place, wanted) in wanted.iter().enumerate().filter(|(_, wanted)| wanted.purpose == Purpose::Later) {
+            if let Some(slot) = &mut self.slots[wanted.slot] {
+                slot.held = Some(hidden.narrow(0, place, 1)?);
+            }
+        }
+        let (plain, others): (Vec<_>, Vec<_>) =
+            wanted.into_iter().enumerate().filter(|(_, wanted)| wanted.purpose != Purpose::Later).partition(
+                |(_, wanted)| {
+                    wanted.purpose == Purpose::Choice && self.slots[wanted.slot].as_ref().is_some_and(Slot::is_plain)
+                },
+            );
         let of = |rows: &[(usize, Wanted)]| {
             let places: Vec<u32> = rows.iter().map(|(place, _)| *place as u32).collect();
             hidden.index_select(&Tensor::new(places, hidden.device())?, 0)
@@ -137,12 +165,12 @@ impl Server {
             let width = logits.len() / rows.len();
             for ((_, wanted), logits) in rows.iter().zip(logits.chunks_exact_mut(width.max(1))) {
                 let Some(slot) = &mut self.slots[wanted.slot] else { continue };
-                match wanted.prompt {
-                    Some(token) => {
+                match wanted.purpose {
+                    Purpose::Prompt(token) => {
                         let count = slot.params.prompt_logprobs.unwrap_or(0) as usize;
                         reply.rows[wanted.row].prompt.push(Logprobs::new(logits, count).of(token));
                     }
-                    None => {
+                    _ => {
                         let sampled = slot.choose(logits);
                         self.take(wanted, sampled, &mut reply);
                     }
@@ -152,8 +180,16 @@ impl Server {
         Ok(reply)
     }
 
-    /// Adds the tokens of a row to the batch, and says which of their hidden states are wanted.
-    fn add(&mut self, row: Row, batch: &mut Ragged, want: &mut dyn FnMut(Option<u32>)) -> Result<(), String> {
+    /// The hidden state that a row chooses of.
+    fn held(&mut self, row: Row) -> Result<Tensor, String> {
+        let slot = self.slots.get_mut(row.slot as usize).and_then(Option::as_mut);
+        let slot = slot.ok_or_else(|| format!("slot {} has no sequence", row.slot))?;
+        slot.mask = row.mask;
+        slot.held.take().ok_or_else(|| format!("slot {} has kept no hidden state", row.slot))
+    }
+
+    /// Adds the tokens of a row to the batch, and says what becomes of which of their hidden states.
+    fn add(&mut self, row: Row, batch: &mut Ragged, want: &mut dyn FnMut(Purpose)) -> Result<(), String> {
         let slots = self.slots.len();
         let place = self.slots.get_mut(row.slot as usize).ok_or_else(|| format!("slot {} of {slots}", row.slot))?;
         let first = row.first as usize;
@@ -176,6 +212,7 @@ impl Server {
         let tokens = match &row.tokens {
             Tokens::Given(tokens) => &tokens[..],
             Tokens::Last => &last,
+            Tokens::Held => &[],
         };
         if tokens.is_empty() {
             return Err("it has no tokens".into());
@@ -192,12 +229,13 @@ impl Server {
             let start = end + 1 - tokens.len() as u32;
             for (place, token) in (start..).zip(next) {
                 batch.wanted.push(place);
-                want(Some(token));
+                want(Purpose::Prompt(token));
             }
         }
-        if row.samples {
+        slot.mask = row.mask;
+        if row.samples || row.holds {
             batch.wanted.push(end);
-            want(None);
+            want(if row.holds { Purpose::Later } else { Purpose::Choice });
         }
         Ok(())
     }

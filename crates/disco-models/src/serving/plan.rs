@@ -30,6 +30,10 @@ pub struct Row {
     pub blocks: Vec<u32>,
     /// Whether a token is chosen after them.
     pub samples: bool,
+    /// Whether the hidden state of the last one is kept, of which a [later row](Tokens::Held) chooses a token.
+    pub holds: bool,
+    /// The tokens of which one is chosen; `None`: of all.
+    pub mask: Option<Mask>,
     /// The token of the prompt behind these ones, if its logprob is wanted.
     pub next: Option<u32>,
     /// The number of the kept state with which a new sequence of a [recurrent](crate::Config::is_recurrent) model begins: it needs
@@ -47,6 +51,30 @@ pub enum Tokens {
     Given(Vec<u32>),
     /// The token that was chosen last, which the controller need not know yet.
     Last,
+    /// None: a token is chosen of the hidden state that the sequence's last row has kept.
+    Held,
+}
+
+/// A set of tokens.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct Mask(Vec<u8>);
+
+impl Mask {
+    /// The tokens whose bits are set: that of token 0 is the lowest one of the first byte.
+    pub fn of_bits(bits: Vec<u8>) -> Self {
+        Self(bits)
+    }
+
+    /// Whether it has a token.
+    pub fn has(&self, token: u32) -> bool {
+        self.0.get(token as usize / 8).is_some_and(|byte| byte >> (token % 8) & 1 == 1)
+    }
+
+    /// Whether it has tokens beside `others`, each of them listed once.
+    pub(super) fn has_beside(&self, others: &[u32]) -> bool {
+        let shared = others.iter().filter(|token| self.has(**token)).count();
+        self.0.iter().map(|byte| byte.count_ones() as usize).sum::<usize>() > shared
+    }
 }
 
 /// The begin of a sequence.
@@ -130,6 +158,8 @@ impl Row {
             tokens,
             blocks: Vec::new(),
             samples: false,
+            holds: false,
+            mask: None,
             next: None,
             resumes: None,
             keeps: None,

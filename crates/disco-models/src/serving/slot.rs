@@ -2,7 +2,9 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::plan::{Chosen, Params, Sampled, Start};
+use candle_core::Tensor;
+
+use super::plan::{Chosen, Mask, Params, Sampled, Start};
 use crate::sampler::largest;
 
 /// A sequence.
@@ -18,6 +20,10 @@ pub(super) struct Slot {
     pub(super) len: usize,
     /// The token that was chosen last.
     pub(super) last: u32,
+    /// The hidden state of the last token, `[1, dim]`, of which a token is to be chosen.
+    pub(super) held: Option<Tensor>,
+    /// The tokens of which the next one is chosen.
+    pub(super) mask: Option<Mask>,
     /// Tokens of the prompt, and those of the text with their numbers; kept if penalties need them.
     prompt: HashSet<u32>,
     text: HashMap<u32, u32>,
@@ -27,7 +33,8 @@ impl Slot {
     pub(super) fn new(start: Start, first: usize) -> Self {
         let (params, prompt_len, known) = (start.params, start.prompt as usize, start.known as usize);
         let (prompt, text) = (HashSet::new(), HashMap::new());
-        let mut slot = Self { params, prompt_len, known, table: Vec::new(), len: first, last: 0, prompt, text };
+        let (table, held, mask) = (Vec::new(), None, None);
+        let mut slot = Self { params, prompt_len, known, table, len: first, last: 0, held, mask, prompt, text };
         slot.see(&start.cached, 0);
         slot
     }
@@ -37,6 +44,7 @@ impl Slot {
         let params = &self.params;
         let forbids = params.min_tokens > 0 && !params.ends.is_empty();
         params.sampler.is_greedy()
+            && self.mask.is_none()
             && params.logprobs.is_none()
             && params.bias.is_empty()
             && !forbids
@@ -63,7 +71,8 @@ impl Slot {
             return Sampled::NotFinite;
         }
         let raw = self.params.logprobs.map(|count| Logprobs::new(logits, count as usize));
-        self.adjust(logits);
+        let mask = self.mask.take();
+        self.adjust(logits, mask.as_ref());
         let id = self.params.sampler.choose(logits, self.params.choice as usize, self.len);
         Sampled::Token(match raw {
             Some(raw) => raw.of(id),
@@ -71,8 +80,9 @@ impl Slot {
         })
     }
 
-    /// Bias, penalties, and ends that come too early, in the order of vLLM.
-    fn adjust(&self, logits: &mut [f32]) {
+    /// Bias, penalties, ends that come too early, and the mask, in the order of vLLM. An end that is all that the mask has does not
+    /// come too early.
+    fn adjust(&self, logits: &mut [f32], mask: Option<&Mask>) {
         let params = &self.params;
         let penalised: HashSet<u32> = self.prompt.iter().chain(self.text.keys()).copied().collect();
         for (token, bias) in &params.bias {
@@ -80,7 +90,8 @@ impl Slot {
                 *logit += bias;
             }
         }
-        if self.len < self.prompt_len + params.min_tokens as usize {
+        let has_others = mask.is_none_or(|mask| mask.has_beside(&params.ends));
+        if has_others && self.len < self.prompt_len + params.min_tokens as usize {
             for end in &params.ends {
                 if let Some(logit) = logits.get_mut(*end as usize) {
                     *logit = f32::NEG_INFINITY;
@@ -96,6 +107,11 @@ impl Slot {
         for (token, count) in &self.text {
             if let Some(logit) = logits.get_mut(*token as usize) {
                 *logit -= (params.frequency_penalty * f64::from(*count) + params.presence_penalty) as f32;
+            }
+        }
+        for (token, logit) in logits.iter_mut().enumerate().filter(|_| mask.is_some()) {
+            if mask.is_some_and(|mask| !mask.has(token as u32)) {
+                *logit = f32::NEG_INFINITY;
             }
         }
     }

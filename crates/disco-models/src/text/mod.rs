@@ -302,7 +302,7 @@ impl Text {
     }
 
     /// Whether [`decode`](Self::decode) leaves a token out: a special one, or one that the vocabulary does not have.
-    fn is_left_out(&self, token: u32) -> bool {
+    pub fn is_left_out(&self, token: u32) -> bool {
         let piece = self.tokenizer.id_to_token(token);
         piece.is_none_or(|piece| self.tokenizer.get_added_vocabulary().is_special_token(&piece))
     }

@@ -6,6 +6,7 @@ use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
 use super::fields::token;
+use super::grammar::{self, Asked};
 use super::known::Known;
 use super::messages::chat_of;
 use super::sampling::{MAX_LOGPROBS, params, stops};
@@ -34,6 +35,8 @@ pub(crate) struct Order {
     pub(crate) params: Params,
     pub(crate) seed: Option<u64>,
     pub(crate) stops: Vec<String>,
+    /// What constrains the texts.
+    pub(crate) grammar: Option<Asked>,
     /// Whether the prompt is the beginning of the text.
     pub(crate) echoes: bool,
     pub(crate) streams: bool,
@@ -95,7 +98,11 @@ impl Order {
         };
         let salt = fields.text("cache_salt")?.map_or(0, |salt| salt_of(&salt));
         let stops = stops(fields)?;
-        Ok(Self { prompts, choices, max_tokens, params, seed, stops, echoes, streams, tells_usage, salt })
+        let grammar = grammar::asked(fields)?;
+        if let Some(Asked { param, .. }) = grammar.as_ref().filter(|_| params.ends.is_empty()) {
+            return Err(ApiError::param(param, "needs an end of the text: it can't hold with `ignore_eos`"));
+        }
+        Ok(Self { prompts, choices, max_tokens, params, seed, stops, grammar, echoes, streams, tells_usage, salt })
     }
 
     /// Number of texts for all prompts.

@@ -23,11 +23,6 @@ const BOTH: &[Group] = &[
             "custom_logit_processor",
             "ebnf",
             "grammar",
-            "guided_choice",
-            "guided_grammar",
-            "guided_json",
-            "guided_regex",
-            "json_schema",
             "kv_transfer_params",
             "logits_processors",
             "lora_path",
@@ -35,10 +30,8 @@ const BOTH: &[Group] = &[
             "min_new_tokens",
             "num_predict",
             "prompt_logprobs",
-            "regex",
             "samplers",
             "structural_tag",
-            "structured_outputs",
             "think",
             "thinking_token_budget",
             "truncate",
@@ -82,7 +75,6 @@ const BOTH: &[Group] = &[
     Group { harmless: "-1 or 0", names: &["top_n_sigma"] },
     Group { harmless: "-1", names: &["n_predict"] },
     Group { harmless: "\"\" or [] or {}", names: &["bad_words", "format", "lora", "options", "stop_regex"] },
-    Group { harmless: "{\"type\": \"text\"}", names: &["response_format"] },
 ];
 
 const CHAT: &[Group] = &[
@@ -105,6 +97,8 @@ const COMPLETION: &[Group] = &[
 const INSTEAD: &[(&str, &str)] = &[
     ("best_of", ": use `n`, which returns all texts"),
     ("do_sample", ": use `temperature` 0"),
+    ("ebnf", ": use `guided_grammar`, in Lark's notation"),
+    ("grammar", ": use `guided_grammar`, in Lark's notation"),
     ("max_new_tokens", ": use `max_tokens`"),
     ("messages", " here: use /v1/chat/completions"),
     ("min_new_tokens", ": use `min_tokens`"),

@@ -8,6 +8,8 @@ use std::task::{Context, Poll, ready};
 use disco_models::serving::Params;
 use tokio::sync::{Notify, mpsc};
 
+use crate::grammar::Constraint;
+
 /// One text to generate.
 #[derive(Clone, Debug)]
 pub struct Request {
@@ -19,6 +21,8 @@ pub struct Request {
     pub params: Params,
     /// The most tokens to generate. 0 only evaluates the prompt.
     pub max_tokens: usize,
+    /// What constrains the text, of which no token is generated yet.
+    pub grammar: Option<Constraint>,
     /// Requests with different salts share no blocks of the cache.
     pub salt: u64,
 }

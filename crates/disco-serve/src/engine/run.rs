@@ -195,9 +195,11 @@ impl Engine<'_> {
     /// Sends as many steps as may be under way.
     async fn send_steps(&mut self) -> Result<(), Error> {
         self.scheduler.limit_steps(self.pace.tokens());
-        while let Some(step) = self.scheduler.plan() {
+        while let Some(step) = self.choice().or_else(|| self.scheduler.plan()) {
             let plan = self.plan(&step);
-            self.meters.tokens.record(step.tokens() as f64);
+            if !step.is_choice() {
+                self.meters.tokens.record(step.tokens() as f64);
+            }
             if self.flights.is_empty() {
                 self.health.step_began();
             }
@@ -207,19 +209,42 @@ impl Engine<'_> {
         Ok(())
     }
 
+    /// A step that chooses the next tokens of sequences with a grammar, whose forward passes are under way or done.
+    fn choice(&mut self) -> Option<Step> {
+        let mut ready = Vec::new();
+        for id in self.scheduler.holding() {
+            match self.sequences.get_mut(&id).map(Sequence::constrain) {
+                Some(Err(why)) => self.break_off(id, &why),
+                _ => ready.push(id),
+            }
+        }
+        self.scheduler.plan_choice(&ready)
+    }
+
+    /// Ends a sequence whose grammar can't be followed.
+    fn break_off(&mut self, id: SequenceId, why: &str) {
+        self.scheduler.cancel(id);
+        if let Some(sequence) = self.sequences.remove(&id) {
+            sequence.fail(Failure::Invalid(format!("the grammar of the text can't be followed: {why}")));
+        }
+    }
+
     /// A step for the workers.
-    fn plan(&self, step: &Step) -> Plan {
+    fn plan(&mut self, step: &Step) -> Plan {
         let mut plan = Plan::new(step.number);
         plan.rows.extend(step.rows.iter().map(|row| {
             let tokens = match &row.tokens {
                 Tokens::Given(tokens) => serving::Tokens::Given(tokens.clone()),
                 Tokens::Continue => serving::Tokens::Last,
+                Tokens::Held => serving::Tokens::Held,
             };
             let mut planned = serving::Row::new(row.slot, row.start as u32, tokens);
             (planned.blocks, planned.samples) = (row.blocks.clone(), row.samples);
+            planned.holds = row.holds;
             planned.resumes = row.resumes;
             planned.keeps = row.keeps.map(|(tokens, state)| (tokens as u32, state));
-            if let Some(sequence) = self.sequences.get(&row.id) {
+            if let Some(sequence) = self.sequences.get_mut(&row.id) {
+                planned.mask = sequence.mask();
                 planned.starts = row.is_first.then(|| Box::new(sequence.start(row.known, row.start)));
                 planned.next = sequence.prompt_token(row.end());
             }
@@ -252,7 +277,9 @@ impl Engine<'_> {
         self.meters.seconds.record(flight.sent.elapsed());
         // The workers compute one step after another.
         let began = flight.sent.max(std::mem::replace(&mut self.last_reply, Instant::now()));
-        self.pace.took(flight.step.tokens(), began.elapsed());
+        if !flight.step.is_choice() {
+            self.pace.took(flight.step.tokens(), began.elapsed());
+        }
         let counters = self.scheduler.counters();
         self.meters.preemptions.absolute(counters.preemptions);
         self.meters.prefix_queries.absolute(counters.prefix_queries);
@@ -273,8 +300,11 @@ impl Engine<'_> {
             return;
         }
         sequence.prompt(outcome.positions.start + 1, prompt);
-        if let (Some(chosen), Some(_)) = (chosen, outcome.token) {
-            sequence.token(chosen);
+        if let (Some(chosen), Some(_)) = (chosen, outcome.token)
+            && let Err(why) = sequence.token(chosen)
+            && outcome.end.is_none()
+        {
+            return self.break_off(outcome.id, &why);
         }
         if let Some(Ended::Complete(end)) = outcome.end
             && let Some(sequence) = self.sequences.remove(&outcome.id)

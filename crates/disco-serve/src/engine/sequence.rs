@@ -4,10 +4,11 @@ use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use disco_models::serving::{Chosen, Start};
+use disco_models::serving::{Chosen, Mask, Start};
 use tokio::sync::mpsc::error::TrySendError;
 
 use super::request::{EVENTS_AHEAD, End, Event, Failure, Submitted, Token};
+use crate::grammar::Constraint;
 
 /// Places of the channel for the tokens of steps under way and for the end.
 const RESERVED: usize = 4;
@@ -19,6 +20,8 @@ pub(super) struct Sequence {
     text: Vec<u32>,
     /// Tokens of the prompt with their logprobs, by position; empty if nobody wants them.
     prompt: Vec<Option<Token>>,
+    /// What constrains the next token, until its row is planned.
+    mask: Option<Mask>,
     /// Events for which the channel had no room.
     late: VecDeque<Event>,
     /// Since when the client has not read.
@@ -38,7 +41,7 @@ impl Sequence {
                 *place = Some(Token { id: *id, logprob: f32::NAN, top: Vec::new() });
             }
         }
-        Self { submitted, text: Vec::new(), prompt, late: VecDeque::new(), paused: None, room: 0 }
+        Self { submitted, text: Vec::new(), prompt, mask: None, late: VecDeque::new(), paused: None, room: 0 }
     }
 
     pub(super) fn id(&self) -> &str {
@@ -93,9 +96,29 @@ impl Sequence {
         }
     }
 
-    pub(super) fn token(&mut self, chosen: Chosen) {
+    /// Finds out which tokens can follow the text.
+    ///
+    /// # Errors
+    /// The grammar takes too much work.
+    pub(super) fn constrain(&mut self) -> Result<(), String> {
+        self.mask = self.submitted.request.grammar.as_mut().map(Constraint::mask).transpose()?;
+        Ok(())
+    }
+
+    /// The tokens that [`constrain`](Self::constrain) has found.
+    pub(super) fn mask(&mut self) -> Option<Mask> {
+        self.mask.take()
+    }
+
+    /// Adds a token to the text.
+    ///
+    /// # Errors
+    /// The grammar of the text does not allow it.
+    pub(super) fn token(&mut self, chosen: Chosen) -> Result<(), String> {
+        let allowed = self.submitted.request.grammar.as_mut().map_or(Ok(()), |grammar| grammar.consume(chosen.id));
         self.text.push(chosen.id);
         self.tell(Event::Token(of(chosen)));
+        allowed
     }
 
     pub(super) fn end(mut self, end: End) {

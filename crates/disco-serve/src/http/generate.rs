@@ -78,7 +78,7 @@ async fn submitted(
         return Err(ApiError::param("prompt", why));
     }
     let mut seats = shared.admission.reserve(texts, order.prompt_bound(shared.limits.longest()))?;
-    let Order { prompts, choices: count, max_tokens, params, seed, stops, echoes, salt, .. } = order;
+    let Order { prompts, choices: count, max_tokens, params, seed, stops, grammar, echoes, salt, .. } = order;
     let limits = shared.limits.clone();
     let prompts = shared.tokenise(room.bytes(), move |text| tokenised(prompts, echoes, text, &limits)).await?;
     drop(room);
@@ -86,6 +86,10 @@ async fn submitted(
     let counts = counts.collect::<Result<Vec<_>, _>>()?;
     let prompt_tokens: usize = prompts.iter().map(|prompt| prompt.tokens.len()).sum();
     seats.correct(prompt_tokens.saturating_mul(count as usize))?;
+    let grammar = match grammar {
+        Some(asked) => Some(shared.compile(asked).await?),
+        None => None,
+    };
     let mut choices = Vec::with_capacity(texts);
     for (prompt, max_tokens) in prompts.into_iter().zip(counts) {
         // Without one of the client, each prompt has its own, so that equal prompts have different texts.
@@ -95,7 +99,8 @@ async fn submitted(
             (params.sampler.seed, params.choice) = (seed, choice);
             let tokens = prompt.tokens.clone();
             let seat = seats.split(tokens.len());
-            let request = engine::Request { id: id.0.clone(), prompt: tokens, params, max_tokens, salt };
+            let grammar = grammar.clone();
+            let request = engine::Request { id: id.0.clone(), prompt: tokens, params, max_tokens, grammar, salt };
             let has_prompt_logprobs = request.params.prompt_logprobs.is_some();
             let Params { ends, min_tokens, logprobs, .. } = &request.params;
             let text = ChoiceText::new(stops.clone(), *min_tokens as usize, logprobs.is_some());

@@ -6,26 +6,30 @@ use std::num::NonZero;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::extract::Request;
 use disco_models::SamplingDefaults;
 use disco_models::text::Text;
 use metrics_exporter_prometheus::PrometheusHandle;
-use tokio::sync::{Semaphore, watch};
+use rustix::process::setpriority_process;
+use tokio::sync::{Semaphore, oneshot, watch};
 
 use super::body::{self, Bodies, Room};
 use super::drain::{Drain, Phase};
 use super::{App, BearerToken, Hosts, Limits, Origin};
 use crate::admission::Admission;
-use crate::api::{ApiError, Fields, Known};
+use crate::api::{ApiError, Asked, Fields, Known};
 use crate::engine::Requests;
+use crate::grammar::{Constraint, Grammars};
 use crate::health::{Health, State};
 use crate::metrics::Meters;
 
 /// The most bytes of a small body: one that is parsed on a thread of connections, which takes less than a millisecond, and
 /// whose text is tokenised in less than a second.
 const MAX_SMALL_BODY: usize = 64 << 10;
+/// How long a request waits for its grammar.
+const COMPILING: Duration = Duration::from_secs(10);
 
 /// A server's state.
 pub(super) struct Shared {
@@ -53,6 +57,9 @@ pub(super) struct Shared {
     small: Arc<Semaphore>,
     /// The same on large ones, which can take seconds: one for two cores, so that small ones need not wait for them.
     large: Arc<Semaphore>,
+    grammars: Grammars,
+    /// The permit to compile a grammar.
+    compiling: Arc<Semaphore>,
     random: RandomState,
     drawn: AtomicU64,
 }
@@ -85,6 +92,8 @@ impl Shared {
             active: watch::Sender::new(0),
             small: Arc::new(Semaphore::new(cores)),
             large: Arc::new(Semaphore::new(cores.div_ceil(2))),
+            grammars: Grammars::default(),
+            compiling: Arc::new(Semaphore::new(1)),
             random: RandomState::new(),
             drawn: AtomicU64::new(0),
         })
@@ -168,6 +177,33 @@ impl Shared {
             work(&text)
         });
         done.await.map_err(|_| ApiError::Panicked)?
+    }
+
+    /// Compiles a grammar on a thread that leaves the processors to others, one at a time.
+    ///
+    /// # Errors
+    /// It can't be compiled, or not in time; or the compiler panicked.
+    pub(super) async fn compile(self: &Arc<Self>, asked: Asked) -> Result<Constraint, ApiError> {
+        let Asked { param, grammar } = asked;
+        let shared = self.clone();
+        let compiled = async {
+            let permit = self.compiling.clone().acquire_owned().await.map_err(|_| ApiError::Shutdown)?;
+            let (sender, done) = oneshot::channel();
+            let thread = thread::Builder::new().name("grammar".into()).spawn(move || {
+                let _permit = permit;
+                // A system that refuses it has its reasons.
+                _ = setpriority_process(None, 19);
+                let compiled = shared.grammars.compile(&grammar, &shared.text, &shared.ends, shared.vocabulary);
+                // Nobody waits for it after the time is over.
+                _ = sender.send(compiled);
+            });
+            thread.map_err(|error| ApiError::Failed(format!("a thread can't be started: {error}")))?;
+            done.await.map_err(|_| ApiError::Panicked)
+        };
+        match tokio::time::timeout(COMPILING, compiled).await {
+            Ok(compiled) => compiled?.map_err(|why| ApiError::param(param, why.to_string())),
+            Err(_) => Err(ApiError::param(param, format!("was not compiled within {} s", COMPILING.as_secs()))),
+        }
     }
 
     /// A number that differs from those before, and from those of other servers.

@@ -105,15 +105,14 @@ async fn a_parameter_that_is_not_supported_is_refused_by_name_unless_it_asks_for
     for (path, name, refused, accepted) in [
         (CHAT, "tools", json!([{"type": "function"}]), json!([])),
         (CHAT, "tool_choice", json!("required"), json!("none")),
-        (CHAT, "response_format", json!({"type": "json_object"}), json!({"type": "text"})),
+        (CHAT, "ebnf", json!("root ::= \"a\""), json!(null)),
         (CHAT, "modalities", json!(["audio"]), json!(["text"])),
         (CHAT, "echo", json!(true), json!(false)),
-        (CHAT, "grammar", json!("root ::= \"a\""), Value::Null),
+        (COMPLETIONS, "grammar", json!("root ::= \"a\""), Value::Null),
         (COMPLETIONS, "typical_p", json!(0.1), json!(1.0)),
         (COMPLETIONS, "do_sample", json!(false), json!(true)),
         (COMPLETIONS, "suffix", json!("x"), json!("")),
         (COMPLETIONS, "best_of", json!(2), json!(1)),
-        (COMPLETIONS, "guided_json", json!({}), Value::Null),
         (COMPLETIONS, "skip_special_tokens", json!(false), json!(true)),
     ] {
         let body = |value: &Value| {

@@ -25,7 +25,7 @@ const PROMPTS: [&str; 6] = [
 /// Requests that are refused, and the status.
 fn refused(random: &mut Random) -> (String, u16) {
     let body = |more: Json| post("/v1/completions", &completion("a", 3, more));
-    match random.below(9) {
+    match random.below(10) {
         0 => (body(json!({"model": "another"})), 404),
         1 => (body(json!({"temperature": "hot"})), 400),
         2 => (body(json!({"max_tokens": 100_000})), 400),
@@ -33,9 +33,24 @@ fn refused(random: &mut Random) -> (String, u16) {
         4 => (body(json!({"prompt": [9999]})), 400),
         5 => (body(json!({"tools": [], "suffix": "b"})), 400),
         6 => (post("/v1/nothing", &json!({})), 404),
+        8 => (body(json!({"guided_regex": "("})), 400),
         7 => (body(json!({"prompt": "a ".repeat(2000)})), 400),
         _ => (body(json!({})).replace("{\"", "{{"), 400),
     }
+}
+
+/// Fields that constrain a text.
+pub(crate) fn grammars() -> [(&'static str, Json); 3] {
+    let entry = json!({"type": "object", "properties": {
+        "name": {"type": "string", "maxLength": 12},
+        "age": {"type": "integer", "minimum": 0, "maximum": 130},
+        "tags": {"type": "array", "items": {"enum": ["a", "b", "c"]}, "minItems": 1, "maxItems": 3},
+    }, "required": ["name", "age", "tags"], "additionalProperties": false});
+    [
+        ("guided_json", entry),
+        ("guided_regex", json!("[0-9]{2,4}(-[a-f]+)?")),
+        ("guided_choice", json!(["north", "nowhere"])),
+    ]
 }
 
 /// A random request for texts that end by themselves or with their length.
@@ -47,7 +62,7 @@ fn random_body(random: &mut Random) -> Json {
         set("seed", json!(random.below(1000)));
         set("top_p", json!(random.pick(&[1.0, 0.9])));
     }
-    match random.below(8) {
+    match random.below(11) {
         0 => set("logprobs", json!(2)),
         1 => set("repetition_penalty", json!(1.2)),
         2 => set("frequency_penalty", json!(0.7)),
@@ -56,6 +71,11 @@ fn random_body(random: &mut Random) -> Json {
         5 => {
             set("echo", json!(true));
             set("logprobs", json!(1));
+        }
+        number @ 6..9 => {
+            let (name, grammar) = &grammars()[number - 6];
+            set(name, grammar.clone());
+            set("ignore_eos", json!(false));
         }
         _ => {}
     }

@@ -3,6 +3,7 @@
 mod client;
 mod clients;
 mod ends;
+mod grammars;
 mod kills;
 mod load;
 mod mix;
@@ -65,9 +66,10 @@ fn texts_are_those_of_transformers_for_each_family() {
 fn under_load(server: &Server, disturb: impl FnOnce(&dyn Fn(usize))) {
     let prompts = ["The river was", "In the morning the people of the", "a", "Once upon a time there was"];
     let (more, seeded) = (json!({"ignore_eos": true}), json!({"ignore_eos": true, "temperature": 0.9, "seed": 7}));
+    let [(schema, grammar), ..] = load::grammars();
+    let constrained = json!({schema: grammar, "temperature": 0.9, "seed": 7});
     let ask = |index: usize| {
-        let more = if index.is_multiple_of(2) { &more } else { &seeded };
-        let mut more = more.clone();
+        let mut more = [&more, &seeded, &constrained][index % 3].clone();
         more["stream"] = json!(index.is_multiple_of(3));
         // While workers are replaced, new requests are asked to come again.
         let mut answers = std::iter::repeat_with(|| server.complete(prompts[index % prompts.len()], 60, more.clone()));

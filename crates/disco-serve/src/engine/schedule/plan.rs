@@ -3,7 +3,7 @@
 use super::super::blocks::BLOCK_TOKENS;
 use super::scheduler::{STEPS_AHEAD, Scheduler};
 use super::sequence::Resident;
-use super::step::{Flight, Row, SequenceId, Step};
+use super::step::{Flight, Row, SequenceId, Step, Tokens};
 
 /// A step that is being planned.
 struct Draft {
@@ -15,10 +15,13 @@ struct Draft {
 impl Scheduler {
     /// Plans the next step, which is then in flight. The workers must get steps in the order of their plans.
     ///
-    /// `None` means that [`STEPS_AHEAD`] steps are in flight, or that all that can be done waits for a reply, or that all
-    /// sequences are paused.
+    /// `None` means that [`STEPS_AHEAD`] steps that compute tokens are in flight, or that all that can be done waits for a reply,
+    /// or that all sequences are paused.
     pub fn plan(&mut self) -> Option<Step> {
-        if self.flights.len() >= STEPS_AHEAD {
+        // The reply of a choice is near, and its tokens can take part then.
+        let is_choice = |flight: &Flight| flight.is_choice;
+        let ahead = self.flights.iter().filter(|flight| !is_choice(flight)).count();
+        if ahead >= STEPS_AHEAD || (ahead > 0 && self.flights.front().is_some_and(is_choice)) {
             return None;
         }
         let mut draft = Draft { rows: Vec::new(), budget: self.step_tokens };
@@ -29,10 +32,51 @@ impl Scheduler {
         if draft.rows.is_empty() {
             return None;
         }
-        let step = Step { number: self.next_step, rows: draft.rows };
+        Some(self.launch(draft.rows))
+    }
+
+    fn launch(&mut self, rows: Vec<Row>) -> Step {
+        let step = Step { number: self.next_step, rows };
         self.next_step += 1;
         self.flights.push_back(Flight::of(&step));
-        Some(step)
+        step
+    }
+
+    /// The masked sequences of which a token can be chosen now: all of their text is known.
+    pub fn holding(&self) -> Vec<SequenceId> {
+        let suspect = self.first_suspect();
+        let holding = self.residents().filter(|(id, sequence)| {
+            let is_ready = sequence.resident.as_ref().is_some_and(|it| it.holds && it.pending == 0);
+            is_ready && !sequence.is_paused && suspect.is_none_or(|suspect| suspect == *id)
+        });
+        holding.map(|(id, _)| id).collect()
+    }
+
+    /// Plans a step that chooses tokens of some sequences that are [holding](Self::holding). The steps behind it go on with them.
+    pub fn plan_choice(&mut self, ids: &[SequenceId]) -> Option<Step> {
+        let mut rows = Vec::with_capacity(ids.len());
+        for &id in ids {
+            let Some(sequence) = self.sequences.get_mut(&id) else { continue };
+            let (incarnation, known) = (sequence.incarnation, sequence.known);
+            let Some(resident) = &mut sequence.resident else { continue };
+            resident.holds = false;
+            resident.pending += 1;
+            rows.push(Row {
+                id,
+                incarnation,
+                slot: resident.slot,
+                start: resident.planned,
+                tokens: Tokens::Held,
+                blocks: Vec::new(),
+                is_first: false,
+                known,
+                samples: true,
+                holds: false,
+                resumes: None,
+                keeps: None,
+            });
+        }
+        (!rows.is_empty()).then(|| self.launch(rows))
     }
 
     fn first_suspect(&self) -> Option<SequenceId> {
@@ -169,8 +213,8 @@ impl Scheduler {
         }
         if let Some(sequence) = self.sequences.get_mut(&id) {
             let registered = table.len();
-            sequence.resident =
-                Some(Resident { slot, table, registered, planned, pending: 0, keeping: Vec::new(), kept: None });
+            let (pending, holds, keeping, kept) = (0, false, Vec::new(), None);
+            sequence.resident = Some(Resident { slot, table, registered, planned, pending, holds, keeping, kept });
         }
         self.add_row(id, true, resumes, draft);
         true
@@ -198,7 +242,8 @@ impl Scheduler {
         let end = start + count;
         let Some(new) = self.blocks.take(end.div_ceil(BLOCK_TOKENS).saturating_sub(table.len())) else { return };
         let tokens = sequence.next(count);
-        let samples = sequence.work.max_tokens > 0 && count == sequence.left();
+        let chooses = sequence.work.max_tokens > 0 && count == sequence.left();
+        let (samples, holds) = (chooses && !sequence.work.is_masked, chooses && sequence.work.is_masked);
 
         let full = end / BLOCK_TOKENS * BLOCK_TOKENS;
         let state = self.states.as_mut().filter(|_| full > start).and_then(|states| states.take(1)?.pop());
@@ -208,6 +253,7 @@ impl Scheduler {
         resident.table.extend(&new);
         resident.planned = end;
         resident.pending += usize::from(samples);
+        resident.holds = holds;
         resident.keeping.extend(state.map(|state| (full, state)));
         // Sequences that run have the states with the numbers of their slots.
         let number = |state| self.limits.max_sequences + state;
@@ -216,6 +262,7 @@ impl Scheduler {
         let blocks = if is_first { resident.table.clone() } else { new };
         let slot = resident.slot;
         draft.budget -= count;
-        draft.rows.push(Row { id, incarnation, slot, start, tokens, blocks, is_first, known, samples, resumes, keeps });
+        let row = Row { id, incarnation, slot, start, tokens, blocks, is_first, known, samples, holds, resumes, keeps };
+        draft.rows.push(row);
     }
 }

@@ -147,7 +147,8 @@ impl Scheduler {
     /// Appends a token to a text. Returns whether it is the last one.
     fn append(&mut self, id: SequenceId, token: u32) -> Option<Ended> {
         let sequence = self.sequences.get_mut(&id)?;
-        let may_end = sequence.generated() >= sequence.work.min_tokens;
+        // A mask has no end that comes too early.
+        let may_end = sequence.generated() >= sequence.work.min_tokens || sequence.work.is_masked;
         sequence.tokens.push(token);
         if let Some(resident) = &mut sequence.resident {
             resident.pending = resident.pending.saturating_sub(1);

@@ -20,6 +20,8 @@ pub struct Work {
     pub min_tokens: usize,
     /// Sequences with different salts share no blocks.
     pub salt: u64,
+    /// Whether a token is chosen of some tokens only, which the text before decides: in a step of its own, once all of it is known.
+    pub is_masked: bool,
     /// Whether blocks of earlier sequences may be used. Not if the client wants to know something of each token of the
     /// prompt.
     pub reads_cache: bool,
@@ -33,6 +35,7 @@ impl From<&Request> for Work {
             ends: request.params.ends.clone(),
             min_tokens: request.params.min_tokens as usize,
             salt: request.salt,
+            is_masked: request.grammar.is_some(),
             reads_cache: request.params.prompt_logprobs.is_none(),
         }
     }
@@ -81,6 +84,8 @@ pub(super) struct Resident {
     pub(super) planned: usize,
     /// Number of tokens that steps in flight choose.
     pub(super) pending: usize,
+    /// Whether the last planned row keeps its hidden state, of which a token has yet to be chosen.
+    pub(super) holds: bool,
     /// The states that steps in flight keep, with the numbers of tokens that they are behind.
     pub(super) keeping: Vec<(usize, u32)>,
     /// The kept state behind the text so far, by its digest. A later one replaces it.
@@ -139,6 +144,7 @@ impl Sequence {
     pub(super) fn left(&self) -> usize {
         match &self.resident {
             None => self.tokens.len(),
+            Some(resident) if resident.holds => 0,
             Some(resident) if resident.pending == 0 => self.tokens.len() - resident.planned,
             // The last token is on the workers. The one that reaches `max_tokens` need not be computed.
             Some(resident) => usize::from(self.generated() + resident.pending < self.work.max_tokens),

@@ -43,6 +43,8 @@ pub struct Row {
     pub known: usize,
     /// Whether the workers choose the token that follows the last one of this row.
     pub samples: bool,
+    /// Whether they keep the hidden state of the last one, of which a later row [chooses](Tokens::Held).
+    pub holds: bool,
     /// In a first row: the number of the kept state behind the tokens before `start`.
     pub resumes: Option<u32>,
     /// The state behind so many tokens of the row is kept, with this number.
@@ -56,6 +58,8 @@ pub enum Tokens {
     Given(Vec<u32>),
     /// The one that the slot's last row chose.
     Continue,
+    /// None: the token that follows is chosen of the hidden state that the slot's last row has kept.
+    Held,
 }
 
 impl Row {
@@ -64,6 +68,7 @@ impl Row {
         match &self.tokens {
             Tokens::Given(tokens) => tokens.len(),
             Tokens::Continue => 1,
+            Tokens::Held => 0,
         }
     }
 
@@ -78,12 +83,18 @@ impl Step {
     pub fn tokens(&self) -> usize {
         self.rows.iter().map(Row::count).sum()
     }
+
+    /// Whether it computes no tokens, and only chooses some.
+    pub fn is_choice(&self) -> bool {
+        self.tokens() == 0
+    }
 }
 
 /// A step whose reply has not arrived.
 #[derive(Debug)]
 pub(super) struct Flight {
     pub(super) number: u64,
+    pub(super) is_choice: bool,
     pub(super) rows: Vec<FlightRow>,
 }
 
@@ -108,6 +119,6 @@ impl Flight {
             end: row.end(),
             samples: row.samples,
         });
-        Self { number: step.number, rows: rows.collect() }
+        Self { number: step.number, is_choice: step.is_choice(), rows: rows.collect() }
     }
 }

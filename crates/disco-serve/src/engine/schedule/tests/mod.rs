@@ -33,6 +33,7 @@ fn work(first: u32, count: u32, max_tokens: usize) -> Work {
         ends: Vec::new(),
         min_tokens: 0,
         salt: 0,
+        is_masked: false,
         reads_cache: true,
     }
 }

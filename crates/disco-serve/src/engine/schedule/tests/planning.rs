@@ -102,7 +102,7 @@ fn a_prefix_is_not_shared_with_another_salt_or_for_prompt_logprobs() {
     let mut params = Params::new(Sampler::GREEDY);
     params.prompt_logprobs = Some(0);
     let prompt = work(0, 40, 1).prompt;
-    let request = Request { id: "a".into(), prompt, params, max_tokens: 1, salt: 0 };
+    let request = Request { id: "a".into(), prompt, params, max_tokens: 1, grammar: None, salt: 0 };
     scheduler.submit(Work::from(&request)).unwrap();
     for _ in 0..2 {
         let step = scheduler.plan().unwrap();

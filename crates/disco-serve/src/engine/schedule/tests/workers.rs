@@ -34,6 +34,8 @@ struct Slot {
     known: usize,
     state: Vec<u32>,
     last: Option<u32>,
+    /// Whether the last row has kept its hidden state.
+    holds: bool,
     has_ended: bool,
 }
 
@@ -99,6 +101,7 @@ impl Workers {
                 known: row.known,
                 state,
                 last: None,
+                holds: false,
                 has_ended: false,
             };
             self.slots.insert(row.slot, slot);
@@ -119,8 +122,15 @@ impl Workers {
         }
         let tokens = match &row.tokens {
             Tokens::Given(tokens) => tokens.clone(),
-            Tokens::Continue => vec![slot.last.expect("the last row has chosen a token")],
+            Tokens::Continue => vec![slot.last.take().expect("the last row has chosen a token")],
+            Tokens::Held => {
+                assert!(std::mem::take(&mut slot.holds), "the last row has kept nothing");
+                Vec::new()
+            }
         };
+        assert!(!slot.holds && !(row.holds && row.samples), "a hidden state is lost");
+        slot.holds = row.holds;
+        assert!(!row.samples || self.works[&row.id].is_masked == (row.tokens == Tokens::Held));
         slot.state.extend(&tokens);
         if let Some((count, state)) = row.keeps {
             self.kept.insert(state, slot.state[..slot.state.len() - tokens.len() + count].to_vec());
