@@ -128,7 +128,8 @@ impl Workers {
                 Vec::new()
             }
         };
-        assert!(!slot.holds && !(row.holds && row.samples), "a hidden state is lost");
+        assert!(!slot.holds, "a hidden state is lost");
+        assert!(!row.holds || !row.samples);
         slot.holds = row.holds;
         assert!(!row.samples || self.works[&row.id].is_masked == (row.tokens == Tokens::Held));
         slot.state.extend(&tokens);
