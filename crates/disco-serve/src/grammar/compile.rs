@@ -9,6 +9,7 @@ use llguidance::toktrie::InferenceCapabilities;
 use llguidance::{Matcher, ParserFactory};
 
 use super::tokens::environment;
+use super::words::plain;
 use super::{Constraint, Grammar};
 
 /// Grammars that are kept compiled.
@@ -87,17 +88,6 @@ impl Grammars {
         let copy = entry.1.deep_clone();
         compiled.push_front(entry);
         Some(copy)
-    }
-}
-
-/// The compiler's words about an error, which may have several lines and a part of the grammar, in one short line.
-pub(super) fn plain(error: &str) -> String {
-    const MOST: usize = 300;
-    let error = error.replace("<non-verbose/>", "");
-    let line = error.split_whitespace().collect::<Vec<_>>().join(" ");
-    match line.char_indices().nth(MOST) {
-        Some((end, _)) => format!("{} …", &line[..end]),
-        None => line,
     }
 }
 

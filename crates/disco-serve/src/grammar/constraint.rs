@@ -5,7 +5,7 @@ use std::fmt;
 use disco_models::serving::Mask;
 use llguidance::Matcher;
 
-use super::compile::plain;
+use super::words::plain;
 
 /// Where a text is in its grammar.
 #[derive(Clone)]

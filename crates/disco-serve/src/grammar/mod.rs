@@ -8,6 +8,7 @@ mod compile;
 mod constraint;
 mod source;
 mod tokens;
+mod words;
 
 pub(crate) use compile::Grammars;
 pub use constraint::Constraint;
