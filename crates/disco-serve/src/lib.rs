@@ -6,6 +6,7 @@
 
 mod admission;
 mod api;
+mod calls;
 pub mod engine;
 #[cfg(any(fuzzing, test))]
 pub mod fuzzing;

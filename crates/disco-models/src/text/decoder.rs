@@ -7,6 +7,8 @@ use super::{Text, TextError};
 #[derive(Debug, Default)]
 pub struct Decoder {
     keeps_specials: bool,
+    /// Special tokens that are written, if not all are.
+    kept: Vec<u32>,
     /// The last tokens. The first `done` of them were returned as text, and influence the text of later ones.
     tokens: Vec<u32>,
     done: usize,
@@ -20,12 +22,17 @@ impl Decoder {
         Self { keeps_specials: true, ..Self::default() }
     }
 
+    /// A decoder that writes some special tokens, too.
+    pub fn keeping(specials: Vec<u32>) -> Self {
+        Self { kept: specials, ..Self::default() }
+    }
+
     /// Adds a token. Returns the text that is complete with it.
     ///
     /// # Errors
     /// The tokens can't be decoded.
     pub fn push(&mut self, token: u32, text: &Text) -> Result<String, TextError> {
-        if !self.keeps_specials && text.is_left_out(token) {
+        if !self.keeps_specials && text.is_left_out(token) && !self.kept.contains(&token) {
             return Ok(String::new());
         }
         self.tokens.push(token);
@@ -45,7 +52,8 @@ impl Decoder {
 
     /// The text of the tokens that have not been returned as text.
     fn rest(&mut self, text: &Text) -> Result<String, TextError> {
-        let decoded = |tokens: &[u32]| text.decoded(tokens, !self.keeps_specials);
+        let skips_specials = !self.keeps_specials && self.kept.is_empty();
+        let decoded = |tokens: &[u32]| text.decoded(tokens, skips_specials);
         let (old, all) = (decoded(&self.tokens[..self.done])?, decoded(&self.tokens)?);
         let new = match all.strip_prefix(&old) {
             Some(new) => new.to_owned(),

@@ -196,6 +196,16 @@ impl Text {
         self.check_roles(template, chat).map(|()| text)
     }
 
+    /// The chat template for chats with or without tools.
+    pub fn chat_template(&self, has_tools: bool) -> Option<&str> {
+        self.template.as_ref().map(|template| template.of(has_tools))
+    }
+
+    /// The special token of a text.
+    pub fn special_token(&self, text: &str) -> Option<u32> {
+        self.tokenizer.token_to_id(text).filter(|token| self.is_left_out(*token))
+    }
+
     fn template(&self) -> Result<&ChatTemplate, TextError> {
         self.template.as_ref().ok_or_else(|| TextError::Chat("the model has no chat template".into()))
     }

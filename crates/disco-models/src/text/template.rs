@@ -97,7 +97,7 @@ impl ChatTemplate {
     /// # Errors
     /// The template can't be used, does not accept the chat, or has nothing of its tools, documents or variables.
     pub(super) fn render(&self, chat: &Chat, specials: &Specials) -> Why<String> {
-        let template = self.tool_use.as_ref().filter(|_| chat.tools.is_some()).unwrap_or(&self.default);
+        let template = self.of(chat.tools.is_some());
         // What a template does not name would be left out of the chat without a word.
         let given = [("tools", &chat.tools), ("documents", &chat.documents)].into_iter();
         let given = given.filter(|(_, values)| values.as_ref().is_some_and(|values| !values.is_empty()));
@@ -130,6 +130,11 @@ impl ChatTemplate {
             Some(messages) => render(&messages).map_err(|_| why),
             None => Err(why),
         })
+    }
+
+    /// The template for chats with or without tools.
+    pub(super) fn of(&self, has_tools: bool) -> &str {
+        self.tool_use.as_ref().filter(|_| has_tools).unwrap_or(&self.default)
     }
 
     /// The first message of a chat whose text the template leaves out. Users and assistants are not looked at: all templates

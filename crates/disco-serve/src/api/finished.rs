@@ -3,16 +3,35 @@
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use crate::calls::Call;
 use crate::text::Entry;
 
 /// Why a text has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum Finish {
     /// By its own end or a stop string.
     Stop,
     /// It has as many tokens as it may.
     Length,
+    /// By its own end, with calls of tools.
+    ToolCalls,
+}
+
+/// A call of a tool, with the names that clients have for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Called {
+    /// Its number among those of the text.
+    pub(crate) index: usize,
+    pub(crate) id: String,
+    pub(crate) call: Call,
+}
+
+impl Called {
+    pub(super) fn json(&self) -> Value {
+        let Call { name, arguments } = &self.call;
+        json!({"id": self.id, "type": "function", "function": {"name": name, "arguments": arguments}})
+    }
 }
 
 /// Tokens that were read and written.
@@ -35,6 +54,7 @@ impl Usage {
 #[derive(Debug)]
 pub(crate) struct Reply {
     pub(crate) text: String,
+    pub(crate) calls: Vec<Called>,
     pub(crate) entries: Vec<Entry>,
     pub(crate) finish: Finish,
 }

@@ -3,16 +3,19 @@
 use disco_models::text::Chat;
 use serde_json::{Map, Value};
 
+use super::tools::tools_of;
 use super::{ApiError, Fields};
+use crate::calls::Tools;
 
 /// The most messages of a chat.
 const MAX_MESSAGES: usize = 4096;
 
-/// The chat of the fields `messages`, `add_generation_prompt`, `chat_template_kwargs` and `reasoning_effort`.
+/// The chat of the fields `messages`, `add_generation_prompt`, `chat_template_kwargs`, `reasoning_effort` and those of tools, and the
+/// tools that the model can call.
 ///
 /// # Errors
 /// A message is something else than texts of a role and calls of tools.
-pub(crate) fn chat_of(fields: &mut Fields) -> Result<Chat, ApiError> {
+pub(crate) fn chat_of(fields: &mut Fields) -> Result<(Chat, Option<Tools>), ApiError> {
     const NAME: &str = "messages";
     let messages = fields.list(NAME, MAX_MESSAGES)?.ok_or_else(|| ApiError::param(NAME, "is missing"))?;
     if messages.is_empty() {
@@ -37,7 +40,9 @@ pub(crate) fn chat_of(fields: &mut Fields) -> Result<Chat, ApiError> {
     if let Some(effort) = fields.text(EFFORT)? {
         chat.variables.entry(EFFORT).or_insert_with(|| effort.into());
     }
-    Ok(chat)
+    let (tools, listed) = tools_of(fields)?.unzip();
+    chat.tools = listed;
+    Ok((chat, tools))
 }
 
 /// A message whose content is one text: templates do not know the parts of OpenAI's messages.

@@ -12,6 +12,7 @@ use super::messages::chat_of;
 use super::sampling::{MAX_LOGPROBS, params, stops};
 use super::unsupported::{refuse_in_chat, refuse_in_completion};
 use super::{ApiError, Fields};
+use crate::calls::Tools;
 
 /// The most texts for a prompt.
 const MAX_CHOICES: i64 = 16;
@@ -35,6 +36,8 @@ pub(crate) struct Order {
     pub(crate) params: Params,
     pub(crate) seed: Option<u64>,
     pub(crate) stops: Vec<String>,
+    /// The tools that the model can call.
+    pub(crate) tools: Option<Tools>,
     /// What constrains the texts.
     pub(crate) grammar: Option<Asked>,
     /// Whether the prompt is the beginning of the text.
@@ -68,9 +71,12 @@ impl Order {
             Kind::Chat => refuse_in_chat(fields)?,
             Kind::Completion => refuse_in_completion(fields)?,
         }
-        let prompts = match kind {
-            Kind::Chat => vec![Prompt::Chat(chat_of(fields)?)],
-            Kind::Completion => prompts(fields, model.vocabulary)?,
+        let (prompts, tools) = match kind {
+            Kind::Chat => {
+                let (chat, tools) = chat_of(fields)?;
+                (vec![Prompt::Chat(chat)], tools)
+            }
+            Kind::Completion => (prompts(fields, model.vocabulary)?, None),
         };
         let mut params = params(fields, model)?;
         // The bits of a negative seed are a seed as well.
@@ -102,7 +108,25 @@ impl Order {
         if let Some(Asked { param, .. }) = grammar.as_ref().filter(|_| params.ends.is_empty()) {
             return Err(ApiError::param(param, "needs an end of the text: it can't hold with `ignore_eos`"));
         }
-        Ok(Self { prompts, choices, max_tokens, params, seed, stops, grammar, echoes, streams, tells_usage, salt })
+        if tools.as_ref().is_some_and(Tools::constrain)
+            && let Some(Asked { param, .. }) = &grammar
+        {
+            return Err(ApiError::param(param, "can't constrain the text beside calls that have to follow a schema"));
+        }
+        Ok(Self {
+            prompts,
+            choices,
+            max_tokens,
+            params,
+            seed,
+            stops,
+            tools,
+            grammar,
+            echoes,
+            streams,
+            tells_usage,
+            salt,
+        })
     }
 
     /// Number of texts for all prompts.
@@ -115,7 +139,8 @@ impl Order {
     pub(crate) fn prompt_bound(&self, longest: usize) -> usize {
         let bound = |prompt: &Prompt| match prompt {
             Prompt::Chat(chat) => {
-                chat.messages.iter().map(|message| message.to_string().len() + 16).sum::<usize>() + 64
+                let all = chat.messages.iter().chain(chat.tools.iter().flatten());
+                all.map(|message| message.to_string().len() + 16).sum::<usize>() + 64
             }
             // A token has a byte or more.
             Prompt::Text { text, .. } => text.len() + 2,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use disco_models::text::Text;
 use serde_json::{Value, json};
 
-use super::finished::{Finish, Reply, Usage};
+use super::finished::{Called, Finish, Reply, Usage};
 use super::{Kind, chat, completion};
 use crate::text::Entry;
 
@@ -28,11 +28,11 @@ impl Format {
         (self.kind == Kind::Chat).then(|| self.chunk(chat::opening(index)))
     }
 
-    /// A chunk with text.
-    pub(crate) fn delta(&self, index: usize, part: &str, entries: &[Entry]) -> Value {
+    /// A chunk with text or calls.
+    pub(crate) fn delta(&self, index: usize, part: &str, calls: &[Called], entries: &[Entry]) -> Value {
         let entries = Some(entries).filter(|_| self.has_logprobs);
         self.chunk(match self.kind {
-            Kind::Chat => chat::delta(index, part, entries, &self.text),
+            Kind::Chat => chat::delta(index, part, calls, entries, &self.text),
             Kind::Completion => completion::delta(index, part, entries, &self.text),
         })
     }

@@ -81,8 +81,8 @@ const CHAT: &[Group] = &[
     Group { harmless: "", names: &["audio", "chat_template", "prediction", "system", "web_search_options"] },
     Group { harmless: "false", names: &["add_special_tokens", "continue_final_message", "echo"] },
     Group { harmless: "1", names: &["best_of"] },
-    Group { harmless: "[]", names: &["documents", "functions", "tools"] },
-    Group { harmless: "\"none\" or \"auto\"", names: &["function_call", "tool_choice"] },
+    Group { harmless: "[]", names: &["documents", "functions"] },
+    Group { harmless: "\"none\" or \"auto\"", names: &["function_call"] },
     Group { harmless: "[\"text\"]", names: &["modalities"] },
     Group { harmless: "\"medium\"", names: &["verbosity"] },
 ];
@@ -102,6 +102,8 @@ const INSTEAD: &[(&str, &str)] = &[
     ("max_new_tokens", ": use `max_tokens`"),
     ("messages", " here: use /v1/chat/completions"),
     ("min_new_tokens", ": use `min_tokens`"),
+    ("function_call", ": use `tool_choice`"),
+    ("functions", ": use `tools`"),
     ("n_predict", ": use `max_tokens`"),
     ("n_probs", ": use `logprobs`"),
     ("num_predict", ": use `max_tokens`"),
@@ -109,7 +111,6 @@ const INSTEAD: &[(&str, &str)] = &[
     ("return_full_text", ": use `echo` of /v1/completions"),
     ("system", ": use a message of the role `system`"),
     ("top_n_tokens", ": use `logprobs`"),
-    ("tools", ", unless `tool_choice` is `none`"),
 ];
 
 impl Group {
@@ -126,11 +127,9 @@ impl Group {
 /// # Errors
 /// A field of a chat asks for something that is not supported.
 pub(crate) fn refuse_in_chat(fields: &mut Fields) -> Result<(), ApiError> {
-    // The chat goes without tools that the model may not call.
-    for (choice, tools) in [("tool_choice", "tools"), ("function_call", "functions")] {
-        if fields.is(choice, "none") {
-            fields.take(tools);
-        }
+    // The chat goes without functions that the model may not call.
+    if fields.is("function_call", "none") {
+        fields.take("functions");
     }
     refuse(fields, CHAT).and_then(|()| refuse(fields, BOTH))
 }

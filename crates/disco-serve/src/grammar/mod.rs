@@ -1,8 +1,8 @@
 //! Texts that a grammar constrains: JSON schemas, regular expressions, choices, and grammars of Lark's notation, compiled by
 //! `llguidance`.
 //!
-//! A [`Grammar`] is what a client asks for. [`Grammars`] compiles it for the model's tokens, off the engine's thread, to a
-//! [`Constraint`]: the engine asks it for the tokens that can follow, and tells it each token of the text.
+//! A grammar is compiled for the model's tokens, off the engine's thread, to a [`Constraint`]: the engine asks it for the tokens that
+//! can follow, and tells it each token of the text.
 
 mod compile;
 mod constraint;
@@ -12,4 +12,4 @@ mod words;
 
 pub(crate) use compile::Grammars;
 pub use constraint::Constraint;
-pub(crate) use source::Grammar;
+pub(crate) use source::{Grammar, bounded};

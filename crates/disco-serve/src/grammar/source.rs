@@ -27,17 +27,7 @@ impl Grammar {
     /// # Errors
     /// It is no schema, or nested too deep.
     pub(crate) fn schema(schema: Value) -> Result<Self, String> {
-        let mut schema = match schema {
-            Value::Bool(true) => json!({}),
-            Value::Object(_) => schema,
-            _ => return Err("must be an object".to_owned()),
-        };
-        if is_deeper(&schema, MAX_DEPTH) {
-            return Err(format!("has more than {MAX_DEPTH} levels"));
-        }
-        // A client's would set options of the compiler.
-        schema["x-guidance"] = json!({"whitespace_pattern": SPACE});
-        Ok(Self::Schema(schema.to_string()))
+        Ok(Self::Schema(bounded(schema)?.to_string()))
     }
 
     /// Any JSON object.
@@ -63,6 +53,24 @@ impl Grammar {
             Self::Lark(grammar) => TopLevelGrammar::from_lark(grammar.clone()),
         })
     }
+}
+
+/// A schema of JSON with bounded white space.
+///
+/// # Errors
+/// It is no schema, or nested too deep.
+pub(crate) fn bounded(schema: Value) -> Result<Value, String> {
+    let mut schema = match schema {
+        Value::Bool(true) => json!({}),
+        Value::Object(_) => schema,
+        _ => return Err("must be an object".to_owned()),
+    };
+    if is_deeper(&schema, MAX_DEPTH) {
+        return Err(format!("has more than {MAX_DEPTH} levels"));
+    }
+    // A client's would set options of the compiler.
+    schema["x-guidance"] = json!({"whitespace_pattern": SPACE});
+    Ok(schema)
 }
 
 fn is_deeper(value: &Value, levels: usize) -> bool {

@@ -14,7 +14,8 @@ use tokio::time::{Sleep, sleep_until};
 use super::drain::{Phase, ending};
 use super::shared::{Active, Shared};
 use crate::admission::Seats;
-use crate::api::{ApiError, Finish, Usage};
+use crate::api::{ApiError, Called, Finish, Usage};
+use crate::calls::{Form, Parser, Part};
 use crate::engine::{End, Event, Running, Token};
 use crate::text::{ChoiceText, Entry, Piece, prompt_entries};
 
@@ -36,6 +37,7 @@ pub(super) struct Generation {
 pub(super) struct Delta {
     pub(super) index: usize,
     pub(super) text: String,
+    pub(super) calls: Vec<Called>,
     pub(super) entries: Vec<Entry>,
     pub(super) finish: Option<Finish>,
 }
@@ -53,6 +55,18 @@ pub(super) struct Choice {
     /// Whether the prompt's text comes with logprobs.
     awaits_prompt: bool,
     last_token: Option<Instant>,
+    calls: Option<Calls>,
+}
+
+/// The calls of tools in a text.
+pub(super) struct Calls {
+    parser: Parser,
+    /// Number of them so far.
+    count: usize,
+    /// Whether ids have nine letters and digits.
+    has_short_ids: bool,
+    /// Whether the client has chosen the tool, so that a call is nothing that the text ends with.
+    is_named: bool,
 }
 
 impl Generation {
@@ -139,14 +153,14 @@ impl Generation {
         let text = &*self.shared.text;
         let choice = &mut self.choices[index];
         let Some(event) = event else {
-            return Ok(choice.echo.take().map(|text| Delta { index, text, entries: Vec::new(), finish: None }));
+            return Ok(choice.echo.take().map(|text| Delta::of_prompt(index, text, Vec::new())));
         };
         choice.seat = None;
         let piece = match event {
             Event::Prompt(tokens) => {
                 let entries = prompt_entries(tokens, text)?;
                 choice.awaits_prompt = false;
-                return Ok(choice.echo.take().map(|text| Delta { index, text, entries, finish: None }));
+                return Ok(choice.echo.take().map(|text| Delta::of_prompt(index, text, entries)));
             }
             Event::Token(token) => {
                 self.usage.completion += 1;
@@ -165,8 +179,9 @@ impl Generation {
         if piece.is_stopped {
             return Ok(Some(self.finished(index, piece, Finish::Stop)));
         }
-        let is_empty = piece.text.is_empty() && piece.entries.is_empty();
-        Ok((!is_empty).then_some(Delta { index, text: piece.text, entries: piece.entries, finish: None }))
+        let (text, calls) = self.parted(index, piece.text, false);
+        let is_empty = text.is_empty() && calls.is_empty() && piece.entries.is_empty();
+        Ok((!is_empty).then_some(Delta { index, text, calls, entries: piece.entries, finish: None }))
     }
 
     /// The last delta of a text, which is cancelled if the engine has not ended it.
@@ -174,8 +189,48 @@ impl Generation {
         let finish = if piece.is_stopped { Finish::Stop } else { finish };
         self.choices[index].running = None;
         self.shared.meters.finished(finish == Finish::Stop, self.arrived.elapsed());
-        Delta { index, text: piece.text, entries: piece.entries, finish: Some(finish) }
+        let (text, calls) = self.parted(index, piece.text, true);
+        let has_calls = self.choices[index].calls.as_ref().is_some_and(|calls| calls.count > 0 && !calls.is_named);
+        let finish = if has_calls && finish == Finish::Stop { Finish::ToolCalls } else { finish };
+        Delta { index, text, calls, entries: piece.entries, finish: Some(finish) }
     }
+
+    /// The next part of a text without its calls, and the calls.
+    fn parted(&mut self, index: usize, text: String, is_last: bool) -> (String, Vec<Called>) {
+        let Some(calls) = &mut self.choices[index].calls else { return (text, Vec::new()) };
+        let mut parts = calls.parser.push(&text);
+        if is_last {
+            parts.extend(calls.parser.finish());
+        }
+        let (mut shown, mut called) = (String::new(), Vec::new());
+        for part in parts {
+            match part {
+                Part::Text(text) => shown.push_str(&text),
+                Part::Call(call) => {
+                    let id = call_id(self.shared.random(), calls.has_short_ids);
+                    called.push(Called { index: calls.count, id, call });
+                    calls.count += 1;
+                }
+            }
+        }
+        (shown, called)
+    }
+}
+
+impl Delta {
+    /// The text of the prompt.
+    fn of_prompt(index: usize, text: String, entries: Vec<Entry>) -> Self {
+        Self { index, text, calls: Vec::new(), entries, finish: None }
+    }
+}
+
+/// An id for a call. A template of Mistral demands nine letters and digits.
+fn call_id(random: u64, is_short: bool) -> String {
+    const LETTERS: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz012345";
+    if !is_short {
+        return format!("call_{random:016x}");
+    }
+    (0..9).map(|place| char::from(LETTERS[(random >> (5 * place)) as usize % LETTERS.len()])).collect()
 }
 
 impl Drop for Generation {
@@ -198,7 +253,13 @@ impl Choice {
             echo: None,
             awaits_prompt: false,
             last_token: None,
+            calls: None,
         }
+    }
+
+    /// Parts calls of tools from the text.
+    pub(super) fn part_calls(&mut self, parser: Parser, form: Form, is_named: bool) {
+        self.calls = Some(Calls { parser, count: 0, has_short_ids: form.has_short_ids(), is_named });
     }
 
     /// Puts the prompt's text before the generated one, with logprobs once they come.

@@ -9,6 +9,7 @@ mod answer;
 mod app;
 mod auth;
 mod body;
+mod calling;
 mod connection;
 mod drain;
 mod generate;

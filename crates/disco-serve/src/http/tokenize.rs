@@ -21,7 +21,8 @@ pub(super) async fn tokenize(State(shared): State<Arc<Shared>>, request: Request
         let names_tokens = fields.bool("return_token_strs")?.unwrap_or(false);
         let Some(text) = fields.text("prompt")? else {
             refuse_in_chat(&mut fields)?;
-            return Ok((Prompt::Chat(chat_of(&mut fields)?), names_tokens));
+            let (chat, _) = chat_of(&mut fields)?;
+            return Ok((Prompt::Chat(chat), names_tokens));
         };
         let adds_specials = fields.bool("add_special_tokens")?.unwrap_or(true);
         Ok((Prompt::Text { text, adds_specials }, names_tokens))

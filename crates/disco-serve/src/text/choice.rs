@@ -51,6 +51,12 @@ pub(crate) struct ChoiceText {
 }
 
 impl ChoiceText {
+    /// Shows some special tokens, too.
+    pub(crate) fn keeping(mut self, specials: Vec<u32>) -> Self {
+        self.decoder = Decoder::keeping(specials);
+        self
+    }
+
     /// A text that ends before one of these stop strings, but has `min_tokens` tokens.
     pub(crate) fn new(stops: Vec<String>, min_tokens: usize, has_logprobs: bool) -> Self {
         Self {

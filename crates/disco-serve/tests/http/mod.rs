@@ -16,3 +16,4 @@ mod probes;
 mod refused;
 mod server;
 mod stops;
+mod tools;

@@ -103,8 +103,8 @@ async fn a_value_out_of_range_or_of_another_type_is_refused_by_name() {
 async fn a_parameter_that_is_not_supported_is_refused_by_name_unless_it_asks_for_nothing() {
     let (server, _engine) = Server::answering(|_| text("x")).await;
     for (path, name, refused, accepted) in [
-        (CHAT, "tools", json!([{"type": "function"}]), json!([])),
-        (CHAT, "tool_choice", json!("required"), json!("none")),
+        (CHAT, "functions", json!([{"name": "f"}]), json!([])),
+        (CHAT, "function_call", json!({"name": "f"}), json!("none")),
         (CHAT, "ebnf", json!("root ::= \"a\""), json!(null)),
         (CHAT, "modalities", json!(["audio"]), json!(["text"])),
         (CHAT, "echo", json!(true), json!(false)),

@@ -11,6 +11,7 @@ mod poison;
 mod server;
 mod slow;
 mod soak;
+mod tools;
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};

@@ -1,0 +1,184 @@
+//! Grammars of texts that have the calls which a request demands.
+
+use serde_json::{Value, json};
+
+use super::form::{ARGS, DEEPSEEK};
+use super::{Choice, Form, Tool, Tools};
+use crate::grammar::{Grammar, bounded};
+
+/// Rules in Lark's notation.
+struct Rules<'a> {
+    form: Form,
+    tools: &'a Tools,
+    text: String,
+    /// A mark as a special token, or else as a text.
+    mark: &'a dyn Fn(&str) -> String,
+}
+
+/// The grammar of texts with the calls that `tools` demand. `special` is the number of a mark that is a special token.
+///
+/// # Errors
+/// The name of the tool whose schema can't be used, and the reason.
+pub(crate) fn grammar(
+    form: Form,
+    tools: &Tools,
+    special: impl Fn(&str) -> Option<u32>,
+) -> Result<Grammar, (String, String)> {
+    let mark = |mark: &str| special(mark).map_or_else(|| literal(mark), |token| format!("<[{token}]>"));
+    let mut rules = Rules { form, tools, text: String::new(), mark: &mark };
+    let mut calls = Vec::new();
+    for tool in &tools.all {
+        if matches!(&tools.choice, Choice::Named(name) if *name != tool.name) {
+            continue;
+        }
+        let number = calls.len();
+        rules.call(number, tool).map_err(|why| (tool.name.clone(), why))?;
+        calls.push(format!("call_{number}"));
+    }
+    rules.add("call", &calls.join(" | "));
+    rules.start(special(form.begin()).is_some());
+    Ok(Grammar::Lark(rules.text))
+}
+
+impl Rules<'_> {
+    fn add(&mut self, name: &str, definition: &str) {
+        self.text += &format!("{name}: {definition}\n");
+    }
+
+    /// The rule of one call, without the mark before calls.
+    fn call(&mut self, number: usize, tool: &Tool) -> Result<(), String> {
+        let Tool { name, .. } = tool;
+        let arguments = format!("arguments_{number}");
+        if self.form == Form::Elements {
+            self.elements(number, tool)?;
+        } else {
+            let schema = self.tools.schema(tool).cloned().unwrap_or_else(|| json!({"type": "object"}));
+            let schema = bounded(schema)?;
+            self.add(&arguments, &format!("%json {schema}"));
+        }
+        let key = if self.form == Form::Llama { "parameters" } else { "arguments" };
+        let object = format!("{} {arguments} \"}}\"", literal(&format!("{{\"name\": {}, \"{key}\": ", json!(name))));
+        let [_, begin, separator, end, _] = DEEPSEEK.map(|mark| (self.mark)(mark));
+        let definition = match self.form {
+            Form::Hermes => format!("\"\\n\" {object} \"\\n\" {}", (self.mark)("</tool_call>")),
+            Form::Elements => {
+                let function = literal(&format!("\n<function={name}>\n"));
+                format!("{function} {arguments} \"</function>\\n\" {}", (self.mark)("</tool_call>"))
+            }
+            Form::Llama | Form::MistralList | Form::Granite | Form::Functools => object,
+            Form::Mistral => format!("{} {} {arguments}", literal(name), (self.mark)(ARGS)),
+            Form::DeepSeek => {
+                let head = literal(&format!("{name}\n```json\n"));
+                format!("{begin} \"function\" {separator} {head} {arguments} \"\\n```\" {end}")
+            }
+            Form::DeepSeekPlain => format!("{begin} {} {separator} {arguments} {end}", literal(name)),
+        };
+        self.add(&format!("call_{number}"), &definition);
+        Ok(())
+    }
+
+    /// Arguments as elements, in the order of the schema. Without a schema, any texts.
+    fn elements(&mut self, number: usize, tool: &Tool) -> Result<(), String> {
+        let end = "\n</parameter>\n";
+        let any = format!("any_{number}");
+        self.add(&format!("{any}[lazy]"), &format!("/(?s:.*)/ {}", literal(end)));
+        let Some(schema) = self.tools.schema(tool) else {
+            self.add(&format!("arguments_{number}"), &format!("(\"<parameter=\" /[^>\\n]+/ \">\\n\" {any})*"));
+            return Ok(());
+        };
+        let mut all = Vec::new();
+        for (place, (key, value)) in schema["properties"].as_object().into_iter().flatten().enumerate() {
+            let head = literal(&format!("<parameter={key}>\n"));
+            let choices: Option<Vec<_>> = value["enum"].as_array().map(|all| all.iter().collect());
+            let texts: Option<Vec<&str>> = choices.and_then(|all| all.into_iter().map(Value::as_str).collect());
+            let definition = match texts {
+                Some(texts) => {
+                    let texts: Vec<_> = texts.into_iter().map(literal).collect();
+                    format!("{head} ({}) {}", texts.join(" | "), literal(end))
+                }
+                None if value["type"] == "string" => {
+                    if let Some(key) = ["pattern", "format"].into_iter().find(|key| !value[key].is_null()) {
+                        return Err(format!("has a text with `{key}`, to which calls of this model can't be held"));
+                    }
+                    match (value["minLength"].as_u64(), value["maxLength"].as_u64()) {
+                        (None, None) => format!("{head} {any}"),
+                        (least, most) => {
+                            let most = most.map_or_else(String::new, |most| most.to_string());
+                            let text = format!("/(?s:.){{{},{most}}}/ {}", least.unwrap_or(0), literal(end));
+                            self.add(&format!("TEXT_{number}_{place}"), &text);
+                            format!("{head} TEXT_{number}_{place}")
+                        }
+                    }
+                }
+                None => {
+                    let mut value = value.clone();
+                    // References are to the whole.
+                    for definitions in ["$defs", "definitions"] {
+                        if let (Some(found), Some(value)) = (schema.get(definitions), value.as_object_mut()) {
+                            value.insert(definitions.into(), found.clone());
+                        }
+                    }
+                    self.add(&format!("value_{number}_{place}"), &format!("%json {}", bounded(value)?));
+                    format!("{head} value_{number}_{place} {}", literal(end))
+                }
+            };
+            let is_required = schema["required"].as_array().is_some_and(|all| all.iter().any(|it| it == key));
+            self.add(&format!("parameter_{number}_{place}"), &definition);
+            all.push(format!("parameter_{number}_{place}{}", if is_required { "" } else { "?" }));
+        }
+        let all = if all.is_empty() { "\"\"".to_owned() } else { all.join(" ") };
+        self.add(&format!("arguments_{number}"), &all);
+        Ok(())
+    }
+
+    /// The whole text: calls, or also others, of which only the mark tells them.
+    fn start(&mut self, is_special: bool) {
+        let begin = (self.mark)(self.form.begin());
+        let many = |separator: &str| {
+            if self.tools.parallel { format!("call ({separator} call)*") } else { "call".to_owned() }
+        };
+        // Behind the first mark.
+        let calls = match self.form {
+            Form::Hermes | Form::Elements => many(&format!("\"\\n\" {begin}")),
+            Form::Llama => many("\"; \""),
+            Form::MistralList | Form::Granite | Form::Functools => format!("\"[\" {} \"]\"", many("\", \"")),
+            Form::Mistral => many(&begin),
+            Form::DeepSeek | Form::DeepSeekPlain => format!("{} {}", many("\"\\n\""), (self.mark)(DEEPSEEK[4])),
+        };
+        self.add("calls", &calls);
+        let is_due = self.tools.choice != Choice::Auto;
+        let start = match self.form {
+            Form::Llama if is_due => "calls".to_owned(),
+            Form::Llama => "calls | TEXT".to_owned(),
+            _ if is_due => format!("{begin} calls"),
+            _ if is_special => format!("TEXT | {begin} calls | TEXT {begin} calls"),
+            _ => "TEXT | lead calls".to_owned(),
+        };
+        if !is_due {
+            let pattern = regex_of(self.form.begin());
+            let text = match self.form {
+                Form::Llama => "/[^{](?s:.*)/".to_owned(),
+                _ if is_special => "/(?s:.+)/".to_owned(),
+                _ => format!("/(?s:.+)/ & ~/(?s:.*){pattern}(?s:.*)/"),
+            };
+            self.add("TEXT", &text);
+            if !is_special && self.form != Form::Llama {
+                self.add("lead[lazy]", &format!("/(?s:.*)/ {}", literal(self.form.begin())));
+            }
+        }
+        self.add("start", &start);
+    }
+}
+
+/// A text in Lark's notation.
+fn literal(text: &str) -> String {
+    Value::from(text).to_string()
+}
+
+/// A regular expression that matches a text, between slashes.
+fn regex_of(text: &str) -> String {
+    text.chars().fold(String::new(), |regex, letter| {
+        let is_plain = letter.is_alphanumeric() || ['_', '<', '>'].contains(&letter);
+        if is_plain { regex + &letter.to_string() } else { format!("{regex}\\{letter}") }
+    })
+}
