@@ -3,24 +3,24 @@
 use disco_models::text::Text;
 use serde_json::{Value, json};
 
-use super::finished::{Called, Finish, Reply};
+use super::finished::{Called, Finish, Reply, Said};
 use super::logprobs;
-use crate::text::Entry;
 
 /// The choice of a first chunk.
 pub(super) fn opening(index: usize) -> Value {
     json!({"index": index, "delta": {"role": "assistant", "content": ""}, "logprobs": null, "finish_reason": null})
 }
 
-/// The choice of a chunk with text or calls.
-pub(super) fn delta(index: usize, content: &str, calls: &[Called], entries: Option<&[Entry]>, text: &Text) -> Value {
-    let logprobs = entries.map(|entries| logprobs::chat(entries, text));
+/// The choice of a chunk with a part of the text.
+pub(super) fn delta(index: usize, said: &Said, has_logprobs: bool, text: &Text) -> Value {
+    let logprobs = has_logprobs.then(|| logprobs::chat(&said.entries, text));
     let mut delta = json!({});
-    if calls.is_empty() || !content.is_empty() {
-        delta["content"] = content.into();
+    think(&mut delta, &said.reasoning);
+    if !said.text.is_empty() || (said.calls.is_empty() && said.reasoning.is_empty()) {
+        delta["content"] = said.text.as_str().into();
     }
-    if !calls.is_empty() {
-        let calls = calls.iter().map(|called| {
+    if !said.calls.is_empty() {
+        let calls = said.calls.iter().map(|called| {
             let mut call = called.json();
             call["index"] = called.index.into();
             call
@@ -30,20 +30,27 @@ pub(super) fn delta(index: usize, content: &str, calls: &[Called], entries: Opti
     json!({"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": null})
 }
 
+/// Adds reasoning, if there is some, by both names that clients read.
+fn think(message: &mut Value, reasoning: &str) {
+    for name in ["reasoning", "reasoning_content"].into_iter().filter(|_| !reasoning.is_empty()) {
+        message[name] = reasoning.into();
+    }
+}
+
 /// The choice of a last chunk.
 pub(super) fn ending(index: usize, finish: Finish) -> Value {
     json!({"index": index, "delta": {}, "logprobs": null, "finish_reason": finish})
 }
 
 /// The choice of a reply that is no stream.
-pub(super) fn choice(index: usize, reply: &Reply, has_logprobs: bool, text: &Text) -> Value {
-    let logprobs = has_logprobs.then(|| logprobs::chat(&reply.entries, text));
-    let mut message = json!({"role": "assistant", "content": reply.text, "refusal": null});
-    if !reply.calls.is_empty() {
-        message["tool_calls"] = reply.calls.iter().map(Called::json).collect();
-        if reply.text.is_empty() {
-            message["content"] = Value::Null;
-        }
+pub(super) fn choice(index: usize, Reply { said, finish }: &Reply, has_logprobs: bool, text: &Text) -> Value {
+    let logprobs = has_logprobs.then(|| logprobs::chat(&said.entries, text));
+    let is_beside = said.text.is_empty() && !(said.calls.is_empty() && said.reasoning.is_empty());
+    let content = Some(said.text.as_str()).filter(|_| !is_beside);
+    let mut message = json!({"role": "assistant", "content": content, "refusal": null});
+    think(&mut message, &said.reasoning);
+    if !said.calls.is_empty() {
+        message["tool_calls"] = said.calls.iter().map(Called::json).collect();
     }
-    json!({"index": index, "message": message, "logprobs": logprobs, "finish_reason": reply.finish})
+    json!({"index": index, "message": message, "logprobs": logprobs, "finish_reason": finish})
 }

@@ -3,14 +3,13 @@
 use disco_models::text::Text;
 use serde_json::{Value, json};
 
-use super::finished::{Finish, Reply};
+use super::finished::{Finish, Reply, Said};
 use super::logprobs;
-use crate::text::Entry;
 
 /// The choice of a chunk with text.
-pub(super) fn delta(index: usize, part: &str, entries: Option<&[Entry]>, text: &Text) -> Value {
-    let logprobs = entries.map(|entries| logprobs::completion(entries, text));
-    json!({"index": index, "text": part, "logprobs": logprobs, "finish_reason": null})
+pub(super) fn delta(index: usize, said: &Said, has_logprobs: bool, text: &Text) -> Value {
+    let logprobs = has_logprobs.then(|| logprobs::completion(&said.entries, text));
+    json!({"index": index, "text": said.text, "logprobs": logprobs, "finish_reason": null})
 }
 
 /// The choice of a last chunk.
@@ -19,7 +18,7 @@ pub(super) fn ending(index: usize, finish: Finish) -> Value {
 }
 
 /// The choice of a reply that is no stream.
-pub(super) fn choice(index: usize, reply: &Reply, has_logprobs: bool, text: &Text) -> Value {
-    let logprobs = has_logprobs.then(|| logprobs::completion(&reply.entries, text));
-    json!({"index": index, "text": reply.text, "logprobs": logprobs, "finish_reason": reply.finish})
+pub(super) fn choice(index: usize, Reply { said, finish }: &Reply, has_logprobs: bool, text: &Text) -> Value {
+    let logprobs = has_logprobs.then(|| logprobs::completion(&said.entries, text));
+    json!({"index": index, "text": said.text, "logprobs": logprobs, "finish_reason": finish})
 }

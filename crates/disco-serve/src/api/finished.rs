@@ -50,11 +50,33 @@ impl Usage {
     }
 }
 
-/// A whole text.
-#[derive(Debug)]
-pub(crate) struct Reply {
+/// A text, or a part of one.
+#[derive(Debug, Default)]
+pub(crate) struct Said {
+    /// What the model has thought before.
+    pub(crate) reasoning: String,
     pub(crate) text: String,
     pub(crate) calls: Vec<Called>,
     pub(crate) entries: Vec<Entry>,
+}
+
+impl Said {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.reasoning.is_empty() && self.text.is_empty() && self.calls.is_empty() && self.entries.is_empty()
+    }
+
+    /// Adds the next part.
+    pub(crate) fn extend(&mut self, next: Self) {
+        self.reasoning += &next.reasoning;
+        self.text += &next.text;
+        self.calls.extend(next.calls);
+        self.entries.extend(next.entries);
+    }
+}
+
+/// A whole text.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    pub(crate) said: Said,
     pub(crate) finish: Finish,
 }

@@ -27,6 +27,10 @@ pub(crate) fn chat_of(fields: &mut Fields) -> Result<(Chat, Option<Tools>), ApiE
             Value::Object(message) => {
                 let mut message = flat(message, &name())?;
                 parse_arguments(&mut message, &name())?;
+                // Templates know one of the two names that servers have for it.
+                if let Some(reasoning) = message.get("reasoning").filter(|it| it.is_string()).cloned() {
+                    message.entry("reasoning_content").or_insert(reasoning);
+                }
                 Ok(Value::Object(message))
             }
             _ => Err(ApiError::param(name(), "must be an object")),

@@ -19,7 +19,7 @@ mod unsupported;
 
 pub(crate) use error::ApiError;
 pub(crate) use fields::Fields;
-pub(crate) use finished::{Called, Finish, Reply, Usage};
+pub(crate) use finished::{Called, Finish, Reply, Said, Usage};
 pub(crate) use grammar::Asked;
 pub(crate) use known::Known;
 pub(crate) use logprobs::name_of_token;

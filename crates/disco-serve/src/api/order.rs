@@ -38,6 +38,8 @@ pub(crate) struct Order {
     pub(crate) stops: Vec<String>,
     /// The tools that the model can call.
     pub(crate) tools: Option<Tools>,
+    /// Whether a chat's answers are parted into reasoning and text.
+    pub(crate) separates_reasoning: bool,
     /// What constrains the texts.
     pub(crate) grammar: Option<Asked>,
     /// Whether the prompt is the beginning of the text.
@@ -104,6 +106,7 @@ impl Order {
         };
         let salt = fields.text("cache_salt")?.map_or(0, |salt| salt_of(&salt));
         let stops = stops(fields)?;
+        let separates_reasoning = fields.bool("separate_reasoning")?.unwrap_or(true);
         let grammar = grammar::asked(fields)?;
         if let Some(Asked { param, .. }) = grammar.as_ref().filter(|_| params.ends.is_empty()) {
             return Err(ApiError::param(param, "needs an end of the text: it can't hold with `ignore_eos`"));
@@ -121,6 +124,7 @@ impl Order {
             seed,
             stops,
             tools,
+            separates_reasoning,
             grammar,
             echoes,
             streams,

@@ -5,9 +5,8 @@ use std::sync::Arc;
 use disco_models::text::Text;
 use serde_json::{Value, json};
 
-use super::finished::{Called, Finish, Reply, Usage};
+use super::finished::{Finish, Reply, Said, Usage};
 use super::{Kind, chat, completion};
-use crate::text::Entry;
 
 /// Writes the reply to one request, at once or in chunks.
 pub(crate) struct Format {
@@ -28,12 +27,11 @@ impl Format {
         (self.kind == Kind::Chat).then(|| self.chunk(chat::opening(index)))
     }
 
-    /// A chunk with text or calls.
-    pub(crate) fn delta(&self, index: usize, part: &str, calls: &[Called], entries: &[Entry]) -> Value {
-        let entries = Some(entries).filter(|_| self.has_logprobs);
+    /// A chunk with a part of a text.
+    pub(crate) fn delta(&self, index: usize, said: &Said) -> Value {
         self.chunk(match self.kind {
-            Kind::Chat => chat::delta(index, part, calls, entries, &self.text),
-            Kind::Completion => completion::delta(index, part, entries, &self.text),
+            Kind::Chat => chat::delta(index, said, self.has_logprobs, &self.text),
+            Kind::Completion => completion::delta(index, said, self.has_logprobs, &self.text),
         })
     }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::{Call, Form, Tool};
+use crate::text::undecided;
 
 /// A part of a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -124,13 +125,6 @@ impl Parser {
         self.searched = undecided(&self.held, end);
         false
     }
-}
-
-/// Where the longest end of a text begins that a mark begins with.
-fn undecided(text: &str, mark: &str) -> usize {
-    let lengths = mark.char_indices().map(|(length, _)| length).filter(|length| *length > 0).rev();
-    let begun = lengths.into_iter().find(|length| text.ends_with(&mark[..*length]));
-    text.len() - begun.unwrap_or(0)
 }
 
 #[cfg(test)]

@@ -41,6 +41,20 @@ impl Grammar {
         Self::Lark(format!("start: {}", texts.join(" | ")))
     }
 
+    /// What the model thinks, its end by this mark, perhaps a special token, and then this grammar.
+    pub(crate) fn behind(self, close: &str, special: Option<u32>) -> Self {
+        let thought = match special {
+            Some(token) => format!("thought: THOUGHT? <[{token}]>\nTHOUGHT: /(?s:.+)/"),
+            None => format!("thought[lazy]: /(?s:.*)/ {}", Value::from(close)),
+        };
+        let body = match self {
+            Self::Schema(schema) => format!("%json {schema}"),
+            Self::Regex(regex) => format!("/{}/", regex.replace('/', "\\/")),
+            Self::Lark(grammar) => format!("%lark {{\n{grammar}\n}}"),
+        };
+        Self::Lark(format!("start: thought SPACE? body\n{thought}\nSPACE: /\\s{{1,8}}/\nbody: {body}\n"))
+    }
+
     pub(super) fn check_size(&self) -> Result<(), String> {
         let (Self::Schema(text) | Self::Regex(text) | Self::Lark(text)) = self;
         if text.len() > MAX_BYTES { Err(format!("has more than {MAX_BYTES} bytes")) } else { Ok(()) }

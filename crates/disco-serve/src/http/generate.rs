@@ -10,14 +10,14 @@ use axum::response::Response;
 use disco_models::serving::Params;
 
 use super::body::Room;
-use super::calling::Calling;
 use super::generation::{Choice, Generation};
+use super::parts::Parts;
 use super::prompts::{most_tokens, tokenised};
 use super::request_id::RequestId;
 use super::respond::json;
 use super::shared::{Active, Shared, now};
 use super::stream;
-use crate::api::{ApiError, Finish, Format, Kind, Order, Reply};
+use crate::api::{ApiError, Finish, Format, Kind, Order, Prompt, Reply, Said};
 use crate::engine;
 use crate::text::ChoiceText;
 
@@ -79,7 +79,9 @@ async fn submitted(
         return Err(ApiError::param("prompt", why));
     }
     let mut seats = shared.admission.reserve(texts, order.prompt_bound(shared.limits.longest()))?;
-    let Order { prompts, choices: count, max_tokens, params, seed, stops, tools, grammar, echoes, salt, .. } = order;
+    let is_chat = matches!(order.prompts[..], [Prompt::Chat(_)]);
+    let Order { prompts, choices: count, max_tokens, params, seed, stops, echoes, salt, .. } = order;
+    let Order { tools, grammar, separates_reasoning, .. } = order;
     let limits = shared.limits.clone();
     let prompts = shared.tokenise(room.bytes(), move |text| tokenised(prompts, echoes, text, &limits)).await?;
     drop(room);
@@ -87,8 +89,11 @@ async fn submitted(
     let counts = counts.collect::<Result<Vec<_>, _>>()?;
     let prompt_tokens: usize = prompts.iter().map(|prompt| prompt.tokens.len()).sum();
     seats.correct(prompt_tokens.saturating_mul(count as usize))?;
-    let calling = tools.map(|tools| Calling::new(tools, &shared.text)).transpose()?;
-    let grammar = match grammar.map(Ok).or_else(|| calling.as_ref()?.grammar(&shared.text).transpose()).transpose()? {
+    let parts = match prompts.first().filter(|_| is_chat) {
+        Some(prompt) => Parts::of_chat(tools, separates_reasoning, &prompt.tokens, &shared.text)?,
+        None => Parts::default(),
+    };
+    let grammar = match parts.grammar(grammar, &shared.text)? {
         Some(asked) => Some(shared.compile(asked).await?),
         None => None,
     };
@@ -106,13 +111,11 @@ async fn submitted(
             let has_prompt_logprobs = request.params.prompt_logprobs.is_some();
             let Params { ends, min_tokens, logprobs, .. } = &request.params;
             let text = ChoiceText::new(stops.clone(), *min_tokens as usize, logprobs.is_some());
+            let text = text.keeping(parts.marks(&shared.text));
             let ends = ends.clone();
             let running = shared.requests.submit(request)?;
-            let text = calling.iter().fold(text, |text, calling| text.keeping(calling.marks(&shared.text)));
             let mut choice = Choice::new(running, seat, text, ends);
-            if let Some(calling) = &calling {
-                choice.part_calls(calling.parser(), calling.form, calling.is_named());
-            }
+            choice.part(parts.parting(), parts.calls());
             if let Some(echo) = prompt.echo.clone() {
                 choice.echo(echo, has_prompt_logprobs);
             }
@@ -125,14 +128,12 @@ async fn submitted(
 
 /// The reply that is no stream.
 async fn whole(mut generation: Generation, format: &Format) -> Result<Response, ApiError> {
-    let empty = || Reply { text: String::new(), calls: Vec::new(), entries: Vec::new(), finish: Finish::Length };
+    let empty = || Reply { said: Said::default(), finish: Finish::Length };
     let mut replies: Vec<_> = std::iter::repeat_with(empty).take(generation.count()).collect();
     while let Some(delta) = generation.next().await {
         let delta = delta?;
         if let Some(reply) = replies.get_mut(delta.index) {
-            reply.text.push_str(&delta.text);
-            reply.calls.extend(delta.calls);
-            reply.entries.extend(delta.entries);
+            reply.said.extend(delta.said);
             reply.finish = delta.finish.unwrap_or(reply.finish);
         }
     }

@@ -14,10 +14,9 @@ use tokio::time::{Sleep, sleep_until};
 use super::drain::{Phase, ending};
 use super::shared::{Active, Shared};
 use crate::admission::Seats;
-use crate::api::{ApiError, Called, Finish, Usage};
-use crate::calls::{Form, Parser, Part};
+use crate::api::{ApiError, Called, Finish, Said, Usage};
 use crate::engine::{End, Event, Running, Token};
-use crate::text::{ChoiceText, Entry, Piece, prompt_entries};
+use crate::text::{ChoiceText, Entry, Parted, Parting, Piece, prompt_entries};
 
 /// All texts of a request. Dropping it cancels those that are not complete.
 pub(super) struct Generation {
@@ -36,9 +35,7 @@ pub(super) struct Generation {
 #[derive(Debug)]
 pub(super) struct Delta {
     pub(super) index: usize,
-    pub(super) text: String,
-    pub(super) calls: Vec<Called>,
-    pub(super) entries: Vec<Entry>,
+    pub(super) said: Said,
     pub(super) finish: Option<Finish>,
 }
 
@@ -55,18 +52,25 @@ pub(super) struct Choice {
     /// Whether the prompt's text comes with logprobs.
     awaits_prompt: bool,
     last_token: Option<Instant>,
-    calls: Option<Calls>,
+    parting: Parting,
+    calls: Calls,
 }
 
-/// The calls of tools in a text.
+/// What clients get of calls.
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Calls {
-    parser: Parser,
-    /// Number of them so far.
+    /// Number of calls so far.
     count: usize,
     /// Whether ids have nine letters and digits.
     has_short_ids: bool,
     /// Whether the client has chosen the tool, so that a call is nothing that the text ends with.
     is_named: bool,
+}
+
+impl Calls {
+    pub(super) fn new(has_short_ids: bool, is_named: bool) -> Self {
+        Self { count: 0, has_short_ids, is_named }
+    }
 }
 
 impl Generation {
@@ -179,9 +183,8 @@ impl Generation {
         if piece.is_stopped {
             return Ok(Some(self.finished(index, piece, Finish::Stop)));
         }
-        let (text, calls) = self.parted(index, piece.text, false);
-        let is_empty = text.is_empty() && calls.is_empty() && piece.entries.is_empty();
-        Ok((!is_empty).then_some(Delta { index, text, calls, entries: piece.entries, finish: None }))
+        let said = self.parted(index, piece, false);
+        Ok((!said.is_empty()).then_some(Delta { index, said, finish: None }))
     }
 
     /// The last delta of a text, which is cancelled if the engine has not ended it.
@@ -189,38 +192,33 @@ impl Generation {
         let finish = if piece.is_stopped { Finish::Stop } else { finish };
         self.choices[index].running = None;
         self.shared.meters.finished(finish == Finish::Stop, self.arrived.elapsed());
-        let (text, calls) = self.parted(index, piece.text, true);
-        let has_calls = self.choices[index].calls.as_ref().is_some_and(|calls| calls.count > 0 && !calls.is_named);
-        let finish = if has_calls && finish == Finish::Stop { Finish::ToolCalls } else { finish };
-        Delta { index, text, calls, entries: piece.entries, finish: Some(finish) }
+        let said = self.parted(index, piece, true);
+        let calls = self.choices[index].calls;
+        let finish = match finish {
+            Finish::Stop if calls.count > 0 && !calls.is_named => Finish::ToolCalls,
+            finish => finish,
+        };
+        Delta { index, said, finish: Some(finish) }
     }
 
-    /// The next part of a text without its calls, and the calls.
-    fn parted(&mut self, index: usize, text: String, is_last: bool) -> (String, Vec<Called>) {
-        let Some(calls) = &mut self.choices[index].calls else { return (text, Vec::new()) };
-        let mut parts = calls.parser.push(&text);
-        if is_last {
-            parts.extend(calls.parser.finish());
-        }
-        let (mut shown, mut called) = (String::new(), Vec::new());
-        for part in parts {
-            match part {
-                Part::Text(text) => shown.push_str(&text),
-                Part::Call(call) => {
-                    let id = call_id(self.shared.random(), calls.has_short_ids);
-                    called.push(Called { index: calls.count, id, call });
-                    calls.count += 1;
-                }
-            }
-        }
-        (shown, called)
+    /// The next part of a text, in its parts.
+    fn parted(&mut self, index: usize, piece: Piece, is_last: bool) -> Said {
+        let choice = &mut self.choices[index];
+        let Parted { reasoning, text, calls } = choice.parting.push(piece.text, is_last);
+        let first = choice.calls.count;
+        choice.calls.count += calls.len();
+        let calls = (first..).zip(calls).map(|(index, call)| {
+            let id = call_id(self.shared.random(), choice.calls.has_short_ids);
+            Called { index, id, call }
+        });
+        Said { reasoning, text, calls: calls.collect(), entries: piece.entries }
     }
 }
 
 impl Delta {
     /// The text of the prompt.
     fn of_prompt(index: usize, text: String, entries: Vec<Entry>) -> Self {
-        Self { index, text, calls: Vec::new(), entries, finish: None }
+        Self { index, said: Said { text, entries, ..Said::default() }, finish: None }
     }
 }
 
@@ -253,13 +251,14 @@ impl Choice {
             echo: None,
             awaits_prompt: false,
             last_token: None,
-            calls: None,
+            parting: Parting::default(),
+            calls: Calls::default(),
         }
     }
 
-    /// Parts calls of tools from the text.
-    pub(super) fn part_calls(&mut self, parser: Parser, form: Form, is_named: bool) {
-        self.calls = Some(Calls { parser, count: 0, has_short_ids: form.has_short_ids(), is_named });
+    /// Parts the text.
+    pub(super) fn part(&mut self, parting: Parting, calls: Calls) {
+        (self.parting, self.calls) = (parting, calls);
     }
 
     /// Puts the prompt's text before the generated one, with logprobs once they come.

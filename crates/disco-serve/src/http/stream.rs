@@ -82,10 +82,10 @@ impl Events {
     }
 
     fn chunks(&self, delta: &Delta) -> String {
-        let Delta { index, text, calls, entries, finish } = delta;
+        let Delta { index, said, finish } = delta;
         let mut chunks = String::new();
-        if !text.is_empty() || !calls.is_empty() || !entries.is_empty() {
-            chunks += &event(&self.format.delta(*index, text, calls, entries));
+        if !said.is_empty() {
+            chunks += &event(&self.format.delta(*index, said));
         }
         if let Some(finish) = finish {
             chunks += &event(&self.format.ending(*index, *finish));

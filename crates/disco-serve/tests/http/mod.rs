@@ -13,6 +13,7 @@ mod failures;
 mod logprobs;
 mod model;
 mod probes;
+mod reasoning;
 mod refused;
 mod server;
 mod stops;

@@ -1,0 +1,94 @@
+//! What the parts of a request's texts are: reasoning, text, and calls of tools.
+
+use std::sync::Arc;
+
+use disco_models::text::Text;
+
+use super::generation::Calls;
+use crate::api::{ApiError, Asked};
+use crate::calls::{Choice, Form, Parser, Tool, Tools, grammar};
+use crate::text::{Marks, Parting, Reasoning};
+
+/// The end of a prompt that tells whether the model's reasoning has begun, in tokens.
+const TAIL: usize = 16;
+
+/// How the texts of a request are parted.
+#[derive(Default)]
+pub(super) struct Parts {
+    calling: Option<Calling>,
+    /// The marks of the model's reasoning, and whether the prompt ends inside of it.
+    reasoning: Option<(Marks, bool)>,
+}
+
+/// The tools of a request, and the form in which the model calls them.
+struct Calling {
+    form: Form,
+    tools: Tools,
+    all: Arc<[Tool]>,
+}
+
+impl Parts {
+    /// The parts of answers to a chat of these tokens. Without `separates`, reasoning is text.
+    ///
+    /// # Errors
+    /// The form of calls is not known.
+    pub(super) fn of_chat(
+        tools: Option<Tools>,
+        separates: bool,
+        prompt: &[u32],
+        text: &Text,
+    ) -> Result<Self, ApiError> {
+        let template = text.chat_template(tools.is_some()).unwrap_or_default();
+        let marks = Marks::of(template).filter(|_| separates);
+        let tail = text.decode_with_specials(&prompt[prompt.len().saturating_sub(TAIL)..])?;
+        let calling = tools.map(|tools| {
+            let why = "can't be called: the form in which the model writes calls is not known to the server";
+            let form = Form::of(template).ok_or_else(|| ApiError::param("tools", why))?;
+            Ok::<_, ApiError>(Calling { form, all: tools.all.as_slice().into(), tools })
+        });
+        Ok(Self { calling: calling.transpose()?, reasoning: marks.map(|marks| (marks, marks.are_open(&tail))) })
+    }
+
+    /// What constrains the texts: what the client asks for, or the calls that it demands; behind the reasoning, if the prompt has begun
+    /// it.
+    ///
+    /// # Errors
+    /// A schema of a tool can't be used.
+    pub(super) fn grammar(&self, asked: Option<Asked>, text: &Text) -> Result<Option<Asked>, ApiError> {
+        let demanded = || {
+            let Calling { form, tools, .. } = self.calling.as_ref().filter(|calling| calling.tools.constrain())?;
+            let grammar = grammar(*form, tools, |mark| text.special_token(mark));
+            let grammar =
+                grammar.map_err(|(tool, why)| ApiError::param("tools", format!("of {tool:?}: the schema {why}")));
+            Some(grammar.map(|grammar| Asked { param: "tools".to_owned(), grammar }))
+        };
+        let Some(asked) = asked.map(Ok).or_else(demanded).transpose()? else { return Ok(None) };
+        let grammar = match self.reasoning {
+            Some((marks, true)) => asked.grammar.behind(marks.close, text.special_token(marks.close)),
+            _ => asked.grammar,
+        };
+        Ok(Some(Asked { grammar, ..asked }))
+    }
+
+    /// The special tokens that are marks of parts.
+    pub(super) fn marks(&self, text: &Text) -> Vec<u32> {
+        let of_calls = self.calling.iter().flat_map(|calling| calling.form.marks());
+        let of_reasoning = self.reasoning.iter().flat_map(|(marks, _)| [marks.open, marks.close]);
+        of_calls.chain(of_reasoning).filter_map(|mark| text.special_token(mark)).collect()
+    }
+
+    /// What parts one text.
+    pub(super) fn parting(&self) -> Parting {
+        Parting {
+            reasoning: self.reasoning.map(|(marks, is_open)| Reasoning::new(marks, is_open)),
+            calls: self.calling.as_ref().map(|calling| Parser::new(calling.form, calling.all.clone())),
+        }
+    }
+
+    /// What clients get of calls.
+    pub(super) fn calls(&self) -> Calls {
+        self.calling.as_ref().map_or_else(Calls::default, |Calling { form, tools, .. }| {
+            Calls::new(form.has_short_ids(), matches!(tools.choice, Choice::Named(_)))
+        })
+    }
+}
