@@ -103,7 +103,8 @@ fn an_embedding_of_quantised_rows_has_their_numbers() {
     let tokens = Tensor::new(&[3u32, 0, 6, 6, 2], &Device::Cpu).unwrap();
     // Blocks of the last type are not packed anew.
     for dtype in [GgmlDType::Q4K, GgmlDType::Q6K, GgmlDType::Q8_0, GgmlDType::Q8K] {
-        let blocks = |rows: &Tensor| QTensor::quantize(rows, dtype).unwrap();
+        // candle quantises all of a view's memory.
+        let blocks = |rows: &Tensor| QTensor::quantize(&rows.force_contiguous().unwrap(), dtype).unwrap();
         let expected = blocks(&weight).dequantize(&Device::Cpu).unwrap().index_select(&tokens, 0).unwrap();
         for size in [1, 3] {
             let own = ranges(7, size);
