@@ -1,21 +1,90 @@
-//! The entry point of the fuzz target.
+//! The entry points of the fuzz targets.
 
 use disco_models::SamplingDefaults;
+use llguidance::toktrie::ApproximateTokEnv;
+use llguidance::{Matcher, ParserFactory};
 
-use crate::api::{Fields, Kind, Known, Order};
+use crate::api::{Fields, Kind, Known, Message, Order, Wanted};
+use crate::calls::{Form, Parser, Parting, Tool};
+use crate::grammar::{Constraint, Grammar, LIMITS};
+use crate::text::{Marks, Reasoning};
 
-/// Parses `bytes` as the body of a chat and of a completion. Returns how many of the two are valid.
+/// Parses `bytes` as the body of a chat, a completion, a message and a response. Returns how many of these are valid.
 pub fn body(bytes: &[u8]) -> usize {
     let model = Known { name: "model", vocabulary: 512, ends: &[2], sampling: SamplingDefaults::default() };
-    let is_valid = |kind: &Kind| Fields::parse(bytes).and_then(|fields| Order::parse(*kind, fields, model)).is_ok();
-    [Kind::Chat, Kind::Completion].iter().filter(|kind| is_valid(kind)).count()
+    let parse = |read: &dyn Fn(Fields) -> bool| Fields::parse(bytes).is_ok_and(read);
+    let valid = [
+        parse(&|fields| Order::parse(Kind::Chat, fields, model).is_ok()),
+        parse(&|fields| Order::parse(Kind::Completion, fields, model).is_ok()),
+        parse(&|fields| Message::parse(fields, false, model).is_ok()),
+        parse(&|fields| Wanted::parse(fields, model).is_ok()),
+    ];
+    valid.into_iter().filter(|is_valid| *is_valid).count()
+}
+
+/// Parts `bytes` as a text of each form of calls, whole and in two parts. Returns the number of calls.
+pub fn parts(bytes: &[u8]) -> usize {
+    let Some((cut, bytes)) = bytes.split_first() else { return 0 };
+    let text = String::from_utf8_lossy(bytes);
+    let (first, second) = text.split_at(text.floor_char_boundary(usize::from(*cut)));
+    let tools = || [Tool { name: "f".into(), parameters: serde_json::json!({}), is_strict: false }].into();
+    let marks = Marks::of("</think>").unwrap_or_else(|| unreachable!("the marks are known"));
+    let mut calls = 0;
+    for form in Form::ALL {
+        let parted = |parts: &[&str]| {
+            let reasoning = Some(Reasoning::new(marks, cut.is_multiple_of(2)));
+            let mut parting = Parting { reasoning, calls: Some(Parser::new(form, tools())) };
+            let mut all = parting.push(String::new(), false);
+            for (index, part) in parts.iter().enumerate() {
+                let next = parting.push((*part).to_owned(), index + 1 == parts.len());
+                all.reasoning += &next.reasoning;
+                all.text += &next.text;
+                all.calls.extend(next.calls);
+            }
+            all
+        };
+        let whole = parted(&[&text]);
+        assert_eq!(parted(&[first, second]), whole, "{form:?}");
+        calls += whole.calls.len();
+    }
+    calls
+}
+
+/// Compiles `bytes` as a schema, an expression and a grammar, and follows each for some tokens. Returns how many could be compiled.
+pub fn grammar(bytes: &[u8]) -> usize {
+    let text = String::from_utf8_lossy(bytes).into_owned();
+    let schema = serde_json::from_str(&text).ok().and_then(|schema| Grammar::schema(schema).ok());
+    let all = schema.into_iter().chain([Grammar::Regex(text.clone()), Grammar::Lark(text)]);
+    let follows = |grammar: Grammar| {
+        let mut factory = ParserFactory::new_simple(&ApproximateTokEnv::single_byte_env()).ok()?;
+        *factory.limits_mut() = LIMITS;
+        factory.quiet();
+        let mut constraint = Constraint::new(Matcher::new(factory.create_parser(grammar.compilable().ok()?)));
+        for step in 0..20 {
+            let mask = constraint.mask().ok()?;
+            // Behind a complete text, only its end can follow.
+            let Some(token) = (0..256).map(|token| (token + 37 * step) % 256).find(|token| mask.has(*token)) else {
+                break;
+            };
+            constraint.consume(token).ok()?;
+        }
+        Some(())
+    };
+    all.filter_map(follows).count()
 }
 
 #[cfg(test)]
 mod tests {
     #[test]
-    fn a_valid_body_is_counted() {
+    fn what_is_valid_is_counted() {
         assert_eq!(super::body(br#"{"prompt": "x"}"#), 1);
+        assert_eq!(
+            super::body(br#"{"messages": [{"role": "user", "content": "x"}], "max_tokens": 1, "input": "x"}"#),
+            3
+        );
         assert_eq!(super::body(b"{}"), 0);
+        assert_eq!(super::parts(b"\x05<tool_call>{\"name\": \"f\"}</tool_call>"), 1);
+        assert_eq!(super::grammar(br#"{"type": "array", "items": {}}"#), 1);
+        assert_eq!(super::grammar(b"start: \"a\""), 2);
     }
 }

@@ -43,7 +43,7 @@ pub(super) fn ending(index: usize, finish: Finish) -> Value {
 }
 
 /// The choice of a reply that is no stream.
-pub(super) fn choice(index: usize, Reply { said, finish }: &Reply, has_logprobs: bool, text: &Text) -> Value {
+pub(super) fn choice(index: usize, Reply { said, ending }: &Reply, has_logprobs: bool, text: &Text) -> Value {
     let logprobs = has_logprobs.then(|| logprobs::chat(&said.entries, text));
     let is_beside = said.text.is_empty() && !(said.calls.is_empty() && said.reasoning.is_empty());
     let content = Some(said.text.as_str()).filter(|_| !is_beside);
@@ -52,5 +52,5 @@ pub(super) fn choice(index: usize, Reply { said, finish }: &Reply, has_logprobs:
     if !said.calls.is_empty() {
         message["tool_calls"] = said.calls.iter().map(Called::json).collect();
     }
-    json!({"index": index, "message": message, "logprobs": logprobs, "finish_reason": finish})
+    json!({"index": index, "message": message, "logprobs": logprobs, "finish_reason": ending.finish})
 }

@@ -18,7 +18,7 @@ pub(super) fn ending(index: usize, finish: Finish) -> Value {
 }
 
 /// The choice of a reply that is no stream.
-pub(super) fn choice(index: usize, Reply { said, finish }: &Reply, has_logprobs: bool, text: &Text) -> Value {
+pub(super) fn choice(index: usize, Reply { said, ending }: &Reply, has_logprobs: bool, text: &Text) -> Value {
     let logprobs = has_logprobs.then(|| logprobs::completion(&said.entries, text));
-    json!({"index": index, "text": said.text, "logprobs": logprobs, "finish_reason": finish})
+    json!({"index": index, "text": said.text, "logprobs": logprobs, "finish_reason": ending.finish})
 }

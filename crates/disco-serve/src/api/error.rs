@@ -163,6 +163,22 @@ impl ApiError {
         }
     }
 
+    /// Anthropic's error object.
+    pub(crate) fn anthropic(&self) -> Value {
+        let kind = match self.status() {
+            401 => "authentication_error",
+            403 => "permission_error",
+            404 => "not_found_error",
+            413 => "request_too_large",
+            429 => "rate_limit_error",
+            500 => "api_error",
+            503 => "overloaded_error",
+            504 => "timeout_error",
+            _ => "invalid_request_error",
+        };
+        json!({"type": "error", "error": {"type": kind, "message": self.to_string()}})
+    }
+
     /// OpenAI's error object.
     pub(crate) fn object(&self) -> Value {
         let (message, kind) = (self.to_string(), self.kind());

@@ -20,6 +20,11 @@ impl Fields {
         }
     }
 
+    /// The fields of an object.
+    pub(super) fn of(fields: Map<String, Value>) -> Self {
+        Self(fields)
+    }
+
     /// The value of a field, of any type.
     pub(crate) fn take(&mut self, name: &str) -> Option<Value> {
         self.0.remove(name).filter(|value| !value.is_null())

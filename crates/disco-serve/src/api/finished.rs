@@ -18,6 +18,13 @@ pub(crate) enum Finish {
     ToolCalls,
 }
 
+/// Why a text has ended, and the stop string that ended it.
+#[derive(Clone, Debug)]
+pub(crate) struct Ending {
+    pub(crate) finish: Finish,
+    pub(crate) stop: Option<String>,
+}
+
 /// A call of a tool, with the names that clients have for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Called {
@@ -78,5 +85,5 @@ impl Said {
 #[derive(Debug)]
 pub(crate) struct Reply {
     pub(crate) said: Said,
-    pub(crate) finish: Finish,
+    pub(crate) ending: Ending,
 }

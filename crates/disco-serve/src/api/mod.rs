@@ -1,5 +1,6 @@
 //! The requests and replies of OpenAI's interface, with vLLM's additions.
 
+mod anthropic;
 mod chat;
 mod completion;
 mod error;
@@ -13,17 +14,22 @@ mod order;
 #[cfg(test)]
 mod random;
 mod reply;
+mod responses;
 mod sampling;
 mod tools;
 mod unsupported;
+mod writer;
 
+pub(crate) use anthropic::{Message, MessageWriter};
 pub(crate) use error::ApiError;
 pub(crate) use fields::Fields;
-pub(crate) use finished::{Called, Finish, Reply, Said, Usage};
+pub(crate) use finished::{Called, Ending, Finish, Reply, Said, Usage};
 pub(crate) use grammar::Asked;
 pub(crate) use known::Known;
 pub(crate) use logprobs::name_of_token;
 pub(crate) use messages::chat_of;
 pub(crate) use order::{Kind, Order, Prompt, check_model, tokens_of};
 pub(crate) use reply::Format;
+pub(crate) use responses::{ResponseWriter, Wanted};
 pub(crate) use unsupported::refuse_in_chat;
+pub(crate) use writer::Writer;

@@ -4,7 +4,7 @@ use disco_models::SamplingDefaults;
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
-use super::{ApiError, Fields, Kind, Known, Order};
+use super::{ApiError, Fields, Kind, Known, Message, Order, Wanted};
 
 /// The fields that requests know, and one that they do not.
 const NAMES: &[&str] = &[
@@ -39,6 +39,14 @@ const NAMES: &[&str] = &[
     "suffix",
     "best_of",
     "cache_salt",
+    "guided_json",
+    "structured_outputs",
+    "parallel_tool_calls",
+    "system",
+    "input",
+    "instructions",
+    "max_output_tokens",
+    "text",
     "something_else",
 ];
 
@@ -87,8 +95,12 @@ proptest! {
     fn any_body_is_an_order_within_its_bounds_or_a_clients_error(body in body(), is_chat in any::<bool>()) {
         let kind = if is_chat { Kind::Chat } else { Kind::Completion };
         let model = Known { name: "tiny", vocabulary: 512, ends: &[2], sampling: SamplingDefaults::default() };
-        let fields = Fields::parse(body.to_string().as_bytes()).unwrap();
-        match Order::parse(kind, fields, model) {
+        let fields = || Fields::parse(body.to_string().as_bytes()).unwrap();
+        let others = [Message::parse(fields(), false, model).err(), Wanted::parse(fields(), model).err()];
+        for error in others.into_iter().flatten() {
+            prop_assert!(matches!(error.status(), 400 | 404), "{error}");
+        }
+        match Order::parse(kind, fields(), model) {
             Ok(order) => {
                 prop_assert!((1..=16).contains(&order.choices) && !order.prompts.is_empty());
                 let params = &order.params;

@@ -37,6 +37,20 @@ pub(super) const ARGS: &str = "[ARGS]";
 pub(super) const CALL_ID: &str = "[CALL_ID]";
 
 impl Form {
+    /// All forms.
+    #[cfg(any(fuzzing, test))]
+    pub(crate) const ALL: [Self; 9] = [
+        Self::Hermes,
+        Self::Elements,
+        Self::Llama,
+        Self::MistralList,
+        Self::Mistral,
+        Self::Granite,
+        Self::Functools,
+        Self::DeepSeek,
+        Self::DeepSeekPlain,
+    ];
+
     /// The form that a chat template shows.
     pub(crate) fn of(template: &str) -> Option<Self> {
         let has = |mark: &str| template.contains(mark);

@@ -6,12 +6,14 @@
 mod constrain;
 mod form;
 mod parser;
+mod parting;
 mod read;
 mod tools;
 
 pub(crate) use constrain::grammar;
 pub(crate) use form::Form;
-pub(crate) use parser::{Parser, Part};
+pub(crate) use parser::Parser;
+pub(crate) use parting::{Parted, Parting};
 pub(crate) use tools::{Choice, Tool, Tools};
 
 /// A call of a tool.

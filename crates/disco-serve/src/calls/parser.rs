@@ -134,18 +134,6 @@ mod tests {
 
     use super::*;
 
-    const ALL: [Form; 9] = [
-        Form::Hermes,
-        Form::Elements,
-        Form::Llama,
-        Form::MistralList,
-        Form::Mistral,
-        Form::Granite,
-        Form::Functools,
-        Form::DeepSeek,
-        Form::DeepSeekPlain,
-    ];
-
     fn tools() -> Arc<[Tool]> {
         let schema =
             json!({"type": "object", "properties": {"text": {"type": "string"}, "count": {"type": "integer"}}});
@@ -218,7 +206,7 @@ mod tests {
 
         #[test]
         fn calls_are_read_wherever_the_text_is_cut(
-            form in prop::sample::select(&ALL[..]),
+            form in prop::sample::select(&Form::ALL[..]),
             calls in prop::collection::vec((prop::bool::ANY, "[a-z <>/_\"\\\\{}\\[\\]é]{0,12}", any::<i32>()), 1..4),
             said in "[A-Za-z <\\[]{0,8}",
         ) {
@@ -242,7 +230,7 @@ mod tests {
 
         #[test]
         fn a_text_without_calls_stays_as_it_is(
-            form in prop::sample::select(&ALL[..]), text in "[a-z <>/_|\\[\\]{}\"\n]{0,40}", cut in 0usize..40,
+            form in prop::sample::select(&Form::ALL[..]), text in "[a-z <>/_|\\[\\]{}\"\n]{0,40}", cut in 0usize..40,
         ) {
             prop_assert_eq!(parsed(form, &text, &[cut.min(text.len())]), (text, vec![]));
         }

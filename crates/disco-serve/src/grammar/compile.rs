@@ -16,7 +16,7 @@ use super::{Constraint, Grammar};
 const KEPT: usize = 64;
 
 /// The work and the memory that a grammar can take. A mask of the last two takes some 5 ms at most.
-const LIMITS: ParserLimits = ParserLimits {
+pub(crate) const LIMITS: ParserLimits = ParserLimits {
     max_items_in_row: 2000,
     initial_lexer_fuel: 1_000_000,
     step_lexer_fuel: 70_000,

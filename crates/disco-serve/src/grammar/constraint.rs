@@ -12,7 +12,7 @@ use super::words::plain;
 pub struct Constraint(Matcher);
 
 impl Constraint {
-    pub(super) fn new(matcher: Matcher) -> Self {
+    pub(crate) fn new(matcher: Matcher) -> Self {
         Self(matcher)
     }
 

@@ -11,5 +11,7 @@ mod tokens;
 mod words;
 
 pub(crate) use compile::Grammars;
+#[cfg(any(fuzzing, test))]
+pub(crate) use compile::LIMITS;
 pub use constraint::Constraint;
 pub(crate) use source::{Grammar, bounded};

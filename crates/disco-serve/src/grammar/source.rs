@@ -60,7 +60,7 @@ impl Grammar {
         if text.len() > MAX_BYTES { Err(format!("has more than {MAX_BYTES} bytes")) } else { Ok(()) }
     }
 
-    pub(super) fn compilable(&self) -> Result<TopLevelGrammar, serde_json::Error> {
+    pub(crate) fn compilable(&self) -> Result<TopLevelGrammar, serde_json::Error> {
         Ok(match self {
             Self::Schema(schema) => TopLevelGrammar::from_json_schema(serde_json::from_str(schema)?),
             Self::Regex(regex) => TopLevelGrammar::from_regex(regex),

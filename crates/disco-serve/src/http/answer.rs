@@ -12,13 +12,16 @@ use tracing::Instrument as _;
 
 use super::places::{Answer, Place};
 use super::request_id::{RequestId, X_REQUEST_ID};
-use super::respond::catching;
+use super::respond::{catching, of_anthropic};
 use super::shared::Shared;
 use crate::api::ApiError;
 
 /// The routes that need no token, and that are answered however many connections there are: those of a machine that watches
 /// the server.
 const OPEN: [&str; 3] = ["/health", "/ready", "/metrics"];
+
+/// What the paths begin with whose errors have Anthropic's form.
+const ANTHROPIC: &str = "/v1/messages";
 
 /// Answers a request. The answer names it, and so do the logs.
 pub(super) async fn answer(State(shared): State<Arc<Shared>>, mut request: Request, next: Next) -> Response {
@@ -32,6 +35,7 @@ pub(super) async fn answer(State(shared): State<Arc<Shared>>, mut request: Reque
         place.answers();
     }
     let refused = refused(&request, &shared, place.as_deref());
+    let is_anthropic = request.uri().path().starts_with(ANTHROPIC);
     let work = async {
         match refused {
             Some(error) => Err(error),
@@ -40,6 +44,9 @@ pub(super) async fn answer(State(shared): State<Arc<Shared>>, mut request: Reque
     };
     let result = catching(work).instrument(span.clone()).await;
     let mut response = result.unwrap_or_else(|error| span.in_scope(|| error.into_response()));
+    if is_anthropic {
+        response = of_anthropic(response);
+    }
     response.headers_mut().extend(id.header().map(|id| (X_REQUEST_ID, id)));
     let Some(place) = place else { return response };
     if place.is_reserve {

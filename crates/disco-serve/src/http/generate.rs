@@ -1,4 +1,4 @@
-//! `/v1/chat/completions` and `/v1/completions`.
+//! `/v1/chat/completions`, `/v1/completions`, `/v1/messages` and `/v1/responses`.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -17,7 +17,10 @@ use super::request_id::RequestId;
 use super::respond::json;
 use super::shared::{Active, Shared, now};
 use super::stream;
-use crate::api::{ApiError, Finish, Format, Kind, Order, Prompt, Reply, Said};
+use crate::api::{
+    ApiError, Ending, Fields, Finish, Format, Kind, Known, Message, MessageWriter, Order, Prompt, Reply,
+    ResponseWriter, Said, Wanted, Writer,
+};
 use crate::engine;
 use crate::text::ChoiceText;
 
@@ -27,7 +30,7 @@ pub(super) async fn chat(
     Extension(id): Extension<RequestId>,
     request: Request,
 ) -> Result<Response, ApiError> {
-    counted(Kind::Chat, shared, id, request).await
+    openai(Kind::Chat, shared, id, request).await
 }
 
 /// Continues a text.
@@ -36,32 +39,82 @@ pub(super) async fn completion(
     Extension(id): Extension<RequestId>,
     request: Request,
 ) -> Result<Response, ApiError> {
-    counted(Kind::Completion, shared, id, request).await
+    openai(Kind::Completion, shared, id, request).await
 }
 
-async fn counted(kind: Kind, shared: Arc<Shared>, id: RequestId, request: Request) -> Result<Response, ApiError> {
-    let result = generate(kind, &shared, id, request).await;
+/// Answers with a message of Anthropic's.
+pub(super) async fn message(
+    State(shared): State<Arc<Shared>>,
+    Extension(id): Extension<RequestId>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let name = format!("msg_{:016x}", shared.random());
+    let read = |fields, known: Known<'_>| Message::parse(fields, false, known);
+    let write = |Message { order, shows_thinking }: Message, shared: &Shared| {
+        (order, Box::new(MessageWriter::new(name, shared.name.clone(), shows_thinking)) as Box<dyn Writer>)
+    };
+    counted(shared, id, request, read, write).await
+}
+
+/// Answers with a response.
+pub(super) async fn response(
+    State(shared): State<Arc<Shared>>,
+    Extension(id): Extension<RequestId>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let name = format!("resp_{:016x}", shared.random());
+    let write = |Wanted { order, repeated }: Wanted, shared: &Shared| {
+        (order, Box::new(ResponseWriter::new(name, now(), shared.name.clone(), repeated)) as Box<dyn Writer>)
+    };
+    counted(shared, id, request, Wanted::parse, write).await
+}
+
+/// Answers in OpenAI's older forms.
+async fn openai(kind: Kind, shared: Arc<Shared>, id: RequestId, request: Request) -> Result<Response, ApiError> {
+    let name = format!("{}-{:016x}", if kind == Kind::Chat { "chatcmpl" } else { "cmpl" }, shared.random());
+    let read = move |fields, known: Known<'_>| Order::parse(kind, fields, known);
+    let write = move |order: Order, shared: &Shared| {
+        let format = Format {
+            kind,
+            id: name,
+            created: now(),
+            model: shared.name.clone(),
+            text: shared.text.clone(),
+            has_logprobs: order.params.logprobs.is_some(),
+            tells_usage: order.streams && order.tells_usage,
+        };
+        (order, Box::new(format) as Box<dyn Writer>)
+    };
+    counted(shared, id, request, read, write).await
+}
+
+async fn counted<T: Send + 'static>(
+    shared: Arc<Shared>,
+    id: RequestId,
+    request: Request,
+    read: impl FnOnce(Fields, Known<'_>) -> Result<T, ApiError> + Send + 'static,
+    write: impl FnOnce(T, &Shared) -> (Order, Box<dyn Writer>),
+) -> Result<Response, ApiError> {
+    let result = generate(&shared, id, request, read, write).await;
     result.inspect_err(|error| shared.meters.rejected(error.code()))
 }
 
-async fn generate(kind: Kind, shared: &Arc<Shared>, id: RequestId, request: Request) -> Result<Response, ApiError> {
+/// Answers a request that `read` understands, in the form of the writer that `write` makes of it.
+async fn generate<T: Send + 'static>(
+    shared: &Arc<Shared>,
+    id: RequestId,
+    request: Request,
+    read: impl FnOnce(Fields, Known<'_>) -> Result<T, ApiError> + Send + 'static,
+    write: impl FnOnce(T, &Shared) -> (Order, Box<dyn Writer>),
+) -> Result<Response, ApiError> {
     let arrived = Instant::now();
     let active = shared.begin()?;
     let checks = shared.clone();
-    let order = move |fields| Order::parse(kind, fields, checks.known());
-    let (order, room) = shared.parse(request, order).await?;
-    let format = Format {
-        kind,
-        id: format!("{}-{:016x}", if kind == Kind::Chat { "chatcmpl" } else { "cmpl" }, shared.random()),
-        created: now(),
-        model: shared.name.clone(),
-        text: shared.text.clone(),
-        has_logprobs: order.params.logprobs.is_some(),
-        tells_usage: order.streams && order.tells_usage,
-    };
+    let (wanted, room) = shared.parse(request, move |fields| read(fields, checks.known())).await?;
+    let (order, writer) = write(wanted, shared);
     let streams = order.streams;
     let generation = submitted(order, shared, room, active, id, arrived).await?;
-    if streams { Ok(stream::response(generation, format)) } else { whole(generation, &format).await }
+    if streams { Ok(stream::response(generation, writer)) } else { whole(generation, writer).await }
 }
 
 /// Reserves seats, tokenises, and hands all texts to the engine.
@@ -127,15 +180,16 @@ async fn submitted(
 }
 
 /// The reply that is no stream.
-async fn whole(mut generation: Generation, format: &Format) -> Result<Response, ApiError> {
-    let empty = || Reply { said: Said::default(), finish: Finish::Length };
+async fn whole(mut generation: Generation, mut writer: Box<dyn Writer>) -> Result<Response, ApiError> {
+    let ending = Ending { finish: Finish::Length, stop: None };
+    let empty = || Reply { said: Said::default(), ending: ending.clone() };
     let mut replies: Vec<_> = std::iter::repeat_with(empty).take(generation.count()).collect();
     while let Some(delta) = generation.next().await {
         let delta = delta?;
         if let Some(reply) = replies.get_mut(delta.index) {
             reply.said.extend(delta.said);
-            reply.finish = delta.finish.unwrap_or(reply.finish);
+            reply.ending = delta.ending.unwrap_or_else(|| reply.ending.clone());
         }
     }
-    Ok(json(StatusCode::OK, &format.whole(&replies, generation.usage())))
+    Ok(json(StatusCode::OK, &writer.whole(&replies, generation.usage())))
 }

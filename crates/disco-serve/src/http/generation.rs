@@ -14,9 +14,10 @@ use tokio::time::{Sleep, sleep_until};
 use super::drain::{Phase, ending};
 use super::shared::{Active, Shared};
 use crate::admission::Seats;
-use crate::api::{ApiError, Called, Finish, Said, Usage};
+use crate::api::{ApiError, Called, Ending, Finish, Said, Usage};
+use crate::calls::{Parted, Parting};
 use crate::engine::{End, Event, Running, Token};
-use crate::text::{ChoiceText, Entry, Parted, Parting, Piece, prompt_entries};
+use crate::text::{ChoiceText, Entry, Piece, prompt_entries};
 
 /// All texts of a request. Dropping it cancels those that are not complete.
 pub(super) struct Generation {
@@ -36,7 +37,7 @@ pub(super) struct Generation {
 pub(super) struct Delta {
     pub(super) index: usize,
     pub(super) said: Said,
-    pub(super) finish: Option<Finish>,
+    pub(super) ending: Option<Ending>,
 }
 
 /// One text.
@@ -180,25 +181,26 @@ impl Generation {
             }
             Event::Failed(failure) => return Err(failure.into()),
         };
-        if piece.is_stopped {
+        if piece.stop.is_some() {
             return Ok(Some(self.finished(index, piece, Finish::Stop)));
         }
         let said = self.parted(index, piece, false);
-        Ok((!said.is_empty()).then_some(Delta { index, said, finish: None }))
+        Ok((!said.is_empty()).then_some(Delta { index, said, ending: None }))
     }
 
     /// The last delta of a text, which is cancelled if the engine has not ended it.
     fn finished(&mut self, index: usize, piece: Piece, finish: Finish) -> Delta {
-        let finish = if piece.is_stopped { Finish::Stop } else { finish };
+        let finish = if piece.stop.is_some() { Finish::Stop } else { finish };
         self.choices[index].running = None;
         self.shared.meters.finished(finish == Finish::Stop, self.arrived.elapsed());
+        let stop = piece.stop.clone();
         let said = self.parted(index, piece, true);
         let calls = self.choices[index].calls;
         let finish = match finish {
             Finish::Stop if calls.count > 0 && !calls.is_named => Finish::ToolCalls,
             finish => finish,
         };
-        Delta { index, said, finish: Some(finish) }
+        Delta { index, said, ending: Some(Ending { finish, stop }) }
     }
 
     /// The next part of a text, in its parts.
@@ -218,7 +220,7 @@ impl Generation {
 impl Delta {
     /// The text of the prompt.
     fn of_prompt(index: usize, text: String, entries: Vec<Entry>) -> Self {
-        Self { index, said: Said { text, entries, ..Said::default() }, finish: None }
+        Self { index, said: Said { text, entries, ..Said::default() }, ending: None }
     }
 }
 

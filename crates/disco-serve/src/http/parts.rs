@@ -6,8 +6,8 @@ use disco_models::text::Text;
 
 use super::generation::Calls;
 use crate::api::{ApiError, Asked};
-use crate::calls::{Choice, Form, Parser, Tool, Tools, grammar};
-use crate::text::{Marks, Parting, Reasoning};
+use crate::calls::{Choice, Form, Parser, Parting, Tool, Tools, grammar};
+use crate::text::{Marks, Reasoning};
 
 /// The end of a prompt that tells whether the model's reasoning has begun, in tokens.
 const TAIL: usize = 16;

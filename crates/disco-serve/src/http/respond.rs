@@ -19,6 +19,16 @@ pub(super) fn json(status: StatusCode, object: &Value) -> Response {
     response
 }
 
+/// The error of a response, as Anthropic's clients know it.
+#[derive(Clone, Debug)]
+struct OfAnthropic(Value);
+
+/// The same response for clients of Anthropic.
+pub(super) fn of_anthropic(response: Response) -> Response {
+    let Some(OfAnthropic(object)) = response.extensions().get().cloned() else { return response };
+    response.map(|_| Body::from(object.to_string()))
+}
+
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
@@ -29,6 +39,7 @@ impl IntoResponse for ApiError {
             tracing::info!(status = status.as_u16(), error = %self, "a request is refused");
         }
         let mut response = json(status, &self.object());
+        response.extensions_mut().insert(OfAnthropic(self.anthropic()));
         if let Some(seconds) = self.retry_after() {
             response.headers_mut().insert(RETRY_AFTER, seconds.into());
         }

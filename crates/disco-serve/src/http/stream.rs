@@ -7,21 +7,20 @@ use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::http::{HeaderName, HeaderValue};
 use axum::response::Response;
 use futures_lite::stream::unfold;
-use serde_json::Value;
 use tokio::time::timeout;
 use tracing::{Instrument as _, Span};
 
 use super::generation::{Delta, Generation};
 use super::respond::catching;
-use crate::api::{ApiError, Format};
+use crate::api::{ApiError, Writer};
 use crate::health::State;
 
 /// Tells a proxy to pass events on at once.
 const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
 /// A response that sends the texts while they grow. Dropping it cancels them.
-pub(super) fn response(generation: Generation, format: Format) -> Response {
-    let events = Events { generation, format, stage: Stage::Opening };
+pub(super) fn response(generation: Generation, writer: Box<dyn Writer>) -> Response {
+    let events = Events { generation, writer, stage: Stage::Opening };
     let span = Span::current();
     let body = unfold(events, move |events| next(events).instrument(span.clone()));
     let mut response = Response::new(Body::from_stream(body));
@@ -34,7 +33,7 @@ pub(super) fn response(generation: Generation, format: Format) -> Response {
 
 struct Events {
     generation: Generation,
-    format: Format,
+    writer: Box<dyn Writer>,
     stage: Stage,
 }
 
@@ -53,7 +52,7 @@ async fn next(mut events: Events) -> Option<(Result<Bytes, Infallible>, Events)>
     let bytes = catching(events.advance()).await.unwrap_or_else(|error| {
         tracing::info!(%error, "a stream ends with an error");
         events.stage = Stage::Ended;
-        event(&error.object())
+        events.writer.error(&error)
     });
     Some((Ok(bytes.into()), events))
 }
@@ -62,38 +61,23 @@ impl Events {
     async fn advance(&mut self) -> Result<String, ApiError> {
         if self.stage == Stage::Opening {
             self.stage = Stage::Texts;
-            let openings = (0..self.generation.count()).filter_map(|index| self.format.opening(index));
-            let openings: String = openings.map(|opening| event(&opening)).collect();
-            if !openings.is_empty() {
-                return Ok(openings);
+            let opening = self.writer.opening(self.generation.count(), self.generation.usage().prompt);
+            if !opening.is_empty() {
+                return Ok(opening);
             }
         }
         let keep_alive = self.generation.shared().limits.keep_alive;
         match timeout(keep_alive, self.generation.next()).await {
             Err(_) if self.generation.shared().state() == State::Repairing => Ok(": repairing\n\n".into()),
             Err(_) => Ok(": keep-alive\n\n".into()),
-            Ok(Some(delta)) => Ok(self.chunks(&delta?)),
+            Ok(Some(delta)) => {
+                let Delta { index, said, ending } = delta?;
+                Ok(self.writer.part(index, &said, ending.as_ref()))
+            }
             Ok(None) => {
                 self.stage = Stage::Ended;
-                let usage = self.format.usage(self.generation.usage());
-                Ok(usage.map(|usage| event(&usage)).unwrap_or_default() + "data: [DONE]\n\n")
+                Ok(self.writer.closing(self.generation.usage()))
             }
         }
     }
-
-    fn chunks(&self, delta: &Delta) -> String {
-        let Delta { index, said, finish } = delta;
-        let mut chunks = String::new();
-        if !said.is_empty() {
-            chunks += &event(&self.format.delta(*index, said));
-        }
-        if let Some(finish) = finish {
-            chunks += &event(&self.format.ending(*index, *finish));
-        }
-        chunks
-    }
-}
-
-fn event(object: &Value) -> String {
-    format!("data: {object}\n\n")
 }

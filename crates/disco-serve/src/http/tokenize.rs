@@ -11,7 +11,7 @@ use serde_json::json;
 use super::prompts::tokens;
 use super::respond;
 use super::shared::Shared;
-use crate::api::{ApiError, Prompt, chat_of, check_model, name_of_token, refuse_in_chat, tokens_of};
+use crate::api::{ApiError, Message, Prompt, chat_of, check_model, name_of_token, refuse_in_chat, tokens_of};
 
 /// The tokens of a text or a chat.
 pub(super) async fn tokenize(State(shared): State<Arc<Shared>>, request: Request) -> Result<Response, ApiError> {
@@ -36,6 +36,18 @@ pub(super) async fn tokenize(State(shared): State<Arc<Shared>>, request: Request
         Ok(json!({"count": tokens.len(), "max_model_len": length, "tokens": tokens, "token_strs": names}))
     };
     Ok(respond::json(StatusCode::OK, &shared.tokenise(room.bytes(), tokenised).await?))
+}
+
+/// The number of tokens of a message's prompt.
+pub(super) async fn count(State(shared): State<Arc<Shared>>, request: Request) -> Result<Response, ApiError> {
+    let known = shared.clone();
+    let read = move |fields| Message::parse(fields, true, known.known());
+    let (Message { order, .. }, room) = shared.parse(request, read).await?;
+    let count = move |text: &Text| {
+        order.prompts.into_iter().map(|prompt| Ok(tokens(prompt, text)?.len())).sum::<Result<usize, ApiError>>()
+    };
+    let count = shared.tokenise(room.bytes(), count).await?;
+    Ok(respond::json(StatusCode::OK, &json!({"input_tokens": count})))
 }
 
 /// The text of tokens, also of special ones.

@@ -24,8 +24,8 @@ pub(crate) struct Piece {
     pub(crate) text: String,
     /// Tokens whose text begins in `text` or in an earlier part.
     pub(crate) entries: Vec<Entry>,
-    /// Whether a stop string follows.
-    pub(crate) is_stopped: bool,
+    /// The stop string that follows.
+    pub(crate) stop: Option<String>,
 }
 
 /// The generated text of a choice.
@@ -103,7 +103,7 @@ impl ChoiceText {
     pub(crate) fn finish(&mut self, text: &Text) -> Result<Piece, TextError> {
         let new = self.decoder.finish(text)?;
         let mut piece = self.decide(&new);
-        if !piece.is_stopped {
+        if piece.stop.is_none() {
             piece.text.push_str(&self.stops.flush());
             piece.entries.extend(self.pending.drain(..));
             let entry = |token| Entry { token, offset: self.characters, start: self.decoded };
@@ -115,10 +115,10 @@ impl ChoiceText {
     fn decide(&mut self, new: &str) -> Piece {
         self.decoded += new.len();
         self.characters += new.chars().count();
-        let Decided { text, is_stopped } = self.stops.push(new, self.tokens > self.min_tokens);
+        let Decided { text, stop } = self.stops.push(new, self.tokens > self.min_tokens);
         self.shown += text.len();
         let shown = self.pending.iter().take_while(|entry| entry.start < self.shown).count();
-        Piece { text, entries: self.pending.drain(..shown).collect(), is_stopped }
+        Piece { text, entries: self.pending.drain(..shown).collect(), stop }
     }
 }
 

@@ -1,10 +1,8 @@
 //! From tokens to the texts that clients get.
 
 mod choice;
-mod parting;
 mod reasoning;
 mod stops;
 
 pub(crate) use choice::{ChoiceText, Entry, Piece, prompt_entries};
-pub(crate) use parting::{Parted, Parting};
 pub(crate) use reasoning::{Marks, Reasoning, undecided};

@@ -12,8 +12,8 @@ pub(super) struct Stops {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Decided {
     pub(super) text: String,
-    /// Whether a stop string follows the text.
-    pub(super) is_stopped: bool,
+    /// The stop string that follows the text.
+    pub(super) stop: Option<String>,
 }
 
 impl Stops {
@@ -31,14 +31,14 @@ impl Stops {
         let found = self.stops.iter().filter(|_| may_stop).filter_map(|stop| {
             let first = floor(&self.held, (before + 1).saturating_sub(stop.len()));
             let start = first + self.held[first..].find(stop.as_str())?;
-            Some((start + stop.len(), start))
+            Some((start + stop.len(), start, stop.clone()))
         });
-        if let Some((_, start)) = found.min() {
+        if let Some((_, start, stop)) = found.min() {
             self.held.truncate(start);
-            return Decided { text: std::mem::take(&mut self.held), is_stopped: true };
+            return Decided { text: std::mem::take(&mut self.held), stop: Some(stop) };
         }
         let rest = self.held.split_off(self.undecided());
-        Decided { text: std::mem::replace(&mut self.held, rest), is_stopped: false }
+        Decided { text: std::mem::replace(&mut self.held, rest), stop: None }
     }
 
     /// The held text, after the last part.
@@ -78,7 +78,7 @@ mod tests {
         for part in parts {
             let decided = found.push(part, true);
             texts.push(decided.text);
-            if decided.is_stopped {
+            if decided.stop.is_some() {
                 return (texts, true);
             }
         }
@@ -109,8 +109,8 @@ mod tests {
     fn a_stop_string_that_ends_in_a_part_that_may_not_stop_does_not_count() {
         let mut found = Stops::new(vec!["a".into(), "abc".into()]);
         let mut text = |part, may_stop| {
-            let Decided { text, is_stopped } = found.push(part, may_stop);
-            (text, is_stopped)
+            let Decided { text, stop } = found.push(part, may_stop);
+            (text, stop.is_some())
         };
         assert_eq!(text("xa", false), ("x".into(), false));
         assert_eq!(text("b", true), ("".into(), false));

@@ -43,9 +43,10 @@ impl Server {
         server
     }
 
-    /// Starts a server of 2 workers, and waits until it listens.
+    /// Starts a server, of 2 workers unless the options have another number, and waits until it listens.
     pub(crate) fn listening(mut command: Command, model: &Path, options: &[&str]) -> Self {
-        command.args(["--port", "0", "--workers", "2", "--threads", "1", "--dtype", "f32", "--model"]).arg(model);
+        let workers = if options.contains(&"--workers") { &[][..] } else { &["--workers", "2"] };
+        command.args(workers).args(["--port", "0", "--threads", "1", "--dtype", "f32", "--model"]).arg(model);
         command.args(options).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         // A variable that the tests' own environment may have.
         let mut child = command.env_remove("DISCO_SERVE_TOKEN").spawn().unwrap();

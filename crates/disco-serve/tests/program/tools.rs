@@ -21,7 +21,7 @@ const FORMS: [(&str, &str); 9] = [
 ];
 
 /// A tiny model whose chat template knows tools and shows a form of calls.
-fn with_form(folder: &Path, form: &str) {
+pub(crate) fn with_form(folder: &Path, form: &str) {
     for file in ["model.safetensors", "tokenizer.json", "tokenizer_config.json"] {
         fs::copy(model("llama-3").join(file), folder.join(file)).unwrap();
     }

@@ -1,7 +1,8 @@
 //! Parting a growing text into reasoning, text and calls of tools.
 
-use super::reasoning::Reasoning;
-use crate::calls::{Call, Parser, Part};
+use super::Call;
+use super::parser::{Parser, Part};
+use crate::text::Reasoning;
 
 /// What parts a text; nothing does by default.
 #[derive(Debug, Default)]

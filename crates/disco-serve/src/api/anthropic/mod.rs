@@ -1,0 +1,7 @@
+//! Anthropic's interface, `/v1/messages`.
+
+mod read;
+mod write;
+
+pub(crate) use read::Message;
+pub(crate) use write::MessageWriter;

@@ -1,0 +1,171 @@
+//! From Anthropic's requests to chats.
+
+use serde_json::{Map, Value, json};
+
+use crate::api::{ApiError, Fields, Kind, Known, Order};
+
+/// Fields that change the reply and are not supported.
+const UNSUPPORTED: [&str; 3] = ["container", "context_management", "mcp_servers"];
+/// What a line begins with that Claude Code changes for each request, so that no prefix would be found in the cache.
+const BILLING: &str = "x-anthropic-billing-header:";
+
+/// A request for a message.
+#[derive(Debug)]
+pub(crate) struct Message {
+    pub(crate) order: Order,
+    /// Whether the client wants what the model thinks.
+    pub(crate) shows_thinking: bool,
+}
+
+impl Message {
+    /// # Errors
+    /// A field has a value that it can't have, or asks for something that is not supported. A message needs `max_tokens`, unless it is
+    /// only counted.
+    pub(crate) fn parse(mut fields: Fields, is_counted: bool, model: Known<'_>) -> Result<Self, ApiError> {
+        let fields = &mut fields;
+        for param in UNSUPPORTED {
+            if fields.take(param).is_some_and(|value| value != json!([]) && value != json!({})) {
+                return Err(ApiError::Unsupported { param, instead: "" });
+            }
+        }
+        let mut chat = Map::new();
+        let mut messages = Vec::new();
+        let system = fields.take("system").map(|system| texts(&system, "system")).transpose()?;
+        let system: Vec<_> = system.into_iter().flatten().filter(|text| !text.starts_with(BILLING)).collect();
+        if !system.is_empty() {
+            messages.push(json!({"role": "system", "content": system.join("\n")}));
+        }
+        let given = fields.list("messages", usize::MAX)?.ok_or_else(|| ApiError::param("messages", "is missing"))?;
+        for (index, message) in given.iter().enumerate() {
+            add(&mut messages, message, &format!("messages[{index}]"))?;
+        }
+        chat.insert("messages".into(), messages.into());
+        match fields.take("max_tokens") {
+            None if !is_counted => return Err(ApiError::param("max_tokens", "is missing")),
+            most => chat.extend(most.map(|most| ("max_tokens".to_owned(), most))),
+        }
+        for (name, chats) in [
+            ("model", "model"),
+            ("stop_sequences", "stop"),
+            ("stream", "stream"),
+            ("temperature", "temperature"),
+            ("top_p", "top_p"),
+            ("top_k", "top_k"),
+        ] {
+            chat.extend(fields.take(name).map(|value| (chats.to_owned(), value)));
+        }
+        if let Some(tools) = fields.list("tools", usize::MAX)? {
+            let tools = tools.iter().enumerate().map(|(index, tool)| function(tool, index));
+            chat.insert("tools".into(), tools.collect::<Result<_, _>>()?);
+        }
+        choose(fields, &mut chat)?;
+        let thinking = fields.object("thinking")?.unwrap_or_default();
+        let shows_thinking = thinking.get("type").is_some_and(|kind| kind == "enabled" || kind == "adaptive");
+        Ok(Self { order: Order::parse(Kind::Chat, Fields::of(chat), model)?, shows_thinking })
+    }
+}
+
+/// The text of a block.
+fn text(block: &Value, name: String) -> Result<String, ApiError> {
+    match (block["type"].as_str(), block["text"].as_str()) {
+        (Some("text"), Some(text)) => Ok(text.to_owned()),
+        (Some(kind), _) if kind != "text" => {
+            Err(ApiError::param(name, format!("has the type {kind:?}: the model takes only text")))
+        }
+        _ => Err(ApiError::param(name, "must have `type` and `text`")),
+    }
+}
+
+/// The texts of a content: a text, or blocks of texts.
+fn texts(content: &Value, name: &str) -> Result<Vec<String>, ApiError> {
+    match content {
+        Value::String(text) => Ok(vec![text.clone()]),
+        Value::Array(blocks) => {
+            blocks.iter().enumerate().map(|(index, block)| text(block, format!("{name}[{index}]"))).collect()
+        }
+        _ => Err(ApiError::param(name, "must be a string or a list of blocks")),
+    }
+}
+
+/// Adds the messages of a chat that a message stands for: results of tools are messages of their own.
+fn add(messages: &mut Vec<Value>, message: &Value, name: &str) -> Result<(), ApiError> {
+    let role = message["role"].as_str().filter(|role| ["user", "assistant", "system"].contains(role));
+    let role = role.ok_or_else(|| ApiError::param(format!("{name}.role"), "must be \"user\" or \"assistant\""))?;
+    let Value::Array(blocks) = &message["content"] else {
+        let content = texts(&message["content"], &format!("{name}.content"))?.join("\n");
+        messages.push(json!({"role": role, "content": content}));
+        return Ok(());
+    };
+    let (mut said, mut calls, mut reasoning) = (Vec::new(), Vec::new(), String::new());
+    for (index, block) in blocks.iter().enumerate() {
+        let name = format!("{name}.content[{index}]");
+        let field = |key: &str| {
+            let text = block[key].as_str();
+            text.ok_or_else(|| ApiError::param(format!("{name}.{key}"), "must be a string"))
+        };
+        match block["type"].as_str() {
+            Some("tool_use") => calls.push(json!({"id": field("id")?, "type": "function", "function": {
+                "name": field("name")?, "arguments": block["input"].to_string(),
+            }})),
+            Some("tool_result") => {
+                let content = match &block["content"] {
+                    Value::Null => String::new(),
+                    content => texts(content, &format!("{name}.content"))?.join("\n"),
+                };
+                messages.push(json!({"role": "tool", "tool_call_id": field("tool_use_id")?, "content": content}));
+            }
+            Some("thinking") => reasoning += field("thinking")?,
+            Some("redacted_thinking") => {}
+            _ => said.push(text(block, name)?),
+        }
+    }
+    if said.is_empty() && calls.is_empty() && role != "assistant" {
+        return Ok(());
+    }
+    let mut message = json!({"role": role, "content": said.join("\n")});
+    if !calls.is_empty() {
+        message["tool_calls"] = calls.into();
+    }
+    if !reasoning.is_empty() {
+        message["reasoning_content"] = reasoning.into();
+    }
+    messages.push(message);
+    Ok(())
+}
+
+/// A tool as a chat has it.
+fn function(tool: &Value, index: usize) -> Result<Value, ApiError> {
+    if let Some(kind) = tool["type"].as_str().filter(|kind| *kind != "custom") {
+        let why = format!("is {kind:?}; the server has tools of the type \"custom\" only");
+        return Err(ApiError::param(format!("tools[{index}].type"), why));
+    }
+    let mut function = json!({"name": tool["name"], "parameters": tool["input_schema"]});
+    for name in ["description", "strict"] {
+        if !tool[name].is_null() {
+            function[name] = tool[name].clone();
+        }
+    }
+    Ok(json!({"type": "function", "function": function}))
+}
+
+fn choose(fields: &mut Fields, chat: &mut Map<String, Value>) -> Result<(), ApiError> {
+    let Some(choice) = fields.object("tool_choice")? else { return Ok(()) };
+    let kind = choice.get("type").and_then(Value::as_str);
+    let chosen = match (kind, choice.get("name")) {
+        (Some("auto"), _) => json!("auto"),
+        (Some("any"), _) => json!("required"),
+        (Some("none"), _) => json!("none"),
+        (Some("tool"), Some(name)) => json!({"type": "function", "function": {"name": name}}),
+        _ => {
+            return Err(ApiError::param(
+                "tool_choice.type",
+                "must be \"auto\", \"any\", \"none\", or \"tool\" with a name",
+            ));
+        }
+    };
+    chat.insert("tool_choice".into(), chosen);
+    if choice.get("disable_parallel_tool_use") == Some(&Value::Bool(true)) {
+        chat.insert("parallel_tool_calls".into(), false.into());
+    }
+    Ok(())
+}

@@ -1,0 +1,7 @@
+//! OpenAI's newer interface, `/v1/responses`, without storage.
+
+mod read;
+mod write;
+
+pub(crate) use read::Wanted;
+pub(crate) use write::ResponseWriter;

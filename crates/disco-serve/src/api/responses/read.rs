@@ -1,0 +1,198 @@
+//! From requests for responses to chats.
+
+use serde_json::{Map, Value, json};
+
+use crate::api::{ApiError, Fields, Kind, Known, Order};
+
+/// Fields of what the server does not store.
+const STORED: [&str; 4] = ["background", "conversation", "previous_response_id", "prompt"];
+/// Fields that a response repeats, and their values if a request has none.
+const REPEATED: [(&str, &str); 9] = [
+    ("instructions", "null"),
+    ("max_output_tokens", "null"),
+    ("metadata", "{}"),
+    ("parallel_tool_calls", "true"),
+    ("reasoning", "null"),
+    ("temperature", "null"),
+    ("text", "{\"format\": {\"type\": \"text\"}}"),
+    ("tool_choice", "\"auto\""),
+    ("top_p", "null"),
+];
+
+/// A request for a response.
+#[derive(Debug)]
+pub(crate) struct Wanted {
+    pub(crate) order: Order,
+    /// The fields that the response repeats.
+    pub(crate) repeated: Map<String, Value>,
+}
+
+impl Wanted {
+    /// Tools of other types than functions are left out, as clients send them always.
+    ///
+    /// # Errors
+    /// A field has a value that it can't have, or asks for something that is not supported.
+    pub(crate) fn parse(mut fields: Fields, model: Known<'_>) -> Result<Self, ApiError> {
+        let fields = &mut fields;
+        for param in STORED {
+            if fields.take(param).is_some_and(|value| value != false) {
+                let instead = ": the server stores nothing; send the whole input";
+                return Err(ApiError::Unsupported { param, instead });
+            }
+        }
+        let mut repeated = Map::new();
+        let mut messages = Vec::new();
+        let value = |name: &str, fields: &mut Fields| fields.take(name);
+        for (name, default) in REPEATED {
+            let found = value(name, fields).unwrap_or_else(|| serde_json::from_str(default).unwrap_or_default());
+            repeated.insert(name.to_owned(), found);
+        }
+        match &repeated["instructions"] {
+            Value::Null => {}
+            Value::String(text) => messages.push(json!({"role": "system", "content": text})),
+            _ => return Err(ApiError::param("instructions", "must be a string")),
+        }
+        match fields.take("input") {
+            None => return Err(ApiError::param("input", "is missing")),
+            Some(Value::String(text)) => messages.push(json!({"role": "user", "content": text})),
+            Some(Value::Array(items)) => {
+                for (index, item) in items.iter().enumerate() {
+                    add(&mut messages, item, &format!("input[{index}]"))?;
+                }
+            }
+            Some(_) => return Err(ApiError::param("input", "must be a string or a list of items")),
+        }
+        let mut chat = Map::new();
+        chat.insert("messages".into(), merged(messages).into());
+        for name in
+            ["model", "stream", "seed", "stop", "top_k", "min_p", "ignore_eos", "chat_template_kwargs", "cache_salt"]
+        {
+            chat.extend(fields.take(name).map(|value| (name.to_owned(), value)));
+        }
+        for (name, chats) in [
+            ("max_output_tokens", "max_tokens"),
+            ("temperature", "temperature"),
+            ("top_p", "top_p"),
+            ("parallel_tool_calls", "parallel_tool_calls"),
+        ] {
+            chat.insert(chats.into(), repeated[name].clone());
+        }
+        if let Some(effort) = repeated["reasoning"].get("effort").filter(|effort| !effort.is_null()) {
+            chat.insert("reasoning_effort".into(), effort.clone());
+        }
+        if let Some(format) = repeated["text"].get("format").filter(|format| !format.is_null()) {
+            chat.insert("response_format".into(), response_format(format));
+        }
+        let tools = fields.list("tools", usize::MAX)?.unwrap_or_default();
+        let functions: Vec<_> = tools.iter().filter(|tool| tool["type"] == "function").map(function).collect();
+        repeated.insert("tools".into(), tools.into());
+        chat.insert("tools".into(), functions.into());
+        let choice = match &repeated["tool_choice"] {
+            Value::Object(choice) if choice.get("type").is_some_and(|kind| kind == "function") => {
+                json!({"type": "function", "function": {"name": choice.get("name")}})
+            }
+            choice => choice.clone(),
+        };
+        chat.insert("tool_choice".into(), choice);
+        Ok(Self { order: Order::parse(Kind::Chat, Fields::of(chat), model)?, repeated })
+    }
+}
+
+/// A format as a chat has it: the schema is one level deeper.
+fn response_format(format: &Value) -> Value {
+    if format["type"] == "json_schema" { json!({"type": "json_schema", "json_schema": format}) } else { format.clone() }
+}
+
+fn function(tool: &Value) -> Value {
+    let mut function = tool.clone();
+    if let Some(function) = function.as_object_mut() {
+        function.remove("type");
+    }
+    json!({"type": "function", "function": function})
+}
+
+/// The texts of a content.
+fn text(content: &Value, name: &str) -> Result<String, ApiError> {
+    const KINDS: [&str; 5] = ["input_text", "output_text", "reasoning_text", "summary_text", "text"];
+    let part = |(index, part): (usize, &Value)| match (part["type"].as_str(), part["text"].as_str()) {
+        (Some(kind), Some(text)) if KINDS.contains(&kind) => Ok(text.to_owned()),
+        (Some("refusal"), _) => Ok(part["refusal"].as_str().unwrap_or_default().to_owned()),
+        (kind, _) => {
+            let kind = kind.unwrap_or_default();
+            let why = format!("has the type {kind:?}: the model takes only text");
+            Err(ApiError::param(format!("{name}[{index}]"), why))
+        }
+    };
+    match content {
+        Value::Null => Ok(String::new()),
+        Value::String(text) => Ok(text.clone()),
+        Value::Array(parts) => {
+            parts.iter().enumerate().map(part).collect::<Result<Vec<_>, _>>().map(|texts| texts.join("\n"))
+        }
+        _ => Err(ApiError::param(name, "must be a string or a list of parts")),
+    }
+}
+
+/// Adds the message that an item stands for.
+fn add(messages: &mut Vec<Value>, item: &Value, name: &str) -> Result<(), ApiError> {
+    let of = |key: &str| item[key].as_str().ok_or_else(|| ApiError::param(format!("{name}.{key}"), "must be a string"));
+    messages.push(match item["type"].as_str().unwrap_or("message") {
+        "message" => json!({"role": of("role")?, "content": text(&item["content"], &format!("{name}.content"))?}),
+        "function_call" => json!({"role": "assistant", "content": "", "tool_calls": [
+            {"id": of("call_id")?, "type": "function", "function": {"name": of("name")?, "arguments": of("arguments")?}},
+        ]}),
+        "function_call_output" => {
+            let output = text(&item["output"], &format!("{name}.output"))?;
+            json!({"role": "tool", "tool_call_id": of("call_id")?, "content": output})
+        }
+        "reasoning" => {
+            let reasoning = text(&item["content"], &format!("{name}.content"))?;
+            if reasoning.is_empty() {
+                return Ok(());
+            }
+            json!({"role": "assistant", "content": "", "reasoning_content": reasoning})
+        }
+        other => {
+            let why = format!("is {other:?}; items can be messages, calls of functions, their outputs and reasoning");
+            return Err(ApiError::param(format!("{name}.type"), why));
+        }
+    });
+    Ok(())
+}
+
+/// One message for what an assistant has thought, said and called in a row, and one for all instructions in front.
+fn merged(messages: Vec<Value>) -> Vec<Value> {
+    let mut all: Vec<Value> = Vec::with_capacity(messages.len());
+    for message in messages {
+        let is_first = all.len() == 1 && all[0]["role"] == "system";
+        let Some(last) = all.last_mut() else {
+            all.push(message);
+            continue;
+        };
+        if is_first && (message["role"] == "system" || message["role"] == "developer") {
+            join(last, &message, "content", "\n\n");
+        } else if last["role"] == "assistant" && message["role"] == "assistant" {
+            join(last, &message, "content", "");
+            join(last, &message, "reasoning_content", "");
+            if let Some(calls) = message["tool_calls"].as_array() {
+                match last["tool_calls"].as_array_mut() {
+                    Some(all) => all.extend(calls.iter().cloned()),
+                    None => last["tool_calls"] = message["tool_calls"].clone(),
+                }
+            }
+        } else {
+            all.push(message);
+        }
+    }
+    all
+}
+
+/// Adds a text of a message to that of another one.
+fn join(to: &mut Value, from: &Value, key: &str, separator: &str) {
+    let Some(text) = from[key].as_str().filter(|text| !text.is_empty()) else { return };
+    let joined = match to[key].as_str().filter(|text| !text.is_empty()) {
+        Some(before) => format!("{before}{separator}{text}"),
+        None => text.to_owned(),
+    };
+    to[key] = joined.into();
+}

@@ -1,0 +1,221 @@
+//! Responses.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+
+use crate::api::ApiError;
+use crate::api::finished::{Called, Ending, Finish, Reply, Said, Usage};
+use crate::api::writer::{Writer, named};
+
+/// Writes one response.
+pub(crate) struct ResponseWriter {
+    id: String,
+    created: u64,
+    model: Arc<str>,
+    repeated: Map<String, Value>,
+    /// Number of events so far.
+    sequence: u64,
+    /// The items that are complete.
+    output: Vec<Value>,
+    /// The item that grows: its kind, and its text so far.
+    open: Option<(Item, String)>,
+    ending: Option<Ending>,
+}
+
+/// A kind of items that grow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Item {
+    Reasoning,
+    Message,
+}
+
+impl Item {
+    /// The names of its parts of content, and of their events.
+    fn part(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Reasoning => ("reasoning_text", "response.reasoning_text"),
+            Self::Message => ("output_text", "response.output_text"),
+        }
+    }
+
+    fn content(self, text: &str) -> Value {
+        match self {
+            Self::Reasoning => json!({"type": "reasoning_text", "text": text}),
+            Self::Message => json!({"type": "output_text", "text": text, "annotations": [], "logprobs": []}),
+        }
+    }
+
+    fn object(self, id: &str, content: &[Value], status: &str) -> Value {
+        match self {
+            Self::Reasoning => {
+                json!({"type": "reasoning", "id": id, "summary": [], "content": content, "status": status})
+            }
+            Self::Message => {
+                json!({"type": "message", "id": id, "role": "assistant", "content": content, "status": status})
+            }
+        }
+    }
+}
+
+impl ResponseWriter {
+    pub(crate) fn new(id: String, created: u64, model: Arc<str>, repeated: Map<String, Value>) -> Self {
+        Self { id, created, model, repeated, sequence: 0, output: Vec::new(), open: None, ending: None }
+    }
+
+    fn response(&self, status: &str, usage: Option<Usage>, error: &Value) -> Value {
+        let model: &str = &self.model;
+        let is_cut = status == "incomplete";
+        let mut response = json!({
+            "id": self.id, "object": "response", "created_at": self.created, "status": status, "model": model,
+            "output": self.output, "error": error, "store": false, "previous_response_id": null, "truncation": "disabled",
+            "incomplete_details": is_cut.then(|| json!({"reason": "max_output_tokens"})), "background": false,
+            "usage": usage.map(|Usage { prompt, completion }| json!({
+                "input_tokens": prompt, "input_tokens_details": {"cached_tokens": 0}, "output_tokens": completion,
+                "output_tokens_details": {"reasoning_tokens": 0}, "total_tokens": prompt + completion,
+            })),
+        });
+        for (name, value) in &self.repeated {
+            response[name] = value.clone();
+        }
+        response
+    }
+
+    /// An event with the next number.
+    fn event(&mut self, kind: &str, mut fields: Value) -> String {
+        fields["type"] = kind.into();
+        fields["sequence_number"] = self.sequence.into();
+        self.sequence += 1;
+        named(&fields)
+    }
+
+    /// The id of the item with a number.
+    fn item_id(&self, prefix: &str, number: usize) -> String {
+        format!("{prefix}_{}_{number}", self.id.trim_start_matches("resp_"))
+    }
+
+    /// The id of the item that grows.
+    fn open_id(&self, item: Item) -> String {
+        self.item_id(if item == Item::Message { "msg" } else { "rs" }, self.output.len())
+    }
+
+    /// The events that add text to an item of a kind, which is a new one if another kind grows.
+    fn grow(&mut self, item: Item, text: &str) -> String {
+        let mut events = String::new();
+        let (id, index) = match &self.open {
+            Some((open, _)) if *open == item => (self.open_id(item), self.output.len()),
+            _ => {
+                events += &self.close("completed");
+                let (id, index) = (self.open_id(item), self.output.len());
+                self.open = Some((item, String::new()));
+                let started = item.object(&id, &[], "in_progress");
+                events += &self.event("response.output_item.added", json!({"output_index": index, "item": started}));
+                let part = json!({"item_id": id, "output_index": index, "content_index": 0, "part": item.content("")});
+                events += &self.event("response.content_part.added", part);
+                (id, index)
+            }
+        };
+        if let Some((_, all)) = &mut self.open {
+            all.push_str(text);
+        }
+        let mut delta = json!({"item_id": id, "output_index": index, "content_index": 0, "delta": text});
+        if item == Item::Message {
+            delta["logprobs"] = json!([]);
+        }
+        events + &self.event(&format!("{}.delta", item.part().1), delta)
+    }
+
+    /// The events that end the item that grows.
+    fn close(&mut self, status: &str) -> String {
+        let Some((item, text)) = self.open.take() else { return String::new() };
+        let (id, index) = (self.open_id(item), self.output.len());
+        let mut done = json!({"item_id": id, "output_index": index, "content_index": 0, "text": text});
+        if item == Item::Message {
+            done["logprobs"] = json!([]);
+        }
+        let mut events = self.event(&format!("{}.done", item.part().1), done);
+        let content = item.content(&text);
+        let part = json!({"item_id": id, "output_index": index, "content_index": 0, "part": content});
+        events += &self.event("response.content_part.done", part);
+        events + &self.complete(item.object(&id, &[content], status))
+    }
+
+    /// The event that ends an item.
+    fn complete(&mut self, item: Value) -> String {
+        let index = self.output.len();
+        self.output.push(item.clone());
+        self.event("response.output_item.done", json!({"output_index": index, "item": item}))
+    }
+
+    fn call(&mut self, Called { id, call, .. }: &Called) -> String {
+        let (item_id, index) = (self.item_id("fc", self.output.len()), self.output.len());
+        let item = |arguments: &str, status: &str| {
+            json!({
+                "type": "function_call", "id": item_id, "call_id": id, "name": call.name, "arguments": arguments,
+                "status": status,
+            })
+        };
+        let added = json!({"output_index": index, "item": item("", "in_progress")});
+        let mut events = self.event("response.output_item.added", added);
+        let arguments = json!({"item_id": item_id, "output_index": index, "delta": call.arguments});
+        events += &self.event("response.function_call_arguments.delta", arguments);
+        let done = json!({"item_id": item_id, "output_index": index, "name": call.name, "arguments": call.arguments});
+        events += &self.event("response.function_call_arguments.done", done);
+        events + &self.complete(item(&call.arguments, "completed"))
+    }
+
+    fn status(&self) -> &'static str {
+        match &self.ending {
+            Some(Ending { finish: Finish::Length, .. }) => "incomplete",
+            _ => "completed",
+        }
+    }
+}
+
+impl Writer for ResponseWriter {
+    fn opening(&mut self, _: usize, _: usize) -> String {
+        let response = self.response("in_progress", None, &Value::Null);
+        let created = self.event("response.created", json!({"response": response}));
+        created + &self.event("response.in_progress", json!({"response": response}))
+    }
+
+    fn part(&mut self, _: usize, said: &Said, ending: Option<&Ending>) -> String {
+        let mut events = String::new();
+        if !said.reasoning.is_empty() {
+            events += &self.grow(Item::Reasoning, &said.reasoning);
+        }
+        if !said.text.is_empty() {
+            events += &self.grow(Item::Message, &said.text);
+        }
+        for called in &said.calls {
+            events += &self.close("completed");
+            events += &self.call(called);
+        }
+        if let Some(ending) = ending {
+            self.ending = Some(ending.clone());
+            let status = self.status();
+            events += &self.close(status);
+        }
+        events
+    }
+
+    fn closing(&mut self, usage: Usage) -> String {
+        let status = self.status();
+        let response = self.response(status, Some(usage), &Value::Null);
+        self.event(&format!("response.{status}"), json!({"response": response}))
+    }
+
+    fn error(&mut self, error: &ApiError) -> String {
+        let why = json!({"code": error.code(), "message": error.to_string()});
+        let response = self.response("failed", None, &why);
+        self.event("response.failed", json!({"response": response}))
+    }
+
+    fn whole(&mut self, replies: &[Reply], usage: Usage) -> Value {
+        for Reply { said, ending } in replies {
+            // The items are those of the events.
+            drop(self.part(0, said, Some(ending)));
+        }
+        self.response(self.status(), Some(usage), &Value::Null)
+    }
+}

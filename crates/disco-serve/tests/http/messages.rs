@@ -1,0 +1,166 @@
+//! Anthropic's interface.
+
+use std::sync::Arc;
+
+use disco_serve::engine::{End, Event};
+use serde_json::{Value, json};
+
+use super::double::text;
+use super::model::{TEXT, bytes, with_template};
+use super::server::Server;
+
+const MESSAGES: &str = "/v1/messages";
+const TEMPLATE: &str = "{% for m in messages %}{{ m.role }}:{{ m.content }}{% for call in m.tool_calls or [] %}{{ call.function.name }}\
+    {{ call.function.arguments | tojson }}{% endfor %};{% endfor %}{% if tools %}{{ tools | tojson }}{# <tool_call> #}{% endif %}{# </think> #}";
+
+fn message(more: Value) -> Value {
+    let mut body = json!({"model": "tiny", "max_tokens": 100, "messages": [{"role": "user", "content": "hi"}]});
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    body
+}
+
+fn tools() -> Value {
+    json!([{"name": "weather", "description": "x", "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}}}])
+}
+
+async fn answering(events: Vec<Event>) -> Server {
+    let template = with_template(TEMPLATE);
+    let (server, engine) = Server::start_with(move |app| app.model.text = Arc::clone(&template)).await;
+    tokio::spawn(engine.answer_all(move |_| events.clone()));
+    server
+}
+
+/// The events of a stream: their names, which are their types, and their objects.
+async fn events(server: &Server, path: &str, body: Value) -> Vec<Value> {
+    let mut stream = server.stream(path, body).await;
+    assert_eq!(stream.head().await.status, 200);
+    let mut events = Vec::new();
+    while let Some(event) = stream.event().await {
+        let (name, data) = event.strip_prefix("event: ").unwrap().split_once("\ndata: ").unwrap();
+        let data: Value = serde_json::from_str(data).unwrap();
+        assert_eq!(data["type"], name);
+        events.push(data);
+    }
+    events
+}
+
+#[tokio::test]
+async fn a_message_has_thoughts_texts_and_calls() {
+    const SAID: &str = "<think>Hm.</think>Let me see.\n<tool_call>{\"name\": \"weather\", \"arguments\": {\"city\": \"Oslo\"}}</tool_call>";
+    let server = answering(text(SAID)).await;
+    let thinking = json!({"type": "enabled", "budget_tokens": 1024});
+    let whole = server.post(MESSAGES, message(json!({"tools": tools(), "thinking": thinking}))).await.json();
+    let [thought, said, call] = whole["content"].as_array().unwrap().as_slice() else { panic!("{whole}") };
+    assert_eq!(*thought, json!({"type": "thinking", "thinking": "Hm.", "signature": ""}));
+    assert_eq!(*said, json!({"type": "text", "text": "Let me see."}));
+    assert_eq!(
+        (&call["type"], &call["name"], &call["input"]),
+        (&json!("tool_use"), &json!("weather"), &json!({"city": "Oslo"}))
+    );
+    assert_eq!(
+        (&whole["type"], &whole["role"], &whole["stop_reason"]),
+        (&json!("message"), &json!("assistant"), &json!("tool_use"))
+    );
+    assert!(whole["usage"]["input_tokens"].as_u64() > Some(0) && whole["usage"]["output_tokens"].as_u64() > Some(50));
+
+    let body = message(json!({"tools": tools(), "thinking": thinking, "stream": true}));
+    let events = events(&server, MESSAGES, body).await;
+    let kinds: Vec<_> = events.iter().map(|event| event["type"].as_str().unwrap()).collect();
+    assert_eq!(kinds[..3], ["message_start", "ping", "content_block_start"]);
+    assert_eq!(kinds[kinds.len() - 3..], ["content_block_stop", "message_delta", "message_stop"]);
+    let starts: Vec<_> = events.iter().filter(|event| event["type"] == "content_block_start").collect();
+    let blocks: Vec<_> = starts.iter().map(|event| event["content_block"]["type"].as_str().unwrap()).collect();
+    assert_eq!(blocks, ["thinking", "text", "tool_use"]);
+    assert_eq!(starts.iter().map(|event| event["index"].as_u64().unwrap()).collect::<Vec<_>>(), [0, 1, 2]);
+    assert_eq!(starts[2]["content_block"]["input"], json!({}));
+    let all = |index: u64, name: &str| {
+        let deltas = events.iter().filter(|event| event["type"] == "content_block_delta" && event["index"] == index);
+        deltas.filter_map(|event| event["delta"][name].as_str()).collect::<String>()
+    };
+    assert_eq!((all(0, "thinking"), all(1, "text")), ("Hm.".to_owned(), "Let me see.".to_owned()));
+    assert_eq!(all(2, "partial_json"), "{\"city\":\"Oslo\"}");
+    let last = &events[events.len() - 2];
+    assert_eq!((&last["delta"]["stop_reason"], &last["usage"]), (&json!("tool_use"), &whole["usage"]));
+
+    // Thoughts are for those who ask for them.
+    let whole = server.post(MESSAGES, message(json!({"tools": tools()}))).await.json();
+    assert_eq!(whole["content"][0]["type"], "text");
+}
+
+#[tokio::test]
+async fn a_message_says_why_it_ends() {
+    let cut: Vec<_> = bytes("abc").into_iter().map(Event::Token).chain([Event::End(End::Length)]).collect();
+    for (said, more, reason, sequence) in [
+        (text("It rains."), json!({}), "end_turn", Value::Null),
+        (cut, json!({}), "max_tokens", Value::Null),
+        (text("It rains."), json!({"stop_sequences": ["x", "ns"]}), "stop_sequence", json!("ns")),
+    ] {
+        let server = answering(said).await;
+        let whole = server.post(MESSAGES, message(more.clone())).await.json();
+        assert_eq!((&whole["stop_reason"], &whole["stop_sequence"]), (&json!(reason), &sequence), "{whole}");
+        let mut more = more;
+        more["stream"] = json!(true);
+        let events = events(&server, MESSAGES, message(more)).await;
+        let delta = &events[events.len() - 2]["delta"];
+        assert_eq!((&delta["stop_reason"], &delta["stop_sequence"]), (&json!(reason), &sequence));
+    }
+}
+
+#[tokio::test]
+async fn the_template_gets_instructions_calls_and_results() {
+    let template = with_template(TEMPLATE);
+    let (server, mut double) = Server::start_with(move |app| app.model.text = Arc::clone(&template)).await;
+    let body = message(json!({
+        "system": [{"type": "text", "text": "x-anthropic-billing-header: 1"}, {"type": "text", "text": "Be kind."}],
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "hi", "cache_control": {"type": "ephemeral"}}]},
+            {"role": "assistant", "content": [
+                {"type": "text", "text": "ok"}, {"type": "tool_use", "id": "a", "name": "weather", "input": {"city": "Oslo"}},
+            ]},
+            {"role": "user", "content": [
+                {"type": "tool_result", "tool_use_id": "a", "content": [{"type": "text", "text": "rain"}]},
+                {"type": "text", "text": "and?"},
+            ]},
+        ],
+    }));
+    let (address, text) = (server.address, body.to_string());
+    tokio::spawn(async move { super::client::post(address, MESSAGES, &text).await });
+    let prompt: Vec<u32> = double.take().await.request().prompt.to_vec();
+    let expected = "system:Be kind.;user:hi;assistant:okweather{\"city\": \"Oslo\"};tool:rain;user:and?;";
+    assert_eq!(TEXT.decode(&prompt).unwrap(), expected);
+    let count = server.post("/v1/messages/count_tokens", body).await.json();
+    assert_eq!(count, json!({"input_tokens": prompt.len()}));
+}
+
+#[tokio::test]
+async fn errors_have_the_form_of_the_interface() {
+    let server = answering(text("x")).await;
+    for (more, status, kind, expected) in [
+        (json!({"max_tokens": null}), 400, "invalid_request_error", "`max_tokens` is missing"),
+        (
+            json!({"model": "other"}),
+            404,
+            "not_found_error",
+            "the model \"other\" is not served here; the server has the model \"tiny\"",
+        ),
+        (
+            json!({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}),
+            400,
+            "invalid_request_error",
+            "`tools[0].type` is \"web_search_20250305\"; the server has tools of the type \"custom\" only",
+        ),
+        (
+            json!({"messages": [{"role": "user", "content": [{"type": "image"}]}]}),
+            400,
+            "invalid_request_error",
+            "`messages[0].content[0]` has the type \"image\": the model takes only text",
+        ),
+        (json!({"mcp_servers": [{}]}), 400, "invalid_request_error", "`mcp_servers` is not supported by this server"),
+    ] {
+        let reply = server.post(MESSAGES, message(more)).await;
+        assert_eq!(reply.status, status, "{reply:?}");
+        assert_eq!(reply.json(), json!({"type": "error", "error": {"type": kind, "message": expected}}));
+    }
+    let reply = server.post("/v1/messages/nothing", message(json!({}))).await;
+    assert_eq!((reply.status, &reply.json()["type"]), (404, &json!("error")));
+}

@@ -1,0 +1,138 @@
+//! OpenAI's newer interface.
+
+use std::sync::Arc;
+
+use disco_serve::engine::{End, Event};
+use serde_json::{Value, json};
+
+use super::double::text;
+use super::model::{TEXT, bytes, with_template};
+use super::server::Server;
+
+const RESPONSES: &str = "/v1/responses";
+const TEMPLATE: &str = "{% for m in messages %}{{ m.role }}:{{ m.reasoning_content }}{{ m.content }}{% for call in m.tool_calls or [] %}\
+    {{ call.function.name }}{{ call.function.arguments | tojson }}{% endfor %};{% endfor %}\
+    {% if tools %}{{ tools | tojson }}{# <tool_call> #}{% endif %}{# </think> #}";
+
+fn tools() -> Value {
+    json!([
+        {"type": "function", "name": "weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}},
+        {"type": "web_search"},
+    ])
+}
+
+async fn answering(events: Vec<Event>) -> Server {
+    let template = with_template(TEMPLATE);
+    let (server, engine) = Server::start_with(move |app| app.model.text = Arc::clone(&template)).await;
+    tokio::spawn(engine.answer_all(move |_| events.clone()));
+    server
+}
+
+async fn events(server: &Server, body: Value) -> Vec<Value> {
+    let mut stream = server.stream(RESPONSES, body).await;
+    assert_eq!(stream.head().await.status, 200);
+    let mut events = Vec::new();
+    while let Some(event) = stream.event().await {
+        let (name, data) = event.strip_prefix("event: ").unwrap().split_once("\ndata: ").unwrap();
+        let data: Value = serde_json::from_str(data).unwrap();
+        assert_eq!((&data["type"], &data["sequence_number"]), (&json!(name), &json!(events.len())));
+        events.push(data);
+    }
+    events
+}
+
+#[tokio::test]
+async fn a_response_has_reasoning_messages_and_calls() {
+    const SAID: &str = "<think>Hm.</think>Let me see.\n<tool_call>{\"name\": \"weather\", \"arguments\": {\"city\": \"Oslo\"}}</tool_call>";
+    let server = answering(text(SAID)).await;
+    let whole = server.post(RESPONSES, json!({"input": "hi", "tools": tools(), "metadata": {"a": "b"}})).await.json();
+    assert_eq!(
+        (&whole["object"], &whole["status"], &whole["metadata"]),
+        (&json!("response"), &json!("completed"), &json!({"a": "b"}))
+    );
+    let kinds: Vec<_> = whole["output"].as_array().unwrap().iter().map(|item| item["type"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["reasoning", "message", "function_call"]);
+    assert_eq!(whole["output"][0]["content"][0]["text"], "Hm.");
+    assert_eq!(whole["output"][1]["content"][0]["text"], "Let me see.");
+    assert_eq!(whole["output"][2]["arguments"], "{\"city\":\"Oslo\"}");
+    assert_eq!(whole["tools"], tools());
+
+    let events = events(&server, json!({"input": "hi", "tools": tools(), "stream": true})).await;
+    let kinds: Vec<_> = events.iter().map(|event| event["type"].as_str().unwrap()).collect();
+    assert_eq!(kinds[..2], ["response.created", "response.in_progress"]);
+    let mut kinds: Vec<_> = kinds[2..].to_vec();
+    kinds.dedup();
+    let of_item = |name: &'static str| [format!("response.{name}.delta"), format!("response.{name}.done")];
+    let part = |name: &'static str| {
+        let [delta, done] = of_item(name);
+        [
+            "response.output_item.added".into(),
+            "response.content_part.added".into(),
+            delta,
+            done,
+            "response.content_part.done".into(),
+            "response.output_item.done".into(),
+        ]
+    };
+    let [delta, done] = of_item("function_call_arguments");
+    let call: [String; 4] = ["response.output_item.added".into(), delta, done, "response.output_item.done".into()];
+    let expected = [&part("reasoning_text")[..], &part("output_text"), &call, &["response.completed".into()]].concat();
+    assert_eq!(kinds, expected);
+    let last = events.last().unwrap();
+    let items: Vec<_> = events.iter().filter(|event| event["type"] == "response.output_item.done").collect();
+    let items: Vec<_> = items.iter().map(|event| event["item"].clone()).collect();
+    assert_eq!(last["response"]["output"], Value::Array(items));
+    assert_eq!(last["response"]["usage"], whole["usage"]);
+}
+
+#[tokio::test]
+async fn a_response_that_is_cut_is_incomplete() {
+    let cut: Vec<_> = bytes("abc").into_iter().map(Event::Token).chain([Event::End(End::Length)]).collect();
+    let server = answering(cut).await;
+    let whole = server.post(RESPONSES, json!({"input": "hi"})).await.json();
+    assert_eq!(
+        (&whole["status"], &whole["incomplete_details"]["reason"]),
+        (&json!("incomplete"), &json!("max_output_tokens"))
+    );
+    assert_eq!(whole["output"][0]["status"], "incomplete");
+    let events = events(&server, json!({"input": "hi", "stream": true})).await;
+    assert_eq!(events.last().unwrap()["type"], "response.incomplete");
+}
+
+#[tokio::test]
+async fn the_template_gets_all_items() {
+    let template = with_template(TEMPLATE);
+    let (server, mut double) = Server::start_with(move |app| app.model.text = Arc::clone(&template)).await;
+    let body = json!({
+        "instructions": "Be kind.", "max_output_tokens": 7,
+        "text": {"format": {"type": "json_schema", "name": "n", "schema": {"type": "object"}, "strict": true}},
+        "input": [
+            {"role": "developer", "content": "Be brief."},
+            {"role": "user", "content": [{"type": "input_text", "text": "hi"}]},
+            {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "Hm."}]},
+            {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "ok"}]},
+            {"type": "function_call", "call_id": "a", "name": "weather", "arguments": "{\"city\": \"Oslo\"}"},
+            {"type": "function_call_output", "call_id": "a", "output": [{"type": "input_text", "text": "rain"}]},
+        ],
+    });
+    let (address, text) = (server.address, body.to_string());
+    tokio::spawn(async move { super::client::post(address, RESPONSES, &text).await });
+    let taken = double.take().await;
+    let expected = "system:Be kind.\n\nBe brief.;user:hi;assistant:Hm.okweather{\"city\": \"Oslo\"};tool:rain;";
+    assert_eq!(TEXT.decode(&taken.request().prompt).unwrap(), expected);
+    assert!(taken.request().grammar.is_some() && taken.request().max_tokens == 7);
+}
+
+#[tokio::test]
+async fn what_would_need_storage_is_refused() {
+    let server = answering(text("x")).await;
+    for (body, param) in [
+        (json!({"input": "hi", "previous_response_id": "resp_1"}), "previous_response_id"),
+        (json!({"input": "hi", "background": true}), "background"),
+        (json!({}), "input"),
+        (json!({"input": [{"type": "computer_call"}]}), "input[0].type"),
+    ] {
+        let reply = server.post(RESPONSES, body).await;
+        assert_eq!((reply.status, &reply.error()["param"]), (400, &json!(param)), "{reply:?}");
+    }
+}
