@@ -5,11 +5,12 @@ use std::env::consts::ARCH;
 use crate::steps::{Step, step};
 
 /// Fuzz targets. A test compares this with the manifest.
-const TARGETS: [&str; 20] = [
+const TARGETS: [&str; 21] = [
     "checkpoint",
     "connection",
     "formats",
     "frame",
+    "grammar",
     "handshake",
     "invitation",
     "message",

@@ -8,6 +8,7 @@ disco_fuzz::target!(check, seeds);
 
 fn check(bytes: &[u8]) -> Result<(), Infallible> {
     disco_serve::fuzzing::body(bytes);
+    disco_serve::fuzzing::parts(bytes);
     Ok(())
 }
 

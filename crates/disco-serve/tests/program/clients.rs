@@ -3,9 +3,10 @@
 use std::env;
 use std::fs;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use disco_conformance::Fetched;
+use nix::sys::signal::{Signal, kill};
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -56,6 +57,45 @@ fn the_client_openai_gets_texts_errors_and_streams_that_outlive_a_worker() {
     succeed(command);
     let (status, said) = server.ended();
     assert!(status.success(), "{status}: {said}");
+}
+
+/// A server of a tiny model whose template knows tools in the form of Hermes, and its folder.
+fn with_tools(options: &[&str]) -> (TempDir, Server) {
+    let folder = tempfile::tempdir().unwrap();
+    super::tools::with_form(folder.path(), "<tool_call>");
+    let server = Server::start(folder.path(), options);
+    (folder, server)
+}
+
+#[test]
+fn the_client_anthropic_gets_messages_and_calls_through_a_lost_worker() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(mut command) = script("anthropic_client.py", &folder) else { return };
+    let token = folder.path().join("token");
+    fs::write(&token, "secret").unwrap();
+    let (_model, server) = with_tools(&["--token-file", token.to_str().unwrap(), "--served-model-name", "tiny"]);
+    command.arg(server.address.to_string()).arg("secret").args(server.workers().iter().map(ToString::to_string));
+    succeed(command);
+}
+
+#[test]
+fn texts_of_random_schemas_are_valid_for_the_package_jsonschema() {
+    const SCHEMAS: usize = 700;
+    let folder = tempfile::tempdir().unwrap();
+    for (name, workers) in [("llama-3", "1"), ("qwen3", "2"), ("gemma3", "3")] {
+        let Some(mut command) = script("schemas_client.py", &folder) else { return };
+        let server = Server::start(&model(name), &["--workers", workers]);
+        command.arg(server.address.to_string()).arg(SCHEMAS.to_string()).stdout(Stdio::piped());
+        let client = command.spawn().unwrap();
+        // Some schemas are asked for while a worker is replaced.
+        let killed = server.workers();
+        server.wait_until("requests run", || server.get("/health").json()["load"]["running"] != 0);
+        kill(killed[0], Signal::SIGKILL).unwrap();
+        let output = client.wait_with_output().unwrap();
+        assert!(output.status.success());
+        let ended: usize = String::from_utf8_lossy(&output.stdout).trim().parse().unwrap();
+        assert!(ended * 5 >= SCHEMAS * 4, "{name}: {ended} of {SCHEMAS} texts have ended by themselves");
+    }
 }
 
 #[test]
