@@ -1,4 +1,4 @@
-//! BERT, split over ranks by heads and by hidden units.
+//! BERT and (XLM-)RoBERTa, split over ranks by heads and by hidden units.
 
 use candle_core::{D, DType, IndexOp as _, Module as _, Tensor};
 use candle_nn::LayerNorm;
@@ -17,8 +17,7 @@ pub struct Config {
     num_hidden_layers: usize,
     num_attention_heads: usize,
     vocab_size: usize,
-    /// The most tokens of a sentence.
-    pub max_position_embeddings: usize,
+    max_position_embeddings: usize,
     layer_norm_eps: f64,
     #[serde(default)]
     hidden_act: Option<String>,
@@ -26,6 +25,8 @@ pub struct Config {
     position_embedding_type: Option<String>,
     #[serde(default)]
     model_type: Option<String>,
+    #[serde(default)]
+    pad_token_id: Option<usize>,
 }
 
 impl Config {
@@ -35,12 +36,13 @@ impl Config {
         let keys = [
             ("hidden_act", &self.hidden_act, "gelu"),
             ("position_embedding_type", &self.position_embedding_type, "absolute"),
-            ("model_type", &self.model_type, "bert"),
         ];
-        for (key, value, known) in keys {
-            if let Some(other) = value.as_deref().filter(|value| *value != known) {
-                return Err(ModelError::Feature { feature: format!("{key} {other:?}") });
-            }
+        let known = ["bert", "roberta", "xlm-roberta"];
+        let kind = self.model_type.as_deref().filter(|kind| !known.contains(kind)).map(|kind| ("model_type", kind));
+        let others =
+            keys.into_iter().filter_map(|(key, value, known)| Some((key, value.as_deref().filter(|it| *it != known)?)));
+        if let Some((key, other)) = kind.into_iter().chain(others).next() {
+            return Err(ModelError::Feature { feature: format!("{key} {other:?}") });
         }
         let (width, heads) = (self.hidden_size, self.num_attention_heads);
         if heads == 0 || !width.is_multiple_of(heads) {
@@ -48,11 +50,26 @@ impl Config {
         }
         Ok(())
     }
+
+    /// The row of a sentence's first position in the table of positions.
+    fn first_position(&self) -> usize {
+        match self.model_type.as_deref() {
+            // The rows up to that of padding are not used.
+            Some("roberta" | "xlm-roberta") => self.pad_token_id.unwrap_or(1) + 1,
+            _ => 0,
+        }
+    }
+
+    /// The most tokens of a sentence.
+    pub fn longest(&self) -> usize {
+        self.max_position_embeddings.saturating_sub(self.first_position())
+    }
 }
 
 /// One rank's part of a model.
 pub struct Bert {
     words: VocabParallelEmbedding,
+    /// From a sentence's first position on.
     positions: Tensor,
     kind: Tensor,
     norm: LayerNorm,
@@ -87,7 +104,7 @@ pub fn plan(config: &Config, ranks: usize) -> Result<Plan, ModelError> {
         .with("*.attention.output.dense.weight", Split::ranges(1, (0..ranks).map(own)))
         .with("*.intermediate.dense.*", Split::even(0, 1))
         .with("*.output.dense.weight", Split::even(1, 1))
-        .with("embeddings.word_embeddings.weight", Split::even(0, 1))
+        .with("*embeddings.word_embeddings.weight", Split::even(0, 1))
         .with("*", Split::Whole))
 }
 
@@ -98,12 +115,16 @@ impl Bert {
     /// As [`plan`]; the weights lack a tensor or can't be read.
     pub fn load(config: &Config, shards: &Shards, comm: &Comm) -> Result<Self, ModelError> {
         config.check()?;
+        const WORDS: &str = "embeddings.word_embeddings.weight";
+        let module = ["", "bert.", "roberta."].into_iter().find(|module| shards.contains(&format!("{module}{WORDS}")));
+        let module = module.unwrap_or("");
+        let tensor = |name: &str| shards.tensor(&format!("{module}{name}"));
         let norm = |name: &str| {
-            let [weight, bias] = ["weight", "bias"].map(|part| shards.tensor(&format!("{name}.{part}")));
+            let [weight, bias] = ["weight", "bias"].map(|part| tensor(&format!("{name}.{part}")));
             Ok::<_, ModelError>(LayerNorm::new(weight?, bias?, config.layer_norm_eps))
         };
         let parts = |name: &str| {
-            let [weight, bias] = ["weight", "bias"].map(|part| shards.tensor(&format!("{name}.{part}")));
+            let [weight, bias] = ["weight", "bias"].map(|part| tensor(&format!("{name}.{part}")));
             Ok::<_, ModelError>((Matrix::dense(weight?), Some(bias?)))
         };
         let column =
@@ -122,12 +143,14 @@ impl Bert {
                 output_norm: norm(&name("output.LayerNorm"))?,
             })
         };
-        let words = shards.tensor("embeddings.word_embeddings.weight")?;
+        let words = tensor(WORDS)?;
+        let positions = tensor("embeddings.position_embeddings.weight")?;
+        let (first, count) = (config.first_position(), config.longest());
         let rows = even_ranges(config.vocab_size, comm.size()).nth(comm.rank()).unwrap_or(0..0);
         Ok(Self {
             words: VocabParallelEmbedding::new(Matrix::dense(words), rows, comm.clone())?,
-            positions: shards.tensor("embeddings.position_embeddings.weight")?,
-            kind: shards.tensor("embeddings.token_type_embeddings.weight")?.i(0)?,
+            positions: positions.narrow(0, first, count)?.force_contiguous()?,
+            kind: tensor("embeddings.token_type_embeddings.weight")?.i(0)?,
             norm: norm("embeddings.LayerNorm")?,
             layers: (0..config.num_hidden_layers).map(layer).collect::<Result<_, ModelError>>()?,
             head_width: config.hidden_size / config.num_attention_heads,
@@ -139,6 +162,15 @@ impl Bert {
     /// # Errors
     /// A sentence has no tokens, or more than the model has positions; a collective fails.
     pub fn embed(&self, sentences: &[Vec<u32>]) -> Result<Tensor, ModelError> {
+        let means = self.pool(sentences, true)?;
+        Ok(means.broadcast_div(&means.sqr()?.sum_keepdim(1)?.sqrt()?)?)
+    }
+
+    /// One vector for each sentence, `[sentences, hidden_size]`: the mean over its tokens, or the hidden state of the first one.
+    ///
+    /// # Errors
+    /// Those of [`embed`](Self::embed).
+    pub(crate) fn pool(&self, sentences: &[Vec<u32>], is_mean: bool) -> Result<Tensor, ModelError> {
         if sentences.iter().any(Vec::is_empty) {
             return Err(ModelError::Call("a sentence has no tokens".into()));
         }
@@ -162,10 +194,11 @@ impl Bert {
         for layer in &self.layers {
             x = layer.forward(&x, &mask, self.head_width)?;
         }
-        // The mean over the tokens of each sentence.
+        if !is_mean {
+            return Ok(x.i((.., 0))?.contiguous()?);
+        }
         let sums = x.broadcast_mul(&is_token.unsqueeze(2)?)?.sum(1)?;
-        let means = sums.broadcast_div(&is_token.sum_keepdim(1)?)?;
-        Ok(means.broadcast_div(&means.sqr()?.sum_keepdim(1)?.sqrt()?)?)
+        Ok(sums.broadcast_div(&is_token.sum_keepdim(1)?)?)
     }
 }
 

@@ -39,6 +39,7 @@ mod blocks;
 mod cache;
 mod config;
 mod delta;
+pub mod encoding;
 mod error;
 mod experts;
 mod families;

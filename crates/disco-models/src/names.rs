@@ -112,7 +112,8 @@ pub(crate) struct Scheme {
 impl Scheme {
     /// Llama's names in files of Hugging Face.
     pub(crate) const LLAMA: Self = Self {
-        modules: &[("model.", "lm_head.weight")],
+        // Models for embeddings have no module around them.
+        modules: &[("model.", "lm_head.weight"), ("", "lm_head.weight")],
         embedding: "embed_tokens",
         positions: "",
         norm: "norm",

@@ -23,13 +23,14 @@ use anyhow::{Context as _, Result, bail, ensure};
 use args::Args;
 use clap::Parser as _;
 use disco::Settings;
+use disco_models::encoding::Encode;
 use disco_models::serving::Serve;
 use disco_models::{BLOCK, SamplingDefaults};
-use disco_serve::engine::{self, Options, Placement, schedule};
+use disco_serve::engine::{self, Options, Placement, Read, schedule};
 use disco_serve::health::{Health, Snapshot};
-use disco_serve::http::{App, BearerToken, Drain, Hosts, Limits, serve};
+use disco_serve::http::{App, BearerToken, Drain, Encoder, Hosts, Limits, Model, serve};
 use disco_serve::metrics;
-use prepared::Prepared;
+use prepared::{Prepared, PreparedEncoder};
 use signal_hook::iterator::Signals;
 use signals::Ends;
 
@@ -83,29 +84,55 @@ fn run(args: &Args, signals: Signals) -> Result<()> {
     listener.set_nonblocking(true)?;
     let address = listener.local_addr()?;
     let settings = args.settings()?;
-    let prepared = Prepared::new(args, &settings)?;
+    let prepared = Kind::new(args, &settings)?;
 
     let recorder = metrics::install().context("metrics can't be recorded")?;
-    let (requests, inbox) = engine::channel(args.max_num_seqs as usize + args.max_waiting_requests as usize);
+    let waiting = args.max_num_seqs as usize + args.max_waiting_requests as usize;
+    let (requests, inbox) = engine::channel(waiting);
+    let (encoders, batches) = engine::encoders(waiting);
     let (health, drain) = (Arc::new(Health::new()), Drain::new());
-    let options = options(args, &settings, &prepared);
-    let Prepared { model, context, memory, .. } = prepared;
     ends.drain(drain.clone(), health.clone(), Duration::from_secs(args.drain));
     let (of_engine, end) = (health.clone(), drain.clone());
-    let engine = thread::Builder::new().name("engine".into()).spawn(move || {
-        // Without an engine, the program ends, so that what supervises it can start it again.
-        let ending = Ending(end);
-        engine::run(options, inbox, of_engine, ending.0.ended())
-    })?;
+    let started: Box<dyn FnOnce() -> Result<(), disco::Error> + Send> = match &prepared {
+        Kind::Texts(prepared) => {
+            let options = options(args, &settings, prepared);
+            Box::new(move || {
+                let ending = Ending(end);
+                engine::run(options, inbox, of_engine, ending.0.ended())
+            })
+        }
+        Kind::Encoder(prepared) => {
+            let read = Read::Encoder(Encode::new(prepared.load.clone(), prepared.encoding.clone()));
+            let placement = placement(args, &settings, engine::ENCODE, read);
+            Box::new(move || {
+                let ending = Ending(end);
+                engine::run_encoder(placement, batches, of_engine, ending.0.ended())
+            })
+        }
+    };
+    // Without an engine, the program ends, so that what supervises it can start it again.
+    let engine = thread::Builder::new().name("engine".into()).spawn(started)?;
     let Settings { workers, session, backend, .. } = &settings;
-    args.log_format.tell(&format!(
-        "{} on {workers} workers ({session}, {backend}): context {context} tokens, cache {} blocks of {BLOCK} tokens, {} MiB of each \
-         worker, at most {} texts at a time",
-        model.name,
-        memory.blocks,
-        memory.bytes() >> 20,
-        args.max_num_seqs,
-    ));
+    let what = match &prepared {
+        Kind::Texts(Prepared { context, memory, .. }) => format!(
+            "context {context} tokens, cache {} blocks of {BLOCK} tokens, {} MiB of each worker, at most {} texts at a time",
+            memory.blocks,
+            memory.bytes() >> 20,
+            args.max_num_seqs,
+        ),
+        Kind::Encoder(PreparedEncoder { encoding, .. }) => {
+            let what = if encoding.scores_pairs { "scores of pairs of texts" } else { "vectors of texts" };
+            format!("{what} of at most {} tokens", encoding.longest)
+        }
+    };
+    let (model, encoder, context, room) = match prepared {
+        Kind::Texts(Prepared { model, context, memory, .. }) => (model, None, context, memory.tokens()),
+        Kind::Encoder(PreparedEncoder { model, encoding, .. }) => {
+            let longest = encoding.longest;
+            (model, Some(Encoder { encoders, encoding }), longest, longest)
+        }
+    };
+    args.log_format.tell(&format!("{} on {workers} workers ({session}, {backend}): {what}", model.name));
     if model.sampling != SamplingDefaults::default() {
         args.log_format.tell(&format!(
             "requests that do not say how tokens are chosen get {}, as the model recommends; `--sampling-defaults openai` turns it off",
@@ -117,11 +144,21 @@ fn run(args: &Args, signals: Signals) -> Result<()> {
         request_time: Duration::from_secs(args.request_timeout),
         connections: args.max_connections as usize,
         waiting_requests: args.max_waiting_requests as usize,
-        ..Limits::new(context, memory.tokens())
+        ..Limits::new(context, room)
     };
     let hosts = token.is_none().then(|| Hosts::new(&args.allowed_hosts));
     let origins = args.allowed_origins.clone();
-    let app = App { requests, model, limits, token, hosts, origins, health: health.clone(), metrics: Some(recorder) };
+    let app = App {
+        requests,
+        model,
+        encoder,
+        limits,
+        token,
+        hosts,
+        origins,
+        health: health.clone(),
+        metrics: Some(recorder),
+    };
     let _noting = disco::programs::note(move || notes(address, &health.snapshot()));
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     args.log_format.tell(&format!("http://{address}/v1"));
@@ -147,18 +184,27 @@ impl Drop for Ending {
     }
 }
 
+/// A model that can be served.
+enum Kind {
+    Texts(Prepared),
+    Encoder(PreparedEncoder),
+}
+
+impl Kind {
+    fn new(args: &Args, settings: &Settings) -> Result<Self> {
+        Ok(match PreparedEncoder::new(args)? {
+            Some(prepared) => Self::Encoder(prepared),
+            None => Self::Texts(Prepared::new(args, settings)?),
+        })
+    }
+}
+
 fn options(args: &Args, settings: &Settings, prepared: &Prepared) -> Options {
-    let Prepared { model, load, memory, .. } = prepared;
+    let Prepared { model: Model { name, .. }, load, memory, .. } = prepared;
+    let read = Read::Texts(Serve::new(load.clone(), memory.blocks, args.max_num_seqs as usize));
     Options {
-        name: model.name.clone(),
-        placement: Placement {
-            builder: args.builder(settings),
-            backend: settings.backend.clone(),
-            devices: settings.devices.clone(),
-            step: engine::STEP,
-            step_deadline: Duration::from_secs(args.step_deadline),
-            serve: Serve::new(load.clone(), memory.blocks, args.max_num_seqs as usize),
-        },
+        name: name.clone(),
+        placement: placement(args, settings, engine::STEP, read),
         limits: schedule::Limits {
             blocks: memory.blocks as u32,
             max_sequences: args.max_num_seqs,
@@ -168,6 +214,17 @@ fn options(args: &Args, settings: &Settings, prepared: &Prepared) -> Options {
             first_context: prepared.first_context,
         },
         slow_reader: Duration::from_secs(60),
+    }
+}
+
+fn placement(args: &Args, settings: &Settings, step: &'static str, read: Read) -> Placement {
+    Placement {
+        builder: args.builder(settings),
+        backend: settings.backend.clone(),
+        devices: settings.devices.clone(),
+        step,
+        step_deadline: Duration::from_secs(args.step_deadline),
+        read,
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use anyhow::{Result, ensure};
 use disco::Settings;
 use disco_candle::weights::Weights;
+use disco_models::encoding::Encoding;
 use disco_models::text::Text;
 use disco_models::worker::Load;
 use disco_models::{Adapter, Config, SamplingDefaults, plan};
@@ -31,6 +32,34 @@ pub(crate) struct Prepared {
     pub(crate) first_context: Option<FirstContext>,
     /// The blocks of each worker.
     pub(crate) memory: Memory,
+}
+
+/// A model that makes vectors of texts, or scores of pairs.
+pub(crate) struct PreparedEncoder {
+    /// What clients see of it.
+    pub(crate) model: Model,
+    /// What the workers read.
+    pub(crate) load: Load,
+    /// How it makes vectors.
+    pub(crate) encoding: Encoding,
+}
+
+impl PreparedEncoder {
+    /// `None`: the model is one of texts.
+    ///
+    /// # Errors
+    /// There is no such model, or it asks for something that is not computed.
+    pub(crate) fn new(args: &Args) -> Result<Option<Self>> {
+        let path = model::find(args.model.as_deref(), &SMOLLM2)?;
+        let Some(encoding) = Encoding::of_folder(&path)? else { return Ok(None) };
+        ensure!(args.adapter.is_none(), "--adapter: adapters of models that make vectors are not supported");
+        let weights = Weights::open(&path)?;
+        let text = Arc::new(Text::open(&weights)?);
+        let name = args.served_model_name.clone().unwrap_or_else(|| name_of(&path));
+        let (ends, vocabulary, sampling) = (Vec::new(), text.vocabulary(), SamplingDefaults::default());
+        let model = Model { name, text, ends, vocabulary, sampling };
+        Ok(Some(Self { model, load: load(args, path, None), encoding }))
+    }
 }
 
 impl Prepared {

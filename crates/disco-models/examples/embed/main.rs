@@ -82,7 +82,7 @@ fn run(args: &Args) -> Result<()> {
     if folder.is_file() {
         folder.pop();
     }
-    let most = config(&folder)?.max_position_embeddings;
+    let most = config(&folder)?.longest();
     let file = folder.join("tokenizer.json");
     let mut tokenizer = Tokenizer::from_file(&file).map_err(|error| anyhow!("{}: {error}", file.display()))?;
     tokenizer.with_truncation(None).map_err(|error| anyhow!("{error}"))?;

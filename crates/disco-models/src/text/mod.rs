@@ -201,6 +201,11 @@ impl Text {
         self.template.as_ref().map(|template| template.of(has_tools))
     }
 
+    /// Number of tokens of the tokenizer.
+    pub fn vocabulary(&self) -> usize {
+        self.tokenizer.get_vocab_size(true)
+    }
+
     /// The special token of a text.
     pub fn special_token(&self, text: &str) -> Option<u32> {
         self.tokenizer.token_to_id(text).filter(|token| self.is_left_out(*token))
@@ -266,6 +271,16 @@ impl Text {
     /// The text can't be tokenised.
     pub fn encode(&self, text: &str, adds_specials: bool) -> Result<Vec<u32>, TextError> {
         self.encoded(text, adds_specials).map_err(|why| TextError::Prompt { prompt: text.to_owned(), why })
+    }
+
+    /// The tokens of two texts, with those that the tokenizer puts around and between them.
+    ///
+    /// # Errors
+    /// They can't be tokenised.
+    pub fn encode_pair(&self, first: &str, second: &str) -> Result<Vec<u32>, TextError> {
+        let encoding = self.tokenizer.encode((first, second), true);
+        let error = |why: tokenizers::Error| TextError::Prompt { prompt: second.to_owned(), why: why.to_string() };
+        Ok(encoding.map_err(error)?.get_ids().to_vec())
     }
 
     fn encoded(&self, text: &str, adds_specials: bool) -> Why<Vec<u32>> {

@@ -34,6 +34,8 @@ pub(crate) enum ApiError {
     PromptTooLong { bound: &'static str, limit: usize },
     #[error("{0}")]
     Invalid(String),
+    #[error("the model makes {0}")]
+    Purpose(&'static str),
     #[error("the server has no route {0}")]
     NoRoute(String),
     #[error("the route {route} does not accept {method}")]
@@ -91,7 +93,7 @@ impl ApiError {
         match self {
             Self::Json(_) | Self::NoObject | Self::Param { .. } | Self::Unsupported { .. } => 400,
             Self::Prompt(_) | Self::Text(_) | Self::TooLong { .. } | Self::PromptTooLong { .. } => 400,
-            Self::Invalid(_) | Self::Body(_) => 400,
+            Self::Invalid(_) | Self::Body(_) | Self::Purpose(_) => 400,
             Self::Unauthorized => 401,
             Self::Host(_) => 403,
             Self::NoModel { .. } | Self::NoRoute(_) => 404,
@@ -137,6 +139,7 @@ impl ApiError {
             Self::Prompt(_) | Self::Text(_) => "invalid_prompt",
             Self::TooLong { .. } | Self::PromptTooLong { .. } => "context_length_exceeded",
             Self::Invalid(_) | Self::Body(_) => "invalid_request",
+            Self::Purpose(_) => "unsupported_model",
             Self::NoRoute(_) => "not_found",
             Self::Method { .. } => "method_not_allowed",
             Self::TooLarge { .. } => "body_too_large",

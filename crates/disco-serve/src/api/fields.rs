@@ -25,6 +25,11 @@ impl Fields {
         Self(fields)
     }
 
+    /// All fields that were not taken yet.
+    pub(super) fn rest(&mut self) -> Map<String, Value> {
+        std::mem::take(&mut self.0)
+    }
+
     /// The value of a field, of any type.
     pub(crate) fn take(&mut self, name: &str) -> Option<Value> {
         self.0.remove(name).filter(|value| !value.is_null())

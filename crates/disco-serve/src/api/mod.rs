@@ -18,6 +18,7 @@ mod responses;
 mod sampling;
 mod tools;
 mod unsupported;
+mod vectors;
 mod writer;
 
 pub(crate) use anthropic::{Message, MessageWriter};
@@ -32,4 +33,5 @@ pub(crate) use order::{Kind, Order, Prompt, check_model, tokens_of};
 pub(crate) use reply::Format;
 pub(crate) use responses::{ResponseWriter, Wanted};
 pub(crate) use unsupported::refuse_in_chat;
+pub(crate) use vectors::{Cut, Embed, Input, Rerank, Score};
 pub(crate) use writer::Writer;

@@ -108,7 +108,9 @@ impl Order {
         let stops = stops(fields)?;
         let separates_reasoning = fields.bool("separate_reasoning")?.unwrap_or(true);
         let grammar = grammar::asked(fields)?;
-        if let Some(Asked { param, .. }) = grammar.as_ref().filter(|_| params.ends.is_empty()) {
+        let demanded = tools.as_ref().filter(|tools| tools.constrain()).map(|_| "tools");
+        let constrains = grammar.as_ref().map(|asked| asked.param.as_str()).or(demanded);
+        if let Some(param) = constrains.filter(|_| !params.ends.iter().any(|end| model.ends.contains(end))) {
             return Err(ApiError::param(param, "needs an end of the text: it can't hold with `ignore_eos`"));
         }
         if tools.as_ref().is_some_and(Tools::constrain)

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::form::{ARGS, DEEPSEEK};
 use super::{Choice, Form, Tool, Tools};
-use crate::grammar::{Grammar, bounded};
+use crate::grammar::{Grammar, MAX_BYTES, bounded};
 
 /// Rules in Lark's notation.
 struct Rules<'a> {
@@ -27,12 +27,16 @@ pub(crate) fn grammar(
     let mark = |mark: &str| special(mark).map_or_else(|| literal(mark), |token| format!("<[{token}]>"));
     let mut rules = Rules { form, tools, text: String::new(), mark: &mark };
     let mut calls = Vec::new();
+    let too_large = |tool: &Tool| (tool.name.clone(), format!("makes a grammar of more than {MAX_BYTES} bytes"));
     for tool in &tools.all {
         if matches!(&tools.choice, Choice::Named(name) if *name != tool.name) {
             continue;
         }
         let number = calls.len();
         rules.call(number, tool).map_err(|why| (tool.name.clone(), why))?;
+        if rules.text.len() > MAX_BYTES {
+            return Err(too_large(tool));
+        }
         calls.push(format!("call_{number}"));
     }
     rules.add("call", &calls.join(" | "));
@@ -87,9 +91,15 @@ impl Rules<'_> {
             return Ok(());
         };
         let mut all = Vec::new();
+        let definitions = ["$defs", "definitions"].into_iter().filter_map(|name| Some((name, schema.get(name)?)));
+        let definitions: Vec<_> = definitions.collect();
         for (place, (key, value)) in schema["properties"].as_object().into_iter().flatten().enumerate() {
             let head = literal(&format!("<parameter={key}>\n"));
-            let choices: Option<Vec<_>> = value["enum"].as_array().map(|all| all.iter().collect());
+            if self.text.len() > MAX_BYTES {
+                return Err(format!("makes a grammar of more than {MAX_BYTES} bytes"));
+            }
+            let choices = value.get("const").map(|only| vec![only]);
+            let choices = choices.or_else(|| value["enum"].as_array().map(|all| all.iter().collect()));
             let texts: Option<Vec<&str>> = choices.and_then(|all| all.into_iter().map(Value::as_str).collect());
             let definition = match texts {
                 Some(texts) => {
@@ -97,7 +107,9 @@ impl Rules<'_> {
                     format!("{head} ({}) {}", texts.join(" | "), literal(end))
                 }
                 None if value["type"] == "string" => {
-                    if let Some(key) = ["pattern", "format"].into_iter().find(|key| !value[key].is_null()) {
+                    let known = ["type", "minLength", "maxLength", "title", "description", "default", "examples"];
+                    let mut keys = value.as_object().into_iter().flatten().map(|(key, _)| key);
+                    if let Some(key) = keys.find(|key| !known.contains(&key.as_str())) {
                         return Err(format!("has a text with `{key}`, to which calls of this model can't be held"));
                     }
                     match (value["minLength"].as_u64(), value["maxLength"].as_u64()) {
@@ -113,9 +125,9 @@ impl Rules<'_> {
                 None => {
                     let mut value = value.clone();
                     // References are to the whole.
-                    for definitions in ["$defs", "definitions"] {
-                        if let (Some(found), Some(value)) = (schema.get(definitions), value.as_object_mut()) {
-                            value.insert(definitions.into(), found.clone());
+                    for (name, found) in &definitions {
+                        if let Some(value) = value.as_object_mut() {
+                            value.insert((*name).to_owned(), (*found).clone());
                         }
                     }
                     self.add(&format!("value_{number}_{place}"), &format!("%json {}", bounded(value)?));
@@ -141,7 +153,9 @@ impl Rules<'_> {
         let calls = match self.form {
             Form::Hermes | Form::Elements => many(&format!("\"\\n\" {begin}")),
             Form::Llama => many("\"; \""),
-            Form::MistralList | Form::Granite | Form::Functools => format!("\"[\" {} \"]\"", many("\", \"")),
+            Form::MistralList | Form::Granite => format!("\"[\" {} \"]\"", many("\", \"")),
+            // Its bracket is a part of the mark.
+            Form::Functools => format!("{} \"]\"", many("\", \"")),
             Form::Mistral => many(&begin),
             Form::DeepSeek | Form::DeepSeekPlain => format!("{} {}", many("\"\\n\""), (self.mark)(DEEPSEEK[4])),
         };

@@ -77,8 +77,19 @@ impl Form {
             Self::Llama => "<|python_tag|>",
             Self::MistralList | Self::Mistral => "[TOOL_CALLS]",
             Self::Granite => "<|tool_call|>",
-            Self::Functools => "functools",
+            Self::Functools => "functools[",
             Self::DeepSeek | Self::DeepSeekPlain => DEEPSEEK[0],
+        }
+    }
+
+    /// Whether a text behind the mark that begins calls can't be one.
+    pub(super) fn is_refuted_by(self, body: &str) -> bool {
+        let Some(first) = body.trim_start().chars().next() else { return false };
+        match self {
+            Self::Hermes | Self::MistralList | Self::Granite => !['{', '['].contains(&first),
+            Self::Elements | Self::DeepSeek | Self::DeepSeekPlain => first != '<',
+            Self::Llama | Self::Functools => first != '{',
+            Self::Mistral => !(first.is_alphanumeric() || first == '_'),
         }
     }
 

@@ -20,6 +20,8 @@ pub(crate) struct Parser {
     tools: Arc<[Tool]>,
     state: State,
     held: String,
+    /// The white space before the mark that begins calls.
+    space: String,
     /// Where the search for the end of a call goes on.
     searched: usize,
 }
@@ -39,7 +41,7 @@ enum State {
 
 impl Parser {
     pub(crate) fn new(form: Form, tools: Arc<[Tool]>) -> Self {
-        Self { form, tools, state: State::Begin, held: String::new(), searched: 0 }
+        Self { form, tools, state: State::Begin, held: String::new(), space: String::new(), searched: 0 }
     }
 
     /// Adds a part.
@@ -66,7 +68,7 @@ impl Parser {
             State::Behind if held.trim().is_empty() => Vec::new(),
             State::Marked => match self.form.read(&held, &self.tools) {
                 Some(calls) => calls.into_iter().map(Part::Call).collect(),
-                None => vec![Part::Text(format!("{begin}{held}"))],
+                None => vec![Part::Text(format!("{}{begin}{held}", self.space))],
             },
             State::Bare => {
                 match self.form.read(&held, &self.tools).filter(|calls| calls.iter().all(|it| self.knows(it))) {
@@ -100,6 +102,7 @@ impl Parser {
             self.state = State::Text;
         }
         if is_marked {
+            self.space = self.held[text.len()..end].to_owned();
             self.held.drain(..end + begin.len());
             (self.state, self.searched) = (State::Marked, 0);
         } else {
@@ -111,10 +114,25 @@ impl Parser {
 
     /// Calls up to the mark that ends them: the first one behind which the text is calls. Texts in arguments may have others.
     fn marked(&mut self, parts: &mut Vec<Part>) -> bool {
+        let begin = self.form.begin();
+        if self.form.is_refuted_by(&self.held) {
+            parts.push(Part::Text(std::mem::take(&mut self.space) + begin));
+            self.state = State::Text;
+            return true;
+        }
         let Some(end) = self.form.end() else { return false };
         while let Some(place) = self.held[self.searched..].find(end).map(|place| self.searched + place) {
             self.searched = place + end.len();
-            if let Some(calls) = self.form.read(&self.held[..place], &self.tools) {
+            let mut calls = self.form.read(&self.held[..place], &self.tools);
+            // What came before may have been no call.
+            if let (None, Some(last)) = (&calls, self.held[..place].rfind(begin)) {
+                calls = self.form.read(&self.held[last + begin.len()..place], &self.tools);
+                if calls.is_some() {
+                    let text = self.held[..last].trim_end();
+                    parts.push(Part::Text(format!("{}{begin}{text}", std::mem::take(&mut self.space))));
+                }
+            }
+            if let Some(calls) = calls {
                 parts.extend(calls.into_iter().map(Part::Call));
                 self.held.drain(..self.searched);
                 self.state = State::Behind;
@@ -244,8 +262,20 @@ mod tests {
             (Form::Llama, "{\"name\": \"unknown\", \"parameters\": {}}"),
             (Form::Llama, "{\"a\": 1}"),
             (Form::Mistral, "[TOOL_CALLS]f[ARGS]{"),
+            (Form::Functools, "import functools\nfrom functools [ import\n"),
+            (Form::Hermes, "Use the tag  <tool_call> like this:\n<tool_call>{\"a\": 1}</tool_call>\n"),
         ] {
             assert_eq!(parsed(form, text, &[]), (text.to_owned(), vec![]), "{form:?}");
+        }
+    }
+
+    #[test]
+    fn a_call_behind_one_that_is_none_is_read() {
+        let (none, one) = ("a <tool_call>{\"b\"}</tool_call>", "<tool_call>{\"name\": \"f\"}</tool_call>");
+        let text = format!("{none}\n{one}");
+        let call = Call { name: "f".into(), arguments: "{}".into() };
+        for cut in 0..text.len() {
+            assert_eq!(parsed(Form::Hermes, &text, &[cut]), (none.to_owned(), vec![call.clone()]));
         }
     }
 

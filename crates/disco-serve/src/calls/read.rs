@@ -9,7 +9,8 @@ impl Form {
     /// The calls between the marks of begin and end; `None` if the text is something else.
     pub(super) fn read(self, body: &str, tools: &[Tool]) -> Option<Vec<Call>> {
         let calls = match self {
-            Self::Hermes | Self::Llama | Self::MistralList | Self::Granite | Self::Functools => objects(body),
+            Self::Hermes | Self::Llama | Self::MistralList | Self::Granite => objects(body),
+            Self::Functools => objects(&format!("[{body}")),
             Self::Elements => elements(body, tools),
             Self::Mistral => named(body, self.begin()),
             Self::DeepSeek | Self::DeepSeekPlain => deepseek(body, self == Self::DeepSeek),

@@ -1,6 +1,7 @@
 //! From requests to tokens: which sequences take part in each step of the model.
 
 pub mod blocks;
+mod encode;
 mod pace;
 pub mod prefix;
 mod request;
@@ -9,8 +10,9 @@ pub mod schedule;
 mod sequence;
 mod workers;
 
+pub use encode::{Encoders, encoders, run_encoder};
 pub use request::{
     EVENTS_AHEAD, End, Event, Failure, Inbox, Refused, Request, Requests, Running, Submitted, Token, channel,
 };
 pub use run::{Options, run};
-pub use workers::{Placement, STEP};
+pub use workers::{ENCODE, Placement, Read, STEP};

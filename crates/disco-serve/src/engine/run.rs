@@ -20,9 +20,8 @@ use crate::metrics::StepMeters;
 
 /// How often the loop looks at clients that do not read, and at workers without a step.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Attempts to make the workers usable again, and the pause after the first one, which doubles.
-const REPAIRS: u32 = 8;
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
+/// How long the loop looks for the tokens that can follow in texts with grammars, before it sends those that it has found.
+const CHOOSING: Duration = Duration::from_millis(10);
 /// Why a text ends whose logits are no numbers.
 const NOT_FINITE: &str = "a logit of the model is NaN or infinite: its weights are damaged, or overflow their type";
 
@@ -104,7 +103,7 @@ struct Engine<'a> {
 struct Flight {
     step: Step,
     sent: Instant,
-    reply: Computing,
+    reply: Computing<Reply>,
 }
 
 impl Engine<'_> {
@@ -195,7 +194,10 @@ impl Engine<'_> {
     /// Sends as many steps as may be under way.
     async fn send_steps(&mut self) -> Result<(), Error> {
         self.scheduler.limit_steps(self.pace.tokens());
-        while let Some(step) = self.choice().or_else(|| self.scheduler.plan()) {
+        let began = Instant::now();
+        loop {
+            let choice = if began.elapsed() < CHOOSING { self.choice() } else { None };
+            let Some(step) = choice.or_else(|| self.scheduler.plan()) else { break };
             let plan = self.plan(&step);
             if !step.is_choice() {
                 self.meters.tokens.record(step.tokens() as f64);
@@ -211,8 +213,12 @@ impl Engine<'_> {
 
     /// A step that chooses the next tokens of sequences with a grammar, whose forward passes are under way or done.
     fn choice(&mut self) -> Option<Step> {
-        let mut ready = Vec::new();
+        let (mut ready, began) = (Vec::new(), Instant::now());
         for id in self.scheduler.holding() {
+            // Others wait for the next step, so that no step waits for many grammars.
+            if !ready.is_empty() && began.elapsed() > CHOOSING {
+                break;
+            }
             match self.sequences.get_mut(&id).map(Sequence::constrain) {
                 Some(Err(why)) => self.break_off(id, &why),
                 _ => ready.push(id),
@@ -325,7 +331,7 @@ impl Engine<'_> {
 
     /// Makes the workers usable after a failure. The sequences go on from their prompts and texts so far; a sequence
     /// that has failed too often ends.
-    async fn repair(&mut self, mut error: Error) -> Result<(), Error> {
+    async fn repair(&mut self, error: Error) -> Result<(), Error> {
         self.health.set_state(State::Repairing);
         self.flights.clear();
         self.pace.restart();
@@ -348,25 +354,13 @@ impl Engine<'_> {
                 "the workers failed at position {position} of this request, while no other request was running: {reason}"
             )));
         }
-        let (began, mut pause) = (Instant::now(), FIRST_PAUSE);
-        for attempt in 1..=REPAIRS {
-            match self.workers.repair(&error, attempt).await {
-                Ok(()) => {
-                    self.meters.repairs.increment(1);
-                    self.meters.last_repair.set(began.elapsed());
-                    tracing::info!(seconds = began.elapsed().as_secs_f64(), "the workers are ready again");
-                    self.health.step_ended(self.load());
-                    self.health.set_state(State::Ready);
-                    return Ok(());
-                }
-                Err(again) => error = again,
-            }
-            tracing::warn!(%error, attempt, "the workers can't be made ready yet");
-            if attempt < REPAIRS {
-                sleep(pause).await;
-                pause *= 2;
-            }
-        }
-        Err(error)
+        let began = Instant::now();
+        self.workers.repair_until_ready(error).await?;
+        self.meters.repairs.increment(1);
+        self.meters.last_repair.set(began.elapsed());
+        tracing::info!(seconds = began.elapsed().as_secs_f64(), "the workers are ready again");
+        self.health.step_ended(self.load());
+        self.health.set_state(State::Ready);
+        Ok(())
     }
 }

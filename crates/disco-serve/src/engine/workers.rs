@@ -8,12 +8,13 @@ use std::time::{Duration, Instant};
 
 use disco::error::{ErrorKind, LossCause, ProcessEnd};
 use disco::{Builder, DRef, Deadlines, Error, Json, LaneSession, ReplacementPolicy, Value};
+use disco_models::encoding::Encode;
 use disco_models::serving::{Plan, Reply, Serve};
 use futures_lite::future;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::sync::oneshot;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::schedule::Source;
 
@@ -21,6 +22,11 @@ use super::schedule::Source;
 const LOADING: Duration = Duration::from_secs(3600);
 /// The worker function of `disco-models` that computes a step.
 pub const STEP: &str = "disco.models.step";
+/// The one that makes vectors of texts.
+pub const ENCODE: &str = "disco.models.encode";
+/// Attempts to make the workers usable again, and the pause after the first one, which doubles.
+const REPAIRS: u32 = 8;
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
 
 /// Where the model runs.
 #[derive(Clone, Debug)]
@@ -35,8 +41,17 @@ pub struct Placement {
     pub step: &'static str,
     /// How long a step can take.
     pub step_deadline: Duration,
-    /// The model and its memory.
-    pub serve: Serve,
+    /// What the workers read.
+    pub read: Read,
+}
+
+/// What the workers of a model read.
+#[derive(Clone, Debug)]
+pub enum Read {
+    /// A model of texts, and its memory.
+    Texts(Serve),
+    /// A model that makes vectors of texts.
+    Encoder(Encode),
 }
 
 /// The workers of a session.
@@ -50,8 +65,8 @@ pub(super) struct Workers {
     repair_limit: Duration,
 }
 
-/// A step under way.
-pub(super) type Computing = Pin<Box<dyn Future<Output = Result<Reply, Error>>>>;
+/// A call of the workers under way.
+pub(super) type Computing<T> = Pin<Box<dyn Future<Output = Result<T, Error>>>>;
 
 impl Workers {
     /// Starts a session, and loads the model.
@@ -75,8 +90,11 @@ impl Workers {
     async fn load(&mut self) -> Result<(), Error> {
         let session = &self.session;
         session.init_ccl(&self.placement.backend, &self.placement.devices).await?;
-        let arguments = (Json(self.placement.serve.clone()), self.state.as_ref());
-        let state = session.call("disco.models.serve", arguments).await?;
+        let kept = self.state.as_ref();
+        let state = match &self.placement.read {
+            Read::Texts(serve) => session.call("disco.models.serve", (Json(serve.clone()), kept)).await?,
+            Read::Encoder(encode) => session.call("disco.models.load_encoder", (Json(encode.clone()), kept)).await?,
+        };
         session.sync_all().await?;
         // A new worker has no state.
         let states = state.clone();
@@ -86,19 +104,24 @@ impl Workers {
     }
 
     /// Sends a step, which the workers compute after those before.
-    pub(super) async fn send(&self, plan: &Plan) -> Result<Computing, Error> {
+    pub(super) async fn send(&self, plan: &Plan) -> Result<Computing<Reply>, Error> {
+        let reply = self.call(plan.to_bytes().map_err(Error::State)?).await?;
+        Ok(Box::pin(async move { Reply::from_bytes(&reply.await?).map_err(Error::State) }))
+    }
+
+    /// Calls the workers' function with some bytes. The next call is sent behind this one.
+    pub(super) async fn call(&self, bytes: Vec<u8>) -> Result<Computing<Arc<[u8]>>, Error> {
         let (Some(state), Some(step)) = (&self.state, &self.step) else {
             return Err(Error::State("the model is not loaded".to_owned()));
         };
-        let bytes = plan.to_bytes().map_err(Error::State)?;
         let (session, state, step) = (self.session.clone(), state.clone(), step.clone());
         let (sent, is_sent) = oneshot::channel();
-        let mut reply: Computing = Box::pin(async move {
+        let mut reply: Computing<Arc<[u8]>> = Box::pin(async move {
             let returned = session.call_returning(0, &step, (&state, bytes)).await?;
             _ = sent.send(());
             match returned.await? {
-                Value::Bytes(bytes) => Reply::from_bytes(&bytes).map_err(Error::State),
-                other => Err(Error::State(format!("the reply of a step is {}", other.kind()))),
+                Value::Bytes(bytes) => Ok(bytes),
+                other => Err(Error::State(format!("the reply of the workers is {}", other.kind()))),
             }
         });
         // The next step is sent behind this one.
@@ -114,7 +137,7 @@ impl Workers {
 
     /// Replaces lost workers, ends those that hang, and makes all of them ready for steps, without sequences. Each attempt has
     /// more time than the one before, so that a machine that has become slow has enough in the end.
-    pub(super) async fn repair(&mut self, after: &Error, attempt: u32) -> Result<(), Error> {
+    async fn repair(&mut self, after: &Error, attempt: u32) -> Result<(), Error> {
         if matches!(after.kind(), ErrorKind::Deadline { .. } | ErrorKind::Stalled { .. }) {
             self.end_stuck().await;
         }
@@ -127,6 +150,23 @@ impl Workers {
                 Err(Error::State(format!("the workers were not ready after {:.1} s", limit.as_secs_f64())))
             }
         }
+    }
+
+    /// [Repairs](Self::repair) the workers until they are ready, or for the last time.
+    pub(super) async fn repair_until_ready(&mut self, mut error: Error) -> Result<(), Error> {
+        let mut pause = FIRST_PAUSE;
+        for attempt in 1..=REPAIRS {
+            match self.repair(&error, attempt).await {
+                Ok(()) => return Ok(()),
+                Err(again) => error = again,
+            }
+            tracing::warn!(%error, attempt, "the workers can't be made ready yet");
+            if attempt < REPAIRS {
+                sleep(pause).await;
+                pause *= 2;
+            }
+        }
+        Err(error)
     }
 
     /// Why the workers can't compute a step, if the session knows it already.

@@ -21,8 +21,8 @@ pub(crate) const LIMITS: ParserLimits = ParserLimits {
     initial_lexer_fuel: 1_000_000,
     step_lexer_fuel: 70_000,
     step_max_items: 50_000,
-    // Up to 2 kB each.
-    max_lexer_states: 50_000,
+    // Up to 2 kB each, for each text.
+    max_lexer_states: 10_000,
     max_grammar_size: 200_000,
     precompute_large_lexemes: true,
     // They would show tokens of the text.
@@ -60,9 +60,6 @@ impl Grammars {
         vocabulary: usize,
     ) -> Result<Constraint, Unusable> {
         grammar.check_size().map_err(Unusable::Grammar)?;
-        if let Some(known) = self.known(grammar) {
-            return Ok(Constraint::new(known));
-        }
         let factory = self.factory.get_or_init(|| factory(text, ends, vocabulary));
         let factory = factory.as_ref().ok_or(Unusable::NoEnd)?;
         let compilable = grammar.compilable().map_err(|error| Unusable::Grammar(plain(&error.to_string())))?;
@@ -80,14 +77,14 @@ impl Grammars {
         Ok(Constraint::new(copy))
     }
 
-    /// A copy of a compiled grammar, which becomes the newest.
-    fn known(&self, grammar: &Grammar) -> Option<Matcher> {
+    /// A constraint of a grammar that was compiled before, which becomes the newest.
+    pub(crate) fn known(&self, grammar: &Grammar) -> Option<Constraint> {
         let mut compiled = self.compiled.lock().unwrap_or_else(PoisonError::into_inner);
         let place = compiled.iter().position(|(known, _)| known == grammar)?;
         let entry = compiled.remove(place)?;
         let copy = entry.1.deep_clone();
         compiled.push_front(entry);
-        Some(copy)
+        Some(Constraint::new(copy))
     }
 }
 

@@ -14,4 +14,4 @@ pub(crate) use compile::Grammars;
 #[cfg(any(fuzzing, test))]
 pub(crate) use compile::LIMITS;
 pub use constraint::Constraint;
-pub(crate) use source::{Grammar, bounded};
+pub(crate) use source::{Grammar, MAX_BYTES, bounded};

@@ -4,9 +4,14 @@ use llguidance::api::TopLevelGrammar;
 use serde_json::{Value, json};
 
 /// The most bytes of a grammar.
-const MAX_BYTES: usize = 256 << 10;
-/// The most levels of a schema.
+pub(crate) const MAX_BYTES: usize = 256 << 10;
+/// The most levels of a schema, and references in it, each of which the compiler follows.
 const MAX_DEPTH: usize = 64;
+const MAX_REFERENCES: usize = 512;
+/// The most values of a schema times its alternatives: the compiler copies what is beside them for each.
+const MAX_PRODUCT: usize = 1_000_000;
+/// The most rules of a grammar, each of which may lead to another one.
+const MAX_RULES: usize = 2000;
 /// White space between the tokens of JSON: enough for a line and its indentation. Without a bound, a model may write it for ever.
 const SPACE: &str = r"[ \n\r\t]{0,40}";
 
@@ -49,7 +54,7 @@ impl Grammar {
         };
         let body = match self {
             Self::Schema(schema) => format!("%json {schema}"),
-            Self::Regex(regex) => format!("/{}/", regex.replace('/', "\\/")),
+            Self::Regex(regex) => format!("/{}/", of_slashes(&regex)),
             Self::Lark(grammar) => format!("%lark {{\n{grammar}\n}}"),
         };
         Self::Lark(format!("start: thought SPACE? body\n{thought}\nSPACE: /\\s{{1,8}}/\nbody: {body}\n"))
@@ -57,7 +62,15 @@ impl Grammar {
 
     pub(super) fn check_size(&self) -> Result<(), String> {
         let (Self::Schema(text) | Self::Regex(text) | Self::Lark(text)) = self;
-        if text.len() > MAX_BYTES { Err(format!("has more than {MAX_BYTES} bytes")) } else { Ok(()) }
+        if text.len() > MAX_BYTES {
+            return Err(format!("has more than {MAX_BYTES} bytes"));
+        }
+        match self {
+            Self::Lark(text) if text.lines().filter(|line| line.contains(':')).count() > MAX_RULES => {
+                Err(format!("has more than {MAX_RULES} rules"))
+            }
+            _ => Ok(()),
+        }
     }
 
     pub(crate) fn compilable(&self) -> Result<TopLevelGrammar, serde_json::Error> {
@@ -82,9 +95,61 @@ pub(crate) fn bounded(schema: Value) -> Result<Value, String> {
     if is_deeper(&schema, MAX_DEPTH) {
         return Err(format!("has more than {MAX_DEPTH} levels"));
     }
+    let mut size = Size::default();
+    size.count(&schema);
+    if size.references > MAX_REFERENCES {
+        return Err(format!("has more than {MAX_REFERENCES} references"));
+    }
+    if size.values.saturating_mul(size.alternatives) > MAX_PRODUCT {
+        return Err(format!(
+            "has {} values and {} alternatives, which are too many together",
+            size.values, size.alternatives
+        ));
+    }
     // A client's would set options of the compiler.
     schema["x-guidance"] = json!({"whitespace_pattern": SPACE});
     Ok(schema)
+}
+
+/// What a schema has.
+#[derive(Default)]
+struct Size {
+    values: usize,
+    /// Of all lists of alternatives.
+    alternatives: usize,
+    references: usize,
+}
+
+impl Size {
+    fn count(&mut self, value: &Value) {
+        self.values += 1;
+        match value {
+            Value::Array(values) => values.iter().for_each(|value| self.count(value)),
+            Value::Object(entries) => entries.iter().for_each(|(key, value)| {
+                match (key.as_str(), value) {
+                    ("allOf" | "anyOf" | "oneOf", Value::Array(all)) => self.alternatives += all.len(),
+                    ("$ref", _) => self.references += 1,
+                    _ => {}
+                }
+                self.count(value);
+            }),
+            _ => {}
+        }
+    }
+}
+
+/// A regular expression between slashes of Lark's notation.
+fn of_slashes(regex: &str) -> String {
+    let mut escaped = String::with_capacity(regex.len());
+    let mut is_escaped = false;
+    for letter in regex.chars() {
+        if letter == '/' && !is_escaped {
+            escaped.push('\\');
+        }
+        is_escaped = letter == '\\' && !is_escaped;
+        escaped.push(letter);
+    }
+    if escaped.is_empty() { "(?:)".to_owned() } else { escaped }
 }
 
 fn is_deeper(value: &Value, levels: usize) -> bool {

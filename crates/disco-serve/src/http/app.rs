@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use disco_models::SamplingDefaults;
+use disco_models::encoding::Encoding;
 use disco_models::text::Text;
 use metrics_exporter_prometheus::PrometheusHandle;
 
 use super::{BearerToken, Hosts, Origin};
-use crate::engine::Requests;
+use crate::engine::{Encoders, Requests};
 use crate::health::Health;
 
 /// A model that is served over HTTP.
@@ -17,6 +18,8 @@ pub struct App {
     pub requests: Requests,
     /// The model.
     pub model: Model,
+    /// For a model that makes vectors of texts, and no texts.
+    pub encoder: Option<Encoder>,
     /// Bounds on the resources that clients can use.
     pub limits: Limits,
     /// The token of authorised clients; without one, all clients are authorised.
@@ -29,6 +32,15 @@ pub struct App {
     pub health: Arc<Health>,
     /// Writes `/metrics`; `None` answers that there are none.
     pub metrics: Option<PrometheusHandle>,
+}
+
+/// A model that makes vectors of texts, or scores of pairs.
+#[derive(Clone, Debug)]
+pub struct Encoder {
+    /// The way to its engine.
+    pub encoders: Encoders,
+    /// What it makes of how many tokens.
+    pub encoding: Encoding,
 }
 
 /// The part of a model that the HTTP layer needs.

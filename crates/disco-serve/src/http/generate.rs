@@ -109,6 +109,9 @@ async fn generate<T: Send + 'static>(
 ) -> Result<Response, ApiError> {
     let arrived = Instant::now();
     let active = shared.begin()?;
+    if shared.encoder.is_some() {
+        return Err(ApiError::Purpose(shared.purpose()));
+    }
     let checks = shared.clone();
     let (wanted, room) = shared.parse(request, move |fields| read(fields, checks.known())).await?;
     let (order, writer) = write(wanted, shared);
@@ -137,6 +140,7 @@ async fn submitted(
     let Order { tools, grammar, separates_reasoning, .. } = order;
     let limits = shared.limits.clone();
     let prompts = shared.tokenise(room.bytes(), move |text| tokenised(prompts, echoes, text, &limits)).await?;
+    let bytes = room.bytes();
     drop(room);
     let counts = prompts.iter().map(|prompt| most_tokens(prompt.tokens.len(), max_tokens, &shared.limits));
     let counts = counts.collect::<Result<Vec<_>, _>>()?;
@@ -146,7 +150,9 @@ async fn submitted(
         Some(prompt) => Parts::of_chat(tools, separates_reasoning, &prompt.tokens, &shared.text)?,
         None => Parts::default(),
     };
-    let grammar = match parts.grammar(grammar, &shared.text)? {
+    let asking = parts.clone();
+    let grammar = shared.tokenise(bytes, move |text| asking.grammar(grammar, text)).await?;
+    let grammar = match grammar {
         Some(asked) => Some(shared.compile(asked).await?),
         None => None,
     };

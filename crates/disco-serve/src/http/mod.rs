@@ -27,8 +27,9 @@ mod shared;
 mod stall;
 mod stream;
 mod tokenize;
+mod vectors;
 
-pub use app::{App, Limits, Model};
+pub use app::{App, Encoder, Limits, Model};
 pub use auth::{BearerToken, EmptyToken};
 pub use drain::Drain;
 pub use hosts::Hosts;

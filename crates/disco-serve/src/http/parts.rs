@@ -13,7 +13,7 @@ use crate::text::{Marks, Reasoning};
 const TAIL: usize = 16;
 
 /// How the texts of a request are parted.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Parts {
     calling: Option<Calling>,
     /// The marks of the model's reasoning, and whether the prompt ends inside of it.
@@ -21,6 +21,7 @@ pub(super) struct Parts {
 }
 
 /// The tools of a request, and the form in which the model calls them.
+#[derive(Clone)]
 struct Calling {
     form: Form,
     tools: Tools,

@@ -10,7 +10,7 @@ use axum::routing::{get, post};
 
 use super::answer::answer;
 use super::shared::Shared;
-use super::{generate, origins, probes, tokenize};
+use super::{generate, origins, probes, tokenize, vectors};
 use crate::api::ApiError;
 
 /// All routes of a server.
@@ -21,6 +21,12 @@ pub(super) fn routes(shared: Arc<Shared>) -> Router {
         .route("/v1/messages", post(generate::message))
         .route("/v1/messages/count_tokens", post(tokenize::count))
         .route("/v1/responses", post(generate::response))
+        .route("/v1/embeddings", post(vectors::embeddings))
+        .route("/rerank", post(vectors::rerank))
+        .route("/v1/rerank", post(vectors::rerank))
+        .route("/v2/rerank", post(vectors::rerank))
+        .route("/score", post(vectors::score))
+        .route("/v1/score", post(vectors::score))
         .route("/v1/models", get(probes::models))
         .route("/v1/models/{*model}", get(probes::model))
         .route("/tokenize", post(tokenize::tokenize))

@@ -14,13 +14,15 @@ use disco_models::text::Text;
 use metrics_exporter_prometheus::PrometheusHandle;
 use rustix::process::setpriority_process;
 use tokio::sync::{Semaphore, oneshot, watch};
+use tokio::time::timeout;
 
+use super::app::Encoder;
 use super::body::{self, Bodies, Room};
 use super::drain::{Drain, Phase};
 use super::{App, BearerToken, Hosts, Limits, Origin};
 use crate::admission::Admission;
 use crate::api::{ApiError, Asked, Fields, Known};
-use crate::engine::Requests;
+use crate::engine::{Refused, Requests};
 use crate::grammar::{Constraint, Grammars};
 use crate::health::{Health, State};
 use crate::metrics::Meters;
@@ -28,12 +30,17 @@ use crate::metrics::Meters;
 /// The most bytes of a small body: one that is parsed on a thread of connections, which takes less than a millisecond, and
 /// whose text is tokenised in less than a second.
 const MAX_SMALL_BODY: usize = 64 << 10;
-/// How long a request waits for its grammar.
+/// How long a grammar may be compiled, and how long a request waits for the grammars of others.
 const COMPILING: Duration = Duration::from_secs(10);
+/// Grammars that are compiled at the same time.
+const COMPILERS: usize = 2;
+/// The compiler follows rules and references by calls. A stack takes the memory that it needs.
+const COMPILER_STACK: usize = 256 << 20;
 
 /// A server's state.
 pub(super) struct Shared {
     pub(super) requests: Requests,
+    pub(super) encoder: Option<Encoder>,
     pub(super) name: Arc<str>,
     /// When the server began, in seconds since 1970.
     pub(super) created: u64,
@@ -58,7 +65,7 @@ pub(super) struct Shared {
     /// The same on large ones, which can take seconds: one for two cores, so that small ones need not wait for them.
     large: Arc<Semaphore>,
     grammars: Grammars,
-    /// The permit to compile a grammar.
+    /// Permits to compile grammars.
     compiling: Arc<Semaphore>,
     random: RandomState,
     drawn: AtomicU64,
@@ -73,6 +80,7 @@ impl Shared {
         let limits = app.limits;
         Arc::new(Self {
             requests: app.requests,
+            encoder: app.encoder,
             meters: Meters::new(&app.model.name),
             name: app.model.name.into(),
             created: now(),
@@ -93,7 +101,7 @@ impl Shared {
             small: Arc::new(Semaphore::new(cores)),
             large: Arc::new(Semaphore::new(cores.div_ceil(2))),
             grammars: Grammars::default(),
-            compiling: Arc::new(Semaphore::new(1)),
+            compiling: Arc::new(Semaphore::new(COMPILERS)),
             random: RandomState::new(),
             drawn: AtomicU64::new(0),
         })
@@ -101,6 +109,17 @@ impl Shared {
 
     pub(super) fn known(&self) -> Known<'_> {
         Known { name: &self.name, vocabulary: self.vocabulary, ends: &self.ends, sampling: self.sampling }
+    }
+
+    /// What the model makes, for a request for something else.
+    pub(super) fn purpose(&self) -> &'static str {
+        match &self.encoder {
+            None => "texts, and neither vectors of them nor scores: use /v1/chat/completions",
+            Some(Encoder { encoding, .. }) if encoding.scores_pairs => {
+                "scores of pairs of texts: use /rerank or /score"
+            }
+            Some(_) => "vectors of texts: use /v1/embeddings",
+        }
     }
 
     /// The state that clients see.
@@ -179,29 +198,32 @@ impl Shared {
         done.await.map_err(|_| ApiError::Panicked)?
     }
 
-    /// Compiles a grammar on a thread that leaves the processors to others, one at a time.
+    /// Compiles a grammar on a thread that leaves the processors to others.
     ///
     /// # Errors
-    /// It can't be compiled, or not in time; or the compiler panicked.
+    /// It can't be compiled, or not in time; others take too long; or the compiler panicked.
     pub(super) async fn compile(self: &Arc<Self>, asked: Asked) -> Result<Constraint, ApiError> {
         let Asked { param, grammar } = asked;
+        if let Some(known) = self.grammars.known(&grammar) {
+            return Ok(known);
+        }
+        let permit = timeout(COMPILING, self.compiling.clone().acquire_owned()).await;
+        let permit = permit.map_err(|_| Refused::Full)?.map_err(|_| ApiError::Shutdown)?;
         let shared = self.clone();
-        let compiled = async {
-            let permit = self.compiling.clone().acquire_owned().await.map_err(|_| ApiError::Shutdown)?;
-            let (sender, done) = oneshot::channel();
-            let thread = thread::Builder::new().name("grammar".into()).spawn(move || {
-                let _permit = permit;
-                // A system that refuses it has its reasons.
-                _ = setpriority_process(None, 19);
-                let compiled = shared.grammars.compile(&grammar, &shared.text, &shared.ends, shared.vocabulary);
-                // Nobody waits for it after the time is over.
-                _ = sender.send(compiled);
-            });
-            thread.map_err(|error| ApiError::Failed(format!("a thread can't be started: {error}")))?;
-            done.await.map_err(|_| ApiError::Panicked)
-        };
-        match tokio::time::timeout(COMPILING, compiled).await {
-            Ok(compiled) => compiled?.map_err(|why| ApiError::param(param, why.to_string())),
+        let (sender, done) = oneshot::channel();
+        let thread = thread::Builder::new().name("grammar".into()).stack_size(COMPILER_STACK).spawn(move || {
+            let _permit = permit;
+            // A system that refuses it has its reasons.
+            _ = setpriority_process(None, 19);
+            let compiled = shared.grammars.compile(&grammar, &shared.text, &shared.ends, shared.vocabulary);
+            // Nobody waits for it after the time is over.
+            _ = sender.send(compiled);
+        });
+        thread.map_err(|error| ApiError::Failed(format!("a thread can't be started: {error}")))?;
+        match timeout(COMPILING, done).await {
+            Ok(compiled) => {
+                compiled.map_err(|_| ApiError::Panicked)?.map_err(|why| ApiError::param(param, why.to_string()))
+            }
             Err(_) => Err(ApiError::param(param, format!("was not compiled within {} s", COMPILING.as_secs()))),
         }
     }

@@ -110,7 +110,9 @@ async fn a_message_says_why_it_ends() {
 async fn the_template_gets_instructions_calls_and_results() {
     let template = with_template(TEMPLATE);
     let (server, mut double) = Server::start_with(move |app| app.model.text = Arc::clone(&template)).await;
+    let format = json!({"type": "json_schema", "schema": {"type": "object"}});
     let body = message(json!({
+        "output_config": {"format": format, "effort": "low"},
         "system": [{"type": "text", "text": "x-anthropic-billing-header: 1"}, {"type": "text", "text": "Be kind."}],
         "messages": [
             {"role": "user", "content": [{"type": "text", "text": "hi", "cache_control": {"type": "ephemeral"}}]},
@@ -125,7 +127,9 @@ async fn the_template_gets_instructions_calls_and_results() {
     }));
     let (address, text) = (server.address, body.to_string());
     tokio::spawn(async move { super::client::post(address, MESSAGES, &text).await });
-    let prompt: Vec<u32> = double.take().await.request().prompt.to_vec();
+    let taken = double.take().await;
+    assert!(taken.request().grammar.is_some());
+    let prompt: Vec<u32> = taken.request().prompt.to_vec();
     let expected = "system:Be kind.;user:hi;assistant:okweather{\"city\": \"Oslo\"};tool:rain;user:and?;";
     assert_eq!(TEXT.decode(&prompt).unwrap(), expected);
     let count = server.post("/v1/messages/count_tokens", body).await.json();
@@ -154,6 +158,18 @@ async fn errors_have_the_form_of_the_interface() {
             400,
             "invalid_request_error",
             "`messages[0].content[0]` has the type \"image\": the model takes only text",
+        ),
+        (
+            json!({"output_config": {"format": {"type": "xml"}}}),
+            400,
+            "invalid_request_error",
+            "`output_config.format.type` must be \"json_schema\"",
+        ),
+        (
+            json!({"messages": [{"role": "assistant", "content": "I"}]}),
+            400,
+            "invalid_request_error",
+            "`messages` ends with one of the role \"assistant\", which the server does not continue",
         ),
         (json!({"mcp_servers": [{}]}), 400, "invalid_request_error", "`mcp_servers` is not supported by this server"),
     ] {

@@ -73,6 +73,7 @@ async fn a_grammar_begins_behind_the_reasoning() {
     for (more, said) in [
         (json!({"guided_json": {"type": "object", "properties": {"a": {"type": "integer"}}}}), "{\"a\": 1}"),
         (json!({"guided_regex": "a/b"}), "a/b"),
+        (json!({"guided_regex": "a\\/b\\\\"}), "a/b\\"),
         (json!({"guided_choice": ["a{b"]}), "a{b"),
         (
             json!({"tools": tools, "tool_choice": "required"}),

@@ -130,6 +130,16 @@ async fn what_would_need_storage_is_refused() {
         (json!({"input": "hi", "previous_response_id": "resp_1"}), "previous_response_id"),
         (json!({"input": "hi", "background": true}), "background"),
         (json!({}), "input"),
+        (json!({"input": "hi", "guided_regex": "("}), "guided_regex"),
+        (json!({"input": "hi", "logit_bias": {"9999": 1}}), "logit_bias"),
+        (json!({"input": "hi", "top_logprobs": 2}), "top_logprobs"),
+        (json!({"input": "hi", "include": ["message.output_text.logprobs"]}), "include"),
+        (json!({"input": "hi", "truncation": "auto"}), "truncation"),
+        (json!({"input": "hi", "text": {"verbosity": "low"}}), "verbosity"),
+        (
+            json!({"input": "hi", "tools": tools(), "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "b"}]}}),
+            "tool_choice",
+        ),
         (json!({"input": [{"type": "computer_call"}]}), "input[0].type"),
     ] {
         let reply = server.post(RESPONSES, body).await;

@@ -52,6 +52,7 @@ impl Server {
         let mut app = App {
             requests,
             model,
+            encoder: None,
             limits: limits(),
             token: None,
             hosts: None,

@@ -114,6 +114,7 @@ async fn what_is_no_tool_is_refused_by_name() {
             "tools[0].function.parameters",
         ),
         (json!({"tool_choice": "sometimes"}), "tool_choice"),
+        (json!({"tool_choice": "required", "ignore_eos": true}), "tools"),
         (json!({"tool_choice": {"type": "function", "function": {"name": "other"}}}), "tool_choice"),
         (json!({"tools": [], "tool_choice": "required"}), "tool_choice"),
         (json!({"tool_choice": "required", "guided_regex": "a"}), "guided_regex"),

@@ -61,7 +61,37 @@ fn texts_follow_their_grammars_beside_others_and_through_lost_workers() {
 fn a_grammar_that_cannot_hold_is_refused_with_the_reason() {
     let server = Server::start(&model("llama-3"), &[]);
     let deep = (0..10).fold(json!({"type": "string"}), |inner, _| json!({"anyOf": [inner.clone(), {"items": inner}]}));
+    let chain = |count: usize| {
+        let mut all = serde_json::Map::new();
+        for number in 0..count {
+            all.insert(format!("a{number}"), json!({"$ref": format!("#/$defs/a{}", number + 1)}));
+        }
+        all.insert(format!("a{count}"), json!({"type": "string"}));
+        json!({"$ref": "#/$defs/a0", "$defs": all})
+    };
+    let rules = |count: usize| {
+        let all = (0..count).map(|number| format!("a{number}: a{}\n", number + 1));
+        format!("start: a0\n{}a{count}: \"x\"\n", all.collect::<String>())
+    };
+    let many =
+        |count: usize| (0..count).map(|number| (format!("a{number}"), json!({}))).collect::<serde_json::Map<_, _>>();
+    let product = json!({"type": "object", "oneOf": vec![true; 5000], "properties": many(5000)});
+    // As much as may be.
+    for more in [json!({"guided_json": chain(500)}), json!({"guided_grammar": rules(1900)})] {
+        let answer = server.complete("a", 3, more);
+        assert!([200, 400].contains(&answer.status), "{answer:?}");
+    }
     for (more, expected) in [
+        (json!({"guided_json": chain(5000)}), "`guided_json` has more than 512 references"),
+        (json!({"guided_grammar": rules(5000)}), "`guided_grammar` can't be compiled: has more than 2000 rules"),
+        (
+            json!({"guided_json": product}),
+            "`guided_json` has 10004 values and 5000 alternatives, which are too many together",
+        ),
+        (
+            json!({"guided_regex": "a", "ignore_eos": true, "stop_token_ids": [5]}),
+            "`guided_regex` needs an end of the text",
+        ),
         (json!({"guided_json": {"if": {}}}), "`guided_json` can't be compiled: Unimplemented keys: [\"if\"]"),
         (
             json!({"guided_json": {"format": "colour", "type": "string"}}),

@@ -14,7 +14,7 @@ use disco_models::serving::{Plan, Serve, Tokens};
 use disco_models::text::Text;
 use disco_models::worker::Load;
 use disco_models::{Config, Precision};
-use disco_serve::engine::{self, Options, Placement, STEP, schedule};
+use disco_serve::engine::{self, Options, Placement, Read, STEP, schedule};
 use disco_serve::health::Health;
 use disco_serve::http::{App, Drain, Limits, Model, serve};
 use serde_json::{Value as Json, json};
@@ -73,7 +73,7 @@ impl Server {
                 devices: Vec::new(),
                 step,
                 step_deadline: Duration::from_secs(60),
-                serve: Serve::new(load, BLOCKS as usize, SEQUENCES as usize),
+                read: Read::Texts(Serve::new(load, BLOCKS as usize, SEQUENCES as usize)),
             },
             limits: schedule::Limits {
                 blocks: BLOCKS,
@@ -97,6 +97,7 @@ impl Server {
                 vocabulary: config.vocabulary,
                 sampling: config.sampling,
             },
+            encoder: None,
             limits: Limits::new(CONTEXT, BLOCKS as usize * disco_models::BLOCK),
             token: None,
             hosts: None,

@@ -59,9 +59,37 @@ impl Message {
             chat.insert("tools".into(), tools.collect::<Result<_, _>>()?);
         }
         choose(fields, &mut chat)?;
+        if messages_end_with_assistant(&given) {
+            let why = "ends with one of the role \"assistant\", which the server does not continue";
+            return Err(ApiError::param("messages", why));
+        }
+        if let Some(format) = format(fields)? {
+            chat.insert("response_format".into(), json!({"type": "json_schema", "json_schema": format}));
+        }
         let thinking = fields.object("thinking")?.unwrap_or_default();
         let shows_thinking = thinking.get("type").is_some_and(|kind| kind == "enabled" || kind == "adaptive");
         Ok(Self { order: Order::parse(Kind::Chat, Fields::of(chat), model)?, shows_thinking })
+    }
+}
+
+fn messages_end_with_assistant(messages: &[Value]) -> bool {
+    messages.last().is_some_and(|message| message["role"] == "assistant")
+}
+
+/// The schema of the answer: `output_config.format`, or `output_format` of older clients.
+fn format(fields: &mut Fields) -> Result<Option<Value>, ApiError> {
+    let mut config = fields.object("output_config")?.unwrap_or_default();
+    let format = config.remove("format").filter(|format| !format.is_null()).or_else(|| fields.take("output_format"));
+    // A hint.
+    config.remove("effort");
+    if let Some((name, _)) = config.into_iter().find(|(_, value)| !value.is_null()) {
+        return Err(ApiError::param(format!("output_config.{name}"), "is not supported by this server"));
+    }
+    match format {
+        Some(format) if format["type"] != "json_schema" => {
+            Err(ApiError::param("output_config.format.type", "must be \"json_schema\""))
+        }
+        format => Ok(format),
     }
 }
 

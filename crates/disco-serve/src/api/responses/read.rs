@@ -19,6 +19,21 @@ const REPEATED: [(&str, &str); 9] = [
     ("top_p", "null"),
 ];
 
+/// Fields that change nothing here.
+const WITHOUT_EFFECT: [&str; 8] = [
+    "prompt_cache_key",
+    "prompt_cache_retention",
+    "safety_identifier",
+    "service_tier",
+    "store",
+    "stream_options",
+    "truncation",
+    "user",
+];
+/// Fields that chats have, and responses do not.
+const OF_CHATS: [&str; 8] =
+    ["echo", "logprobs", "max_completion_tokens", "max_tokens", "messages", "n", "response_format", "reasoning_effort"];
+
 /// A request for a response.
 #[derive(Debug)]
 pub(crate) struct Wanted {
@@ -40,6 +55,22 @@ impl Wanted {
                 return Err(ApiError::Unsupported { param, instead });
             }
         }
+        if fields.is("truncation", "auto") {
+            return Err(ApiError::Unsupported { param: "truncation", instead: " with this value" });
+        }
+        if fields.take("top_logprobs").is_some_and(|count| count != 0) {
+            return Err(ApiError::Unsupported { param: "top_logprobs", instead: " here: use /v1/chat/completions" });
+        }
+        for included in fields.list("include", usize::MAX)?.unwrap_or_default() {
+            // Others are of tools that the server does not have, or hidden reasoning.
+            if included == "message.output_text.logprobs" {
+                return Err(ApiError::param("include", "can't have logprobs here: use /v1/chat/completions"));
+            }
+        }
+        if fields.take("max_tool_calls").is_some() {
+            return Err(ApiError::Unsupported { param: "max_tool_calls", instead: ": use `parallel_tool_calls`" });
+        }
+        WITHOUT_EFFECT.into_iter().chain(OF_CHATS).for_each(|name| drop(fields.take(name)));
         let mut repeated = Map::new();
         let mut messages = Vec::new();
         let value = |name: &str, fields: &mut Fields| fields.take(name);
@@ -63,12 +94,10 @@ impl Wanted {
             Some(_) => return Err(ApiError::param("input", "must be a string or a list of items")),
         }
         let mut chat = Map::new();
-        chat.insert("messages".into(), merged(messages).into());
-        for name in
-            ["model", "stream", "seed", "stop", "top_k", "min_p", "ignore_eos", "chat_template_kwargs", "cache_salt"]
-        {
-            chat.extend(fields.take(name).map(|value| (name.to_owned(), value)));
+        if let Some(verbosity) = repeated["text"].get("verbosity") {
+            chat.insert("verbosity".into(), verbosity.clone());
         }
+        chat.insert("messages".into(), merged(messages).into());
         for (name, chats) in [
             ("max_output_tokens", "max_tokens"),
             ("temperature", "temperature"),
@@ -91,9 +120,18 @@ impl Wanted {
             Value::Object(choice) if choice.get("type").is_some_and(|kind| kind == "function") => {
                 json!({"type": "function", "function": {"name": choice.get("name")}})
             }
+            Value::Object(choice) if choice.get("type").is_some_and(|kind| kind == "allowed_tools") => {
+                let tools = choice.get("tools").and_then(Value::as_array).into_iter().flatten().map(function);
+                let allowed = json!({"mode": choice.get("mode"), "tools": tools.collect::<Vec<_>>()});
+                json!({"type": "allowed_tools", "allowed_tools": allowed})
+            }
             choice => choice.clone(),
         };
         chat.insert("tool_choice".into(), choice);
+        // What chats have beside these is used, or refused by name.
+        for (name, value) in fields.rest() {
+            chat.entry(name).or_insert(value);
+        }
         Ok(Self { order: Order::parse(Kind::Chat, Fields::of(chat), model)?, repeated })
     }
 }

@@ -106,6 +106,8 @@ pub(super) struct FlightRow {
     pub(super) slot: u32,
     pub(super) start: usize,
     pub(super) end: usize,
+    /// The position that a sequence has to get past if the row fails: a choice is behind the forward pass of its last token.
+    pub(super) fails_at: usize,
     pub(super) samples: bool,
 }
 
@@ -117,6 +119,7 @@ impl Flight {
             slot: row.slot,
             start: row.start,
             end: row.end(),
+            fails_at: row.end() + usize::from(row.tokens == Tokens::Held),
             samples: row.samples,
         });
         Self { number: step.number, is_choice: step.is_choice(), rows: rows.collect() }

@@ -49,8 +49,8 @@ impl Scheduler {
     pub fn void(&mut self, source: Source) -> Voided {
         let mut failed_at = BTreeMap::new();
         for row in self.flights.drain(..).flat_map(|flight| flight.rows) {
-            let position = failed_at.entry(row.id).or_insert(row.end);
-            *position = row.end.max(*position);
+            let position = failed_at.entry(row.id).or_insert(row.fails_at);
+            *position = row.fails_at.max(*position);
         }
         let residents: Vec<SequenceId> = self.residents().map(|(id, _)| id).collect();
         for id in residents {
