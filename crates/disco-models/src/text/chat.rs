@@ -30,12 +30,21 @@ pub struct Chat {
     pub variables: Map<String, Json>,
     /// Whether the text ends with the beginning of the model's answer.
     pub add_generation_prompt: bool,
+    /// Whether the text ends with the last message, whose text the model continues. It is one of the assistant.
+    pub continues: bool,
 }
 
 impl Chat {
     /// A chat with these messages, which the model answers.
     pub fn new(messages: Vec<Json>) -> Self {
-        Self { messages, tools: None, documents: None, variables: Map::new(), add_generation_prompt: true }
+        Self {
+            messages,
+            tools: None,
+            documents: None,
+            variables: Map::new(),
+            add_generation_prompt: true,
+            continues: false,
+        }
     }
 
     /// A chat with one message of the user, after the system's message if there is one.

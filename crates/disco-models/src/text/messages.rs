@@ -27,6 +27,23 @@ pub(super) fn marked(messages: &[Json]) -> Option<Marked> {
     (!marked.marks.is_empty()).then_some(marked)
 }
 
+/// The mark of the end of the last message's text: code points that Unicode never assigns.
+pub(super) const LAST: &str = "\u{fdd2}end\u{fdd3}";
+
+/// Marks the end of the last message's text. Returns whether it is one of the assistant.
+pub(super) fn mark_last(messages: &mut [Json]) -> bool {
+    match messages.last_mut() {
+        Some(last) if last["role"] == "assistant" => match last.get_mut("content") {
+            Some(Json::String(text)) => {
+                text.push_str(LAST);
+                true
+            }
+            _ => false,
+        },
+        _ => false,
+    }
+}
+
 /// Whether an assistant has called a tool.
 pub(super) fn have_calls(messages: &[Json]) -> bool {
     messages.iter().any(|message| message["tool_calls"].as_array().is_some_and(|calls| !calls.is_empty()))

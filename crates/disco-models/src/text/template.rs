@@ -114,7 +114,7 @@ impl ChatTemplate {
             // As transformers: a chat without tools and documents has `None` for them.
             ("tools", Value::from(Serde(&chat.tools))),
             ("documents", Value::from(Serde(&chat.documents))),
-            ("add_generation_prompt", chat.add_generation_prompt.into()),
+            ("add_generation_prompt", (chat.add_generation_prompt && !chat.continues).into()),
         ]);
         let mut render = |messages: &[Json]| {
             values.insert("messages", Value::from(Serde(messages)));
@@ -126,10 +126,18 @@ impl ChatTemplate {
         if !template.contains(DEVELOPER) {
             messages::rename(&mut messages, DEVELOPER, SYSTEM);
         }
-        render(&messages).or_else(|why| match messages::with_argument_texts(&messages) {
+        if chat.continues && !messages::mark_last(&mut messages) {
+            return Err("the last message, which is to be continued, has no text of the assistant".into());
+        }
+        let text = render(&messages).or_else(|why| match messages::with_argument_texts(&messages) {
             Some(messages) => render(&messages).map_err(|_| why),
             None => Err(why),
-        })
+        })?;
+        match text.find(messages::LAST) {
+            Some(end) if chat.continues => Ok(text[..end].to_owned()),
+            None if chat.continues => Err("the chat template of the model leaves out the last message".into()),
+            _ => Ok(text),
+        }
     }
 
     /// The template for chats with or without tools.

@@ -72,7 +72,7 @@ fn what_is_no_such_bert_is_refused_by_its_key() {
         json[key] = value;
         plan(&serde_json::from_value(json).unwrap(), 1).unwrap_err().to_string()
     };
-    for (key, value) in [("hidden_act", "relu"), ("position_embedding_type", "relative_key"), ("model_type", "roberta")]
+    for (key, value) in [("hidden_act", "relu"), ("position_embedding_type", "relative_key"), ("model_type", "electra")]
     {
         let error = error_with(key, value.into());
         assert!(error.contains(&format!("{key} {value:?} is not supported")), "{error}");

@@ -48,12 +48,17 @@ pub(crate) struct Usage {
     pub(crate) prompt: usize,
     /// Of all texts.
     pub(crate) completion: usize,
+    /// Those of the prompts that the cache had.
+    pub(crate) cached: usize,
 }
 
 impl Usage {
     pub(super) fn json(self) -> Value {
-        let Self { prompt, completion } = self;
-        json!({"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion})
+        let Self { prompt, completion, cached } = self;
+        json!({
+            "prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion,
+            "prompt_tokens_details": {"cached_tokens": cached},
+        })
     }
 }
 

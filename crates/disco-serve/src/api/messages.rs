@@ -37,7 +37,12 @@ pub(crate) fn chat_of(fields: &mut Fields) -> Result<(Chat, Option<Tools>), ApiE
         }
     });
     let mut chat = Chat::new(messages.collect::<Result<_, _>>()?);
-    chat.add_generation_prompt = fields.bool("add_generation_prompt")?.unwrap_or(true);
+    let adds = fields.bool("add_generation_prompt")?;
+    chat.continues = fields.bool("continue_final_message")?.unwrap_or(false);
+    if chat.continues && adds == Some(true) {
+        return Err(ApiError::param("continue_final_message", "can't hold with `add_generation_prompt`"));
+    }
+    chat.add_generation_prompt = adds.unwrap_or(true);
     chat.variables = fields.object("chat_template_kwargs")?.unwrap_or_default();
     // A template without this variable refuses it.
     const EFFORT: &str = "reasoning_effort";

@@ -79,7 +79,7 @@ const BOTH: &[Group] = &[
 
 const CHAT: &[Group] = &[
     Group { harmless: "", names: &["audio", "chat_template", "prediction", "system", "web_search_options"] },
-    Group { harmless: "false", names: &["add_special_tokens", "continue_final_message", "echo"] },
+    Group { harmless: "false", names: &["add_special_tokens", "echo"] },
     Group { harmless: "1", names: &["best_of"] },
     Group { harmless: "[]", names: &["documents", "functions"] },
     Group { harmless: "\"none\" or \"auto\"", names: &["function_call"] },

@@ -33,6 +33,11 @@ pub enum Event {
     /// The tokens of the prompt, if the request asks for their logprobs. The first one has no probability: its logprob is
     /// NaN and `top` is empty.
     Prompt(Vec<Token>),
+    /// The text begins, and so many tokens of its prompt were in the cache.
+    Begun {
+        /// These tokens.
+        cached: usize,
+    },
     /// The next token of the text.
     Token(Token),
     /// The text is complete.

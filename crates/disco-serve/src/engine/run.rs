@@ -251,6 +251,7 @@ impl Engine<'_> {
             planned.keeps = row.keeps.map(|(tokens, state)| (tokens as u32, state));
             if let Some(sequence) = self.sequences.get_mut(&row.id) {
                 planned.mask = sequence.mask();
+                sequence.begin(row.start);
                 planned.starts = row.is_first.then(|| Box::new(sequence.start(row.known, row.start)));
                 planned.next = sequence.prompt_token(row.end());
             }

@@ -20,6 +20,8 @@ pub(super) struct Sequence {
     text: Vec<u32>,
     /// Tokens of the prompt with their logprobs, by position; empty if nobody wants them.
     prompt: Vec<Option<Token>>,
+    /// Whether its first tokens were planned.
+    has_begun: bool,
     /// What constrains the next token, until its row is planned.
     mask: Option<Mask>,
     /// Events for which the channel had no room.
@@ -41,7 +43,16 @@ impl Sequence {
                 *place = Some(Token { id: *id, logprob: f32::NAN, top: Vec::new() });
             }
         }
-        Self { submitted, text: Vec::new(), prompt, mask: None, late: VecDeque::new(), paused: None, room: 0 }
+        Self {
+            submitted,
+            text: Vec::new(),
+            prompt,
+            has_begun: false,
+            mask: None,
+            late: VecDeque::new(),
+            paused: None,
+            room: 0,
+        }
     }
 
     pub(super) fn id(&self) -> &str {
@@ -83,6 +94,13 @@ impl Sequence {
     pub(super) fn prompt_token(&self, position: usize) -> Option<u32> {
         let request = &self.submitted.request;
         request.params.prompt_logprobs.and_then(|_| request.prompt.get(position).copied())
+    }
+
+    /// Tells how many tokens of the prompt the cache had when the text began.
+    pub(super) fn begin(&mut self, cached: usize) {
+        if !std::mem::replace(&mut self.has_begun, true) {
+            self.tell(Event::Begun { cached });
+        }
     }
 
     /// Keeps the logprobs of the prompt from a position on, and tells all of them once they are complete.

@@ -160,9 +160,9 @@ async fn submitted(
     for (prompt, max_tokens) in prompts.into_iter().zip(counts) {
         // Without one of the client, each prompt has its own, so that equal prompts have different texts.
         let seed = seed.unwrap_or_else(|| shared.random());
-        for choice in 0..count {
+        for number in 0..count {
             let mut params = params.clone();
-            (params.sampler.seed, params.choice) = (seed, choice);
+            (params.sampler.seed, params.choice) = (seed, number);
             let tokens = prompt.tokens.clone();
             let seat = seats.split(tokens.len());
             let grammar = grammar.clone();
@@ -174,6 +174,7 @@ async fn submitted(
             let ends = ends.clone();
             let running = shared.requests.submit(request)?;
             let mut choice = Choice::new(running, seat, text, ends);
+            choice.counts_prompt = number == 0;
             choice.part(parts.parting(), parts.calls());
             if let Some(echo) = prompt.echo.clone() {
                 choice.echo(echo, has_prompt_logprobs);

@@ -53,6 +53,8 @@ pub(super) struct Choice {
     /// Whether the prompt's text comes with logprobs.
     awaits_prompt: bool,
     last_token: Option<Instant>,
+    /// Whether it is the first one of its prompt.
+    pub(super) counts_prompt: bool,
     parting: Parting,
     calls: Calls,
 }
@@ -82,7 +84,7 @@ impl Generation {
         active: Active,
         arrived: Instant,
     ) -> Self {
-        let usage = Usage { prompt: prompt_tokens, completion: 0 };
+        let usage = Usage { prompt: prompt_tokens, ..Usage::default() };
         let timeout = Box::pin(sleep_until((arrived + shared.limits.request_time).into()));
         Self { choices, first: 0, usage, phase: shared.drain.subscribe(), shared, arrived, timeout, _active: active }
     }
@@ -160,6 +162,12 @@ impl Generation {
         let Some(event) = event else {
             return Ok(choice.echo.take().map(|text| Delta::of_prompt(index, text, Vec::new())));
         };
+        if let Event::Begun { cached } = event {
+            if choice.counts_prompt {
+                self.usage.cached += cached;
+            }
+            return Ok(None);
+        }
         choice.seat = None;
         let piece = match event {
             Event::Prompt(tokens) => {
@@ -167,6 +175,8 @@ impl Generation {
                 choice.awaits_prompt = false;
                 return Ok(choice.echo.take().map(|text| Delta::of_prompt(index, text, entries)));
             }
+            // As above.
+            Event::Begun { .. } => return Ok(None),
             Event::Token(token) => {
                 self.usage.completion += 1;
                 let now = Instant::now();
@@ -253,6 +263,7 @@ impl Choice {
             echo: None,
             awaits_prompt: false,
             last_token: None,
+            counts_prompt: false,
             parting: Parting::default(),
             calls: Calls::default(),
         }

@@ -49,6 +49,11 @@ pub(super) async fn metrics(Extract(shared): Extract<Arc<Shared>>) -> Response {
     response
 }
 
+/// The version of the program.
+pub(super) async fn version() -> Response {
+    respond::json(StatusCode::OK, &json!({"version": env!("CARGO_PKG_VERSION")}))
+}
+
 /// The models of the server, of which there is one.
 pub(super) async fn models(Extract(shared): Extract<Arc<Shared>>) -> Response {
     respond::json(StatusCode::OK, &json!({"object": "list", "data": [description(&shared)]}))

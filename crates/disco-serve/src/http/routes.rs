@@ -32,6 +32,7 @@ pub(super) fn routes(shared: Arc<Shared>) -> Router {
         .route("/tokenize", post(tokenize::tokenize))
         .route("/detokenize", post(tokenize::detokenize))
         .route("/tokenizer_info", get(tokenize::info))
+        .route("/version", get(probes::version))
         .route("/health", get(probes::health))
         .route("/ready", get(probes::ready))
         .route("/metrics", get(probes::metrics))

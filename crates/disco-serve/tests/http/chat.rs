@@ -24,7 +24,10 @@ async fn a_chat_is_answered_by_one_object() {
     assert!(reply["id"].as_str().unwrap().starts_with("chatcmpl-") && reply["created"].is_u64());
     assert_eq!(reply["model"], "tiny");
     let prompt = TEXT.chat(&Chat::with_prompt("hello", None)).unwrap();
-    let usage = json!({"prompt_tokens": prompt.len(), "completion_tokens": 9, "total_tokens": prompt.len() + 9});
+    let usage = json!({
+        "prompt_tokens": prompt.len(), "completion_tokens": 9, "total_tokens": prompt.len() + 9,
+        "prompt_tokens_details": {"cached_tokens": 0},
+    });
     assert_eq!(reply["usage"], usage);
     let message = json!({"role": "assistant", "content": "Hi, you!", "refusal": null});
     let choice = json!({"index": 0, "message": message, "logprobs": null, "finish_reason": "stop"});
@@ -219,6 +222,28 @@ async fn a_chat_goes_without_tools_that_may_not_be_called() {
     let expected =
         [ok("hello"), ok("hello"), refused("tools"), refused("tools"), refused("functions"), refused("tools")];
     assert_eq!(prompts(template, &chats.map(hello)).await, expected);
+}
+
+#[tokio::test]
+async fn the_last_message_can_be_continued() {
+    let template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}<end>{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}";
+    let chat = |last: Value, more: Value| {
+        let mut body = json!({"messages": [{"role": "user", "content": "hi"}, last], "continue_final_message": true});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        body
+    };
+    let said = json!({"role": "assistant", "content": "I am"});
+    let found = prompts(
+        template,
+        &[chat(said.clone(), json!({})), chat(said.clone(), json!({"add_generation_prompt": false}))],
+    )
+    .await;
+    assert_eq!(found, [ok("<user>hi<end><assistant>I am"), ok("<user>hi<end><assistant>I am")]);
+    let [both, of_user] =
+        [chat(said, json!({"add_generation_prompt": true})), chat(json!({"role": "user", "content": "a"}), json!({}))];
+    let found = prompts(template, &[both, of_user]).await;
+    assert_eq!(found[0], Err("continue_final_message".to_owned()));
+    assert!(found[1].as_ref().unwrap_err().contains("has no text of the assistant"), "{found:?}");
 }
 
 #[tokio::test]

@@ -89,7 +89,7 @@ async fn a_chat_is_tokenised_as_it_is_answered() {
     chat.variables.insert("loud".into(), json!(true));
     let loud = tokenised(json!({"chat_template_kwargs": {"loud": true}})).await.json()["tokens"].clone();
     assert_eq!(loud, json!(TEXT.chat(&chat).unwrap()));
-    for refused in [json!({"functions": [{"name": "f"}]}), json!({"continue_final_message": true})] {
+    for refused in [json!({"functions": [{"name": "f"}]}), json!({"documents": ["a"]})] {
         let name = refused.as_object().unwrap().keys().next().unwrap().clone();
         let reply = tokenised(refused).await;
         assert_eq!((reply.status, &reply.error()["param"]), (400, &json!(name)));

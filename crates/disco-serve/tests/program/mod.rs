@@ -64,6 +64,36 @@ fn texts_are_those_of_transformers_for_each_family() {
     }
 }
 
+#[test]
+fn usage_tells_the_tokens_that_the_cache_had() {
+    let server = Server::start(&model("llama-3"), &[]);
+    let prompt: Vec<u32> = (10..60).collect();
+    let ask = |n: u32| {
+        let body = json!({"prompt": prompt, "max_tokens": 2, "ignore_eos": true, "n": n});
+        server.post("/v1/completions", &body).json()["usage"].clone()
+    };
+    let usage = |texts: u32, cached: u32| {
+        json!({
+            "prompt_tokens": 50, "completion_tokens": 2 * texts, "total_tokens": 50 + 2 * texts,
+            "prompt_tokens_details": {"cached_tokens": cached},
+        })
+    };
+    assert_eq!(ask(1), usage(1, 0));
+    // Three full blocks.
+    assert_eq!(ask(1), usage(1, 48));
+    assert_eq!(ask(3), usage(3, 48));
+    assert_eq!(server.get("/version").json(), json!({"version": env!("CARGO_PKG_VERSION")}));
+}
+
+/// Tells threads to stop when it is dropped.
+struct Stopping<'a>(&'a AtomicBool);
+
+impl Drop for Stopping<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Clients that ask for the same texts until `stop`; each answer must be that of an undisturbed server.
 fn under_load(server: &Server, disturb: impl FnOnce(&dyn Fn(usize))) {
     let prompts = ["The river was", "In the morning the people of the", "a", "Once upon a time there was"];
@@ -80,6 +110,8 @@ fn under_load(server: &Server, disturb: impl FnOnce(&dyn Fn(usize))) {
     let expected: Vec<_> = (0..12).map(ask).collect();
     let (stop, answers) = (AtomicBool::new(false), AtomicUsize::new(0));
     thread::scope(|scope| {
+        // The clients end also if this panics.
+        let _stopping = Stopping(&stop);
         let clients: Vec<_> = (0..6)
             .map(|client| {
                 let (ask, expected, stop, answers) = (&ask, &expected, &stop, &answers);
@@ -101,7 +133,6 @@ fn under_load(server: &Server, disturb: impl FnOnce(&dyn Fn(usize))) {
         };
         disturb(&wait_for);
         wait_for(20);
-        stop.store(true, Ordering::Relaxed);
     });
     // Nothing is left in the cache's tables.
     server.wait_until("all blocks are free", || {

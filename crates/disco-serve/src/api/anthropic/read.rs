@@ -59,10 +59,9 @@ impl Message {
             chat.insert("tools".into(), tools.collect::<Result<_, _>>()?);
         }
         choose(fields, &mut chat)?;
-        if messages_end_with_assistant(&given) {
-            let why = "ends with one of the role \"assistant\", which the server does not continue";
-            return Err(ApiError::param("messages", why));
-        }
+        // The beginning of the answer.
+        let continues = given.last().is_some_and(|message| message["role"] == "assistant");
+        chat.insert("continue_final_message".into(), continues.into());
         if let Some(format) = format(fields)? {
             chat.insert("response_format".into(), json!({"type": "json_schema", "json_schema": format}));
         }
@@ -70,10 +69,6 @@ impl Message {
         let shows_thinking = thinking.get("type").is_some_and(|kind| kind == "enabled" || kind == "adaptive");
         Ok(Self { order: Order::parse(Kind::Chat, Fields::of(chat), model)?, shows_thinking })
     }
-}
-
-fn messages_end_with_assistant(messages: &[Value]) -> bool {
-    messages.last().is_some_and(|message| message["role"] == "assistant")
 }
 
 /// The schema of the answer: `output_config.format`, or `output_format` of older clients.

@@ -104,7 +104,7 @@ fn tokens(usage: Usage) -> Value {
 
 impl Writer for MessageWriter {
     fn opening(&mut self, _: usize, prompt: usize) -> String {
-        let message = self.message(&[], None, &tokens(Usage { prompt, completion: 0 }));
+        let message = self.message(&[], None, &tokens(Usage { prompt, ..Usage::default() }));
         named(&json!({"type": "message_start", "message": message})) + &named(&json!({"type": "ping"}))
     }
 
