@@ -83,6 +83,10 @@ impl Encoding {
     /// # Errors
     /// A file is malformed, or asks for something that is not computed here.
     pub fn of_folder(folder: &Path) -> Result<Option<Self>, ModelError> {
+        // A file of GGUF is another kind.
+        if !folder.is_dir() {
+            return Ok(None);
+        }
         let Some(config) = read(&folder.join("config.json"))? else { return Ok(None) };
         let architecture = config["architectures"][0].as_str().unwrap_or_default();
         let is_bert = ["Bert", "Roberta", "XLMRoberta"].iter().any(|family| {

@@ -10,6 +10,7 @@ use candle_transformers::models::bert::{BertModel, Config};
 use disco_candle::Comm;
 use disco_candle::weights::{Shards, Weights};
 use disco_models::bert::{Bert, plan};
+use disco_models::encoding::Encoding;
 
 /// Three heads of ten elements. Neither the heads nor the hidden units nor the vocabulary divide by two.
 fn config() -> serde_json::Value {
@@ -62,6 +63,14 @@ fn embeddings_of_a_batch_are_those_of_each_sentence_in_one_process() {
                 assert!(differences.max_all().unwrap().to_scalar::<f32>().unwrap() < 1e-5);
             }
         });
+    }
+}
+
+#[test]
+fn files_and_models_of_texts_make_no_vectors() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/models/llama-3");
+    for path in [folder.join("model.safetensors"), folder] {
+        assert_eq!(Encoding::of_folder(&path).unwrap(), None, "{}", path.display());
     }
 }
 
