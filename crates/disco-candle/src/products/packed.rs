@@ -205,11 +205,11 @@ impl Packed {
         let (group, lane, vectors) = (self.group(row / LANES), row % LANES, self.layout.vectors());
         let mut weights = Vec::with_capacity(self.inputs);
         for (run, scales) in group.scales.iter().enumerate() {
-            let min = group.mins.get(run).map_or(0.0, |mins| mins[lane].to_f32());
+            let (scale, min) = (scales[lane].to_f32(), group.mins.get(run).map_or(0.0, |mins| mins[lane].to_f32()));
             let codes = &group.codes[run * vectors..][..vectors];
             for column in 0..self.layout.columns {
                 let code = i32::from(self.layout.code(codes, lane, column));
-                weights.push((code - group.zero) as f32 * scales[lane].to_f32() + min);
+                weights.push((code - group.zero) as f32 * scale + min);
             }
         }
         weights
