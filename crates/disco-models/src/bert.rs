@@ -10,6 +10,9 @@ use serde::Deserialize;
 
 use crate::ModelError;
 
+/// The tokens whose attention to all others is computed together, which bounds the memory of a long text.
+const ROWS: usize = 512;
+
 /// The hyperparameters, from `config.json`.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Config {
@@ -209,8 +212,14 @@ impl Layer {
         let query = heads(self.query.forward(x)?)?;
         let key = heads(self.key.forward(x)?)?;
         let value = heads(self.value.forward(x)?)?;
-        let scores = (query.matmul(&key.t()?)? * (width as f64).powf(-0.5))?.broadcast_add(mask)?;
-        let attended = candle_nn::ops::softmax(&scores, D::Minus1)?.matmul(&value)?;
+        let key = key.t()?;
+        let rows = |first: usize| {
+            let query = query.narrow(2, first, ROWS.min(tokens - first))?.contiguous()?;
+            let scores = (query.matmul(&key)? * (width as f64).powf(-0.5))?.broadcast_add(mask)?;
+            candle_nn::ops::softmax(&scores, D::Minus1)?.matmul(&value)
+        };
+        let attended = (0..tokens).step_by(ROWS).map(rows).collect::<candle_core::Result<Vec<_>>>()?;
+        let attended = Tensor::cat(&attended, 2)?;
         let attended = self.attention.forward(&attended.transpose(1, 2)?.flatten_from(2)?)?;
         let x = self.attention_norm.forward(&(attended + x)?)?;
         let y = self.output.forward(&self.intermediate.forward(&x)?.gelu_erf()?)?;

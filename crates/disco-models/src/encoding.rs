@@ -38,8 +38,12 @@ pub struct Encoding {
     normalises: bool,
     /// The most tokens of a text.
     pub longest: usize,
+    /// The number of different tokens.
+    pub vocabulary: usize,
     /// Whether the model scores pairs of texts, with one number each.
     pub scores_pairs: bool,
+    /// Whether that number is the score, instead of its sigmoid.
+    pub is_raw: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -96,16 +100,23 @@ impl Encoding {
         if !is_bert && modules.is_none() {
             return Ok(None);
         }
+        let scores_pairs = architecture.ends_with("ForSequenceClassification");
+        if modules.is_none() && !scores_pairs {
+            return Err(feature("a model of vectors without modules.json, which says how they are made".into()));
+        }
         let mut encoding = Self {
             kind: if is_bert { Kind::Bert } else { Kind::Decoder },
             pooling: Pooling::First,
             dense: Vec::new(),
             normalises: false,
             longest: 0,
-            scores_pairs: architecture.ends_with("ForSequenceClassification"),
+            vocabulary: config["vocab_size"].as_u64().unwrap_or(0) as usize,
+            scores_pairs,
+            is_raw: is_raw(&config)?,
         };
         if encoding.scores_pairs {
-            let labels = config["id2label"].as_object().map_or(1, serde_json::Map::len);
+            // Two, if nothing is said.
+            let labels = config["id2label"].as_object().map_or(2, serde_json::Map::len);
             if labels != 1 || architecture == "BertForSequenceClassification" {
                 return Err(feature(format!("{architecture} with {labels} labels")));
             }
@@ -140,7 +151,27 @@ impl Encoding {
         let sentences = read(&folder.join("sentence_bert_config.json"))?.unwrap_or_default();
         let most = sentences["max_seq_length"].as_u64().map_or(usize::MAX, |most| most as usize);
         encoding.longest = encoding.longest.min(most);
+        if encoding.longest == 0 || encoding.vocabulary == 0 {
+            return Err(feature("a model without max_position_embeddings or vocab_size".into()));
+        }
+        let prompts = read(&folder.join("config_sentence_transformers.json"))?.unwrap_or_default();
+        for (file, key) in [(&prompts, "default_prompt_name"), (&sentences, "do_lower_case")] {
+            if ![Value::Null, Value::Bool(false)].contains(&file[key]) {
+                return Err(feature(format!("{key} {}", file[key])));
+            }
+        }
         Ok(Some(encoding))
+    }
+}
+
+/// Whether sentence-transformers takes a score as it is.
+fn is_raw(config: &Value) -> Result<bool, ModelError> {
+    let old = &config["sbert_ce_default_activation_function"];
+    let activation = config["sentence_transformers"]["activation_fn"].as_str().or_else(|| old.as_str());
+    match activation.map(|name| name.rsplit('.').next().unwrap_or_default()) {
+        None | Some("Sigmoid") => Ok(false),
+        Some("Identity") => Ok(true),
+        Some(name) => Err(feature(format!("the activation {name:?} of scores"))),
     }
 }
 
@@ -185,6 +216,22 @@ pub fn to_bytes(texts: &[Vec<u32>]) -> Result<Vec<u8>, String> {
 /// The bytes are no vectors.
 pub fn from_bytes(bytes: &[u8]) -> Result<Vectors, String> {
     postcard::from_bytes(bytes).map_err(|error| format!("the vectors of texts: {error}"))
+}
+
+/// Texts that are computed together, one group after the other.
+pub fn passes(texts: &[Vec<u32>]) -> impl Iterator<Item = &[Vec<u32>]> {
+    let mut rest = texts;
+    std::iter::from_fn(move || {
+        let mut longest = rest.first()?.len();
+        let mut count = 1;
+        while count < rest.len() && longest.max(rest[count].len()) * (count + 1) <= PASS {
+            longest = longest.max(rest[count].len());
+            count += 1;
+        }
+        let (pass, others) = rest.split_at(count);
+        rest = others;
+        Some(pass)
+    })
 }
 
 /// The state of one worker.
@@ -269,15 +316,7 @@ impl Encoder {
     #[expect(clippy::disallowed_methods, reason = "the result of the function")]
     fn encode(&self, texts: &[Vec<u32>]) -> Result<Vectors, ModelError> {
         let mut all = Vec::with_capacity(texts.len());
-        let mut rest = texts;
-        while !rest.is_empty() {
-            let mut count = 1;
-            let mut longest = rest[0].len();
-            while count < rest.len() && longest.max(rest[count].len()) * (count + 1) <= PASS {
-                longest = longest.max(rest[count].len());
-                count += 1;
-            }
-            let (pass, others) = rest.split_at(count);
+        for pass in passes(texts) {
             let mut x = match &self.model {
                 Model::Bert(bert) => bert.pool(pass, self.pooling == Pooling::Mean)?,
                 Model::Decoder(model) => last_tokens(model, pass)?.to_dtype(DType::F32)?,
@@ -290,7 +329,6 @@ impl Encoder {
             }
             self.comm.synchronize().map_err(disco_candle::to_candle)?;
             all.extend(x.to_vec2::<f32>()?);
-            rest = others;
         }
         Ok(all)
     }

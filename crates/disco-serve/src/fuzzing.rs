@@ -80,8 +80,9 @@ mod tests {
         assert_eq!(super::body(br#"{"prompt": "x"}"#), 1);
         assert_eq!(
             super::body(br#"{"messages": [{"role": "user", "content": "x"}], "max_tokens": 1, "input": "x"}"#),
-            3
+            2
         );
+        assert_eq!(super::body(br#"{"input": "x"}"#), 1);
         assert_eq!(super::body(b"{}"), 0);
         assert_eq!(super::parts(b"\x05<tool_call>{\"name\": \"f\"}</tool_call>"), 1);
         assert_eq!(super::grammar(br#"{"type": "array", "items": {}}"#), 1);

@@ -144,6 +144,8 @@ fn run(args: &Args, signals: Signals) -> Result<()> {
         request_time: Duration::from_secs(args.request_timeout),
         connections: args.max_connections as usize,
         waiting_requests: args.max_waiting_requests as usize,
+        // A request for vectors has up to 2048 texts.
+        waiting_tokens: context.saturating_mul(if encoder.is_some() { 2048 } else { 64 }),
         ..Limits::new(context, room)
     };
     let hosts = token.is_none().then(|| Hosts::new(&args.allowed_hosts));

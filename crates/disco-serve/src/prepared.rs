@@ -51,8 +51,12 @@ impl PreparedEncoder {
     /// There is no such model, or it asks for something that is not computed.
     pub(crate) fn new(args: &Args) -> Result<Option<Self>> {
         let path = model::find(args.model.as_deref(), &SMOLLM2)?;
-        let Some(encoding) = Encoding::of_folder(&path)? else { return Ok(None) };
+        let Some(mut encoding) = Encoding::of_folder(&path)? else { return Ok(None) };
         ensure!(args.adapter.is_none(), "--adapter: adapters of models that make vectors are not supported");
+        let most = encoding.longest;
+        let longest = args.max_model_len.map_or(most, |length| length as usize);
+        ensure!(longest <= most, "--max-model-len {longest}: the model takes at most {most} tokens");
+        encoding.longest = longest;
         let weights = Weights::open(&path)?;
         let text = Arc::new(Text::open(&weights)?);
         let name = args.served_model_name.clone().unwrap_or_else(|| name_of(&path));

@@ -1,5 +1,7 @@
 //! Requests for vectors of texts, and for scores of pairs of texts.
 
+use std::sync::Arc;
+
 use serde_json::Value;
 
 use super::fields::token;
@@ -38,8 +40,10 @@ pub(crate) struct Embed {
 /// A request for scores of pairs.
 #[derive(Debug)]
 pub(crate) struct Score {
-    pub(crate) pairs: Vec<(String, String)>,
+    pub(crate) pairs: Vec<(Arc<str>, String)>,
     pub(crate) cut: Cut,
+    /// Whether a score is what the model says, instead of its sigmoid; `None`: as the model recommends.
+    pub(crate) is_raw: Option<bool>,
 }
 
 /// A request for the order of documents.
@@ -81,6 +85,12 @@ impl Embed {
             Some("base64") => true,
             Some(_) => return Err(ApiError::param("encoding_format", "must be \"float\" or \"base64\"")),
         };
+        if fields.bool("normalize")? == Some(false) {
+            return Err(ApiError::Unsupported {
+                param: "normalize",
+                instead: ": vectors are as the model's files say",
+            });
+        }
         Ok(Self { inputs, cut: cut(fields)?, is_base64, dimensions: fields.count("dimensions", 1)? })
     }
 }
@@ -93,11 +103,11 @@ impl Score {
         check_model(fields, model.name)?;
         let [first, second] = [texts(fields, "text_1")?, texts(fields, "text_2")?];
         let pairs = match (&first[..], second.len()) {
-            ([only], _) => second.into_iter().map(|text| (only.clone(), text)).collect(),
-            (all, count) if all.len() == count => first.into_iter().zip(second).collect(),
+            ([only], _) => with_each(only, second),
+            (all, count) if all.len() == count => first.into_iter().map(Arc::from).zip(second).collect(),
             _ => return Err(ApiError::param("text_2", "must have as many texts as `text_1`, unless that is one")),
         };
-        Ok(Self { pairs, cut: cut(fields)? })
+        Ok(Self { pairs, cut: cut(fields)?, is_raw: is_raw(fields)? })
     }
 }
 
@@ -111,9 +121,26 @@ impl Rerank {
         let documents = texts(fields, "documents")?;
         let top = fields.count("top_n", 1)?.unwrap_or(documents.len());
         let returns_documents = fields.bool("return_documents")?.unwrap_or(true);
-        let pairs = documents.into_iter().map(|document| (query.clone(), document)).collect();
-        Ok(Self { score: Score { pairs, cut: cut(fields)? }, top, returns_documents })
+        if fields.take("max_tokens_per_doc").is_some_and(|value| !value.is_null()) {
+            return Err(ApiError::Unsupported { param: "max_tokens_per_doc", instead: ": use `truncate`" });
+        }
+        let pairs = with_each(&query, documents);
+        let score = Score { pairs, cut: cut(fields)?, is_raw: is_raw(fields)? };
+        Ok(Self { score, top, returns_documents })
     }
+}
+
+/// Pairs of one text with each of others.
+fn with_each(one: &str, others: Vec<String>) -> Vec<(Arc<str>, String)> {
+    let one: Arc<str> = one.into();
+    others.into_iter().map(|other| (one.clone(), other)).collect()
+}
+
+/// The field `raw_scores`, and vLLM's names for its contrary.
+fn is_raw(fields: &mut Fields) -> Result<Option<bool>, ApiError> {
+    let [raw, activation, old] =
+        [fields.bool("raw_scores")?, fields.bool("use_activation")?, fields.bool("activation")?];
+    Ok(raw.or(activation.or(old).map(|activates| !activates)))
 }
 
 /// A text, or several ones, which may be objects with a `text`.
@@ -138,6 +165,7 @@ fn texts(fields: &mut Fields, name: &str) -> Result<Vec<String>, ApiError> {
 fn cut(fields: &mut Fields) -> Result<Cut, ApiError> {
     let cuts = fields.bool("truncate")?.unwrap_or(false);
     Ok(match fields.integer("truncate_prompt_tokens", -1..=i64::from(u32::MAX))? {
+        Some(0) => return Err(ApiError::param("truncate_prompt_tokens", "must be -1, or at least 1")),
         None => Cut { most: usize::MAX, cuts },
         Some(-1) => Cut { most: usize::MAX, cuts: true },
         Some(most) => Cut { most: most as usize, cuts: true },

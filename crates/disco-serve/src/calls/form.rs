@@ -93,6 +93,11 @@ impl Form {
         }
     }
 
+    /// Whether a text behind the mark that begins calls has begun one whose arguments can have that mark.
+    pub(super) fn may_hold_calls(self, body: &str) -> bool {
+        self == Self::Elements && body.trim_start().starts_with("<function=")
+    }
+
     /// What ends them; `None`: the end of the text.
     pub(super) fn end(self) -> Option<&'static str> {
         match self {

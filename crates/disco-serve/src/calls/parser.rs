@@ -125,7 +125,9 @@ impl Parser {
             self.searched = place + end.len();
             let mut calls = self.form.read(&self.held[..place], &self.tools);
             // What came before may have been no call.
-            if let (None, Some(last)) = (&calls, self.held[..place].rfind(begin)) {
+            if let (None, Some(last)) = (&calls, self.held[..place].rfind(begin))
+                && !self.form.may_hold_calls(&self.held)
+            {
                 calls = self.form.read(&self.held[last + begin.len()..place], &self.tools);
                 if calls.is_some() {
                     let text = self.held[..last].trim_end();
@@ -276,6 +278,17 @@ mod tests {
         let call = Call { name: "f".into(), arguments: "{}".into() };
         for cut in 0..text.len() {
             assert_eq!(parsed(Form::Hermes, &text, &[cut]), (none.to_owned(), vec![call.clone()]));
+        }
+    }
+
+    #[test]
+    fn a_call_in_an_argument_is_a_text() {
+        let inner = "<tool_call>\n<function=f>\n</function>\n</tool_call>";
+        let arguments = json!({"text": format!("Example:\n{inner}")}).to_string();
+        let outer = Call { name: "f".into(), arguments };
+        let text = written(Form::Elements, std::slice::from_ref(&outer));
+        for cut in 0..text.len() {
+            assert_eq!(parsed(Form::Elements, &text, &[cut]), (String::new(), vec![outer.clone()]), "{cut}");
         }
     }
 

@@ -4,7 +4,7 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use disco::Error;
-use disco_models::encoding::{self, Vectors};
+use disco_models::encoding::{self, Vectors, passes};
 use tokio::sync::{mpsc, oneshot};
 
 use super::request::{Failure, Refused};
@@ -70,17 +70,15 @@ pub fn run_encoder(
                 if reply.is_closed() {
                     continue;
                 }
-                health.step_began();
-                let result = encode(&mut workers, &texts, &health).await;
-                health.step_ended(health.snapshot().load);
-                let is_lost = matches!(&result, Err(Lost::Workers(_)));
-                let answer = match &result {
-                    Ok(vectors) => Ok(vectors.clone()),
-                    Err(Lost::Workers(error) | Lost::Texts(error)) => Err(Failure::Failed(error.to_string())),
+                let (answer, lost) = match encode(&mut workers, &texts, &reply, &health).await {
+                    Ok(vectors) => (Ok(vectors), None),
+                    Err(Lost::Client) => continue,
+                    Err(Lost::Texts(error)) => (Err(Failure::Failed(error.to_string())), None),
+                    Err(Lost::Workers(error)) => (Err(Failure::Failed(error.to_string())), Some(error)),
                 };
                 // The client may have gone.
                 _ = reply.send(answer);
-                if let (true, Err(Lost::Workers(error))) = (is_lost, result) {
+                if let Some(error) = lost {
                     return Err(error);
                 }
             }
@@ -108,14 +106,42 @@ enum Lost {
     Workers(Error),
     /// They fail whenever they compute it.
     Texts(Error),
+    /// Nobody wants it any more.
+    Client,
 }
 
-async fn encode(workers: &mut Workers, texts: &[Vec<u32>], health: &Health) -> Result<Vectors, Lost> {
+/// One call of the workers for each pass, because the deadline of a step is that of a call.
+async fn encode(
+    workers: &mut Workers,
+    texts: &[Vec<u32>],
+    reply: &oneshot::Sender<Result<Vectors, Failure>>,
+    health: &Health,
+) -> Result<Vectors, Lost> {
+    let mut all = Vec::with_capacity(texts.len());
+    for pass in passes(texts) {
+        all.extend(encode_pass(workers, pass, reply, health).await?);
+    }
+    Ok(all)
+}
+
+async fn encode_pass(
+    workers: &mut Workers,
+    texts: &[Vec<u32>],
+    reply: &oneshot::Sender<Result<Vectors, Failure>>,
+    health: &Health,
+) -> Result<Vectors, Lost> {
     let bytes = encoding::to_bytes(texts).map_err(|why| Lost::Texts(Error::State(why)))?;
     let mut attempt = 0;
     loop {
+        if reply.is_closed() {
+            return Err(Lost::Client);
+        }
+        health.step_began();
         let computed = async { workers.call(bytes.clone()).await?.await };
-        let error = match computed.await {
+        let computed = computed.await;
+        // No step runs while the workers are repaired.
+        health.step_ended(health.snapshot().load);
+        let error = match computed {
             Ok(bytes) => return encoding::from_bytes(&bytes).map_err(|why| Lost::Texts(Error::State(why))),
             Err(error) => error,
         };

@@ -136,6 +136,12 @@ async fn submitted(
     }
     let mut seats = shared.admission.reserve(texts, order.prompt_bound(shared.limits.longest()))?;
     let is_chat = matches!(order.prompts[..], [Prompt::Chat(_)]);
+    let begun = match &order.prompts[..] {
+        [Prompt::Chat(chat)] if chat.continues => {
+            chat.messages.last().and_then(|message| message["content"].as_str()).map(str::to_owned)
+        }
+        _ => None,
+    };
     let Order { prompts, choices: count, max_tokens, params, seed, stops, echoes, salt, .. } = order;
     let Order { tools, grammar, separates_reasoning, .. } = order;
     let limits = shared.limits.clone();
@@ -147,7 +153,7 @@ async fn submitted(
     let prompt_tokens: usize = prompts.iter().map(|prompt| prompt.tokens.len()).sum();
     seats.correct(prompt_tokens.saturating_mul(count as usize))?;
     let parts = match prompts.first().filter(|_| is_chat) {
-        Some(prompt) => Parts::of_chat(tools, separates_reasoning, &prompt.tokens, &shared.text)?,
+        Some(prompt) => Parts::of_chat(tools, separates_reasoning, &prompt.tokens, begun.as_deref(), &shared.text)?,
         None => Parts::default(),
     };
     let asking = parts.clone();

@@ -29,7 +29,7 @@ struct Calling {
 }
 
 impl Parts {
-    /// The parts of answers to a chat of these tokens. Without `separates`, reasoning is text.
+    /// The parts of answers to a chat of these tokens, which go on with the text `begun`. Without `separates`, reasoning is text.
     ///
     /// # Errors
     /// The form of calls is not known.
@@ -37,6 +37,7 @@ impl Parts {
         tools: Option<Tools>,
         separates: bool,
         prompt: &[u32],
+        begun: Option<&str>,
         text: &Text,
     ) -> Result<Self, ApiError> {
         let template = text.chat_template(tools.is_some()).unwrap_or_default();
@@ -47,7 +48,8 @@ impl Parts {
             let form = Form::of(template).ok_or_else(|| ApiError::param("tools", why))?;
             Ok::<_, ApiError>(Calling { form, all: tools.all.as_slice().into(), tools })
         });
-        Ok(Self { calling: calling.transpose()?, reasoning: marks.map(|marks| (marks, marks.are_open(&tail))) })
+        let is_open = |marks: Marks| marks.are_open(&tail) || begun.is_some_and(|begun| marks.are_open_in(begun));
+        Ok(Self { calling: calling.transpose()?, reasoning: marks.map(|marks| (marks, is_open(marks))) })
     }
 
     /// What constrains the texts: what the client asks for, or the calls that it demands; behind the reasoning, if the prompt has begun

@@ -15,15 +15,24 @@ use super::app::Encoder;
 use super::respond;
 use super::shared::{Active, Shared};
 use crate::api::{ApiError, Cut, Embed, Fields, Input, Known, Rerank, Score};
+use crate::engine::Failure;
 
 /// The tokens of texts.
 type Texts = Vec<Vec<u32>>;
+
+const TOO_LONG: &str = "the model takes";
 
 /// The vectors of texts.
 pub(super) async fn embeddings(State(shared): State<Arc<Shared>>, request: Request) -> Result<Response, ApiError> {
     let tokens = |text: &Text, embed: &Embed, encoding: &Encoding| {
         let tokens = embed.inputs.iter().map(|input| match input {
-            Input::Text(one) => fitting(text.encode(one, true)?, embed.cut, encoding, text),
+            Input::Text(one) => {
+                let limit = encoding.longest.min(embed.cut.most);
+                if !embed.cut.cuts && text.exceeds(one, limit)? {
+                    return Err(ApiError::PromptTooLong { bound: TOO_LONG, limit });
+                }
+                fitting(text.encode(one, true)?, embed.cut, encoding, text)
+            }
             Input::Tokens(tokens) => fitting(tokens.clone(), embed.cut, encoding, text),
         });
         tokens.collect::<Result<Vec<_>, ApiError>>()
@@ -49,18 +58,17 @@ pub(super) async fn embeddings(State(shared): State<Arc<Shared>>, request: Reque
 
 /// Scores of pairs of texts.
 pub(super) async fn score(State(shared): State<Arc<Shared>>, request: Request) -> Result<Response, ApiError> {
-    let (_, scores, count) = encoded(&shared, request, true, Score::parse, pairs).await?;
-    let data = scores.iter().enumerate();
-    let data: Vec<_> =
-        data.map(|(index, score)| json!({"object": "score", "index": index, "score": sigmoid(score)})).collect();
+    let (wanted, vectors, count) = encoded(&shared, request, true, Score::parse, pairs).await?;
+    let data = scores(&shared, &wanted, &vectors).enumerate();
+    let data: Vec<_> = data.map(|(index, score)| json!({"object": "score", "index": index, "score": score})).collect();
     Ok(answer(&shared, json!({"object": "list", "data": data}), count))
 }
 
 /// Documents in the order of their scores.
 pub(super) async fn rerank(State(shared): State<Arc<Shared>>, request: Request) -> Result<Response, ApiError> {
     let tokens = |text: &Text, rerank: &Rerank, encoding: &Encoding| pairs(text, &rerank.score, encoding);
-    let (rerank, scores, count) = encoded(&shared, request, true, Rerank::parse, tokens).await?;
-    let mut order: Vec<_> = scores.iter().map(|score| sigmoid(score)).enumerate().collect();
+    let (rerank, vectors, count) = encoded(&shared, request, true, Rerank::parse, tokens).await?;
+    let mut order: Vec<_> = scores(&shared, &rerank.score, &vectors).enumerate().collect();
     order.sort_by(|(_, a), (_, b)| b.total_cmp(a));
     let results = order.into_iter().take(rerank.top).map(|(index, score)| {
         let mut result = json!({"index": index, "relevance_score": score});
@@ -97,17 +105,29 @@ async fn encoded<T: Send + Sync + 'static>(
         }
         let checks = shared.clone();
         let (wanted, room) = shared.parse(request, move |fields| read(fields, checks.known())).await?;
-        let tokenise = move |text: &Text| tokens(text, &wanted, &encoding).map(|tokens| (wanted, tokens));
+        // One seat for all texts, until they have vectors.
+        let mut seats = shared.admission.reserve(1, 0)?;
+        let tokenise = move |text: &Text| {
+            let tokens = tokens(text, &wanted, &encoding)?;
+            if tokens.iter().flatten().any(|token| *token as usize >= encoding.vocabulary) {
+                return Err(ApiError::param("input", "has a token that the model does not know"));
+            }
+            Ok((wanted, tokens))
+        };
         let (wanted, texts) = shared.tokenise(room.bytes(), tokenise).await?;
         drop(room);
         let count = texts.iter().map(Vec::len).sum();
-        let vectors = encoders.encode(texts);
-        let vectors = tokio::time::timeout(shared.limits.request_time, vectors).await;
-        let vectors = vectors.map_err(|_| ApiError::Timeout(shared.limits.request_time))???;
+        seats.correct(count)?;
+        let vectors = encoders.encode(texts).await??;
+        if vectors.iter().flatten().any(|number| !number.is_finite()) {
+            return Err(ApiError::from(Failure::Failed("the model has numbers that are not finite".to_owned())));
+        }
         shared.meters.prompted(count);
         Ok((wanted, vectors, count))
     };
-    encode.await.inspect_err(|error: &ApiError| shared.meters.rejected(error.code()))
+    let encode = tokio::time::timeout(shared.limits.request_time, encode).await;
+    let encode = encode.unwrap_or(Err(ApiError::Timeout(shared.limits.request_time)));
+    encode.inspect_err(|error: &ApiError| shared.meters.rejected(error.code()))
 }
 
 /// Tokens that the model takes.
@@ -116,11 +136,14 @@ fn fitting(tokens: Vec<u32>, cut: Cut, encoding: &Encoding, text: &Text) -> Resu
     match tokens.len() {
         0 => Err(ApiError::param("input", "has a text without tokens")),
         count if count <= limit => Ok(tokens),
-        _ if !cut.cuts => Err(ApiError::PromptTooLong { bound: "the model takes", limit }),
+        _ if !cut.cuts => Err(ApiError::PromptTooLong { bound: TOO_LONG, limit }),
         count => {
             // Without the last ones of those that the tokenizer does not put around the text.
             let inner = text.inner(&tokens);
-            let end = inner.end.saturating_sub(count - limit).max(inner.start);
+            let end = inner.end.saturating_sub(count - limit);
+            if end <= inner.start {
+                return Err(ApiError::PromptTooLong { bound: TOO_LONG, limit });
+            }
             Ok([&tokens[..end], &tokens[inner.end..]].concat())
         }
     }
@@ -128,21 +151,32 @@ fn fitting(tokens: Vec<u32>, cut: Cut, encoding: &Encoding, text: &Text) -> Resu
 
 fn pairs(text: &Text, score: &Score, encoding: &Encoding) -> Result<Texts, ApiError> {
     let tokens = score.pairs.iter().map(|(first, second)| {
-        let tokens = text.encode_pair(first, second)?;
         let limit = encoding.longest.min(score.cut.most);
+        let too_long = || ApiError::PromptTooLong { bound: TOO_LONG, limit };
+        if text.exceeds(first, limit)? || (!score.cut.cuts && text.exceeds(second, limit)?) {
+            return Err(too_long());
+        }
+        let tokens = text.encode_pair(first, second)?;
         match tokens.len() {
+            0 => Err(ApiError::param("input", "has a pair without tokens")),
             count if count <= limit => Ok(tokens),
-            _ if !score.cut.cuts => Err(ApiError::PromptTooLong { bound: "the model takes", limit }),
-            // The end of the second text, before the token that ends both.
-            count => Ok([&tokens[..limit.saturating_sub(1)], &tokens[count - 1..]].concat()),
+            // Something is left of the second text.
+            count if score.cut.cuts && text.encode_pair(first, "")?.len() < limit => {
+                // Its end, before the token that ends both.
+                Ok([&tokens[..limit - 1], &tokens[count - 1..]].concat())
+            }
+            _ => Err(too_long()),
         }
     });
     tokens.collect()
 }
 
-fn sigmoid(score: &[f32]) -> f32 {
-    let score = score.first().copied().unwrap_or(f32::NAN);
-    (1.0 + (-score).exp()).recip()
+/// The scores of pairs.
+fn scores(shared: &Shared, wanted: &Score, vectors: &Vectors) -> impl Iterator<Item = f32> {
+    let of_model = shared.encoder.as_ref().is_some_and(|Encoder { encoding, .. }| encoding.is_raw);
+    let is_raw = wanted.is_raw.unwrap_or(of_model);
+    let sigmoid = |score: f32| (1.0 + (-score).exp()).recip();
+    vectors.iter().flatten().map(move |score| if is_raw { *score } else { sigmoid(*score) })
 }
 
 /// Little-endian 32-bit floats in base64.

@@ -15,9 +15,14 @@ impl Marks {
         KNOWN.into_iter().find(|marks| template.contains(marks.close))
     }
 
-    /// Whether a prompt ends inside of the reasoning.
+    /// Whether a prompt ends with the begin of the reasoning.
     pub(crate) fn are_open(self, prompt: &str) -> bool {
         prompt.trim_end().ends_with(self.open)
+    }
+
+    /// Whether a text ends inside of the reasoning.
+    pub(crate) fn are_open_in(self, text: &str) -> bool {
+        text.rfind(self.open).is_some_and(|open| !text[open..].contains(self.close))
     }
 }
 
@@ -139,6 +144,7 @@ mod tests {
         ] {
             assert_eq!(parted(is_open, &[text]), (reasoning.into(), said.into()), "{text:?}");
         }
+        assert!(THINK.are_open_in("<think>\nIs") && !THINK.are_open_in("<think>\nIs</think>Yes"));
         assert!(THINK.are_open("<|assistant|><think>\n") && !THINK.are_open("<think>\n\n</think>\n\n"));
     }
 

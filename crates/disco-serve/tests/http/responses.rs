@@ -133,6 +133,8 @@ async fn what_would_need_storage_is_refused() {
         (json!({"input": "hi", "guided_regex": "("}), "guided_regex"),
         (json!({"input": "hi", "logit_bias": {"9999": 1}}), "logit_bias"),
         (json!({"input": "hi", "top_logprobs": 2}), "top_logprobs"),
+        (json!({"input": "hi", "max_tokens": 2}), "max_tokens"),
+        (json!({"input": "hi", "response_format": {"type": "json_object"}}), "response_format"),
         (json!({"input": "hi", "include": ["message.output_text.logprobs"]}), "include"),
         (json!({"input": "hi", "truncation": "auto"}), "truncation"),
         (json!({"input": "hi", "text": {"verbosity": "low"}}), "verbosity"),

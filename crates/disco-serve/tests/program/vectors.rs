@@ -88,6 +88,10 @@ fn a_vector_can_be_shorter_or_in_base64_and_a_text_cut() {
         (long.clone(), json!({"truncate": true}), 200),
         (long, json!({"truncate_prompt_tokens": 8}), 200),
         (json!("river"), json!({"dimensions": 1000}), 400),
+        (json!("river"), json!({"truncate_prompt_tokens": 0}), 400),
+        // Nothing of the text would be left.
+        (json!("river"), json!({"truncate_prompt_tokens": 2}), 400),
+        (json!("river"), json!({"normalize": false}), 400),
         (json!([]), json!({}), 400),
         (json!([[9999]]), json!({}), 400),
         (json!("river"), json!({"encoding_format": "int8"}), 400),
@@ -99,6 +103,14 @@ fn a_vector_can_be_shorter_or_in_base64_and_a_text_cut() {
             let tokens = more.get("truncate_prompt_tokens").map_or(128, |most| most.as_u64().unwrap());
             assert_eq!(answer.json()["usage"]["prompt_tokens"], tokens);
         }
+    }
+    // Several passes of the model.
+    let many: Vec<_> = (0..100).map(|text| "river bank ".repeat(1 + text % 60)).collect();
+    let answer = embed(&server, &json!(many), json!({"truncate": true})).json();
+    for at in [0, 37, 59, 99] {
+        let alone = embed(&server, &json!(many[at]), json!({"truncate": true})).json();
+        let [found, alone] = [&answer["data"][at], &alone["data"][0]].map(|entry| numbers(&entry["embedding"]));
+        assert_near(&found, &alone, &many[at]);
     }
 }
 
@@ -123,6 +135,18 @@ fn scores_and_their_order_are_those_of_transformers() {
             let answer = server.post("/score", &json!({"text_1": query, "text_2": documents})).json();
             let found = answer["data"].as_array().unwrap().iter().map(|entry| entry["score"].as_f64().unwrap());
             assert_near(&found.collect::<Vec<_>>(), &scores, "/score");
+            let pairs = json!({"text_1": query, "text_2": documents, "raw_scores": true});
+            let raw = server.post("/score", &pairs).json();
+            let raw = raw["data"].as_array().unwrap().iter().map(|entry| entry["score"].as_f64().unwrap());
+            assert_near(&raw.map(|raw| (1.0 + (-raw).exp()).recip()).collect::<Vec<_>>(), &scores, "raw scores");
+        }
+        // Only the second text is cut.
+        let long = "river ".repeat(500);
+        for (query, document, cuts, status) in
+            [("a", &*long, true, 200), ("a", &*long, false, 400), (&*long, "a", true, 400), ("a", "", true, 200)]
+        {
+            let answer = server.post("/rerank", &json!({"query": query, "documents": [document], "truncate": cuts}));
+            assert_eq!(answer.status, status, "{cuts}: {answer:?}");
         }
     }
 }

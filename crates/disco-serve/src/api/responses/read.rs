@@ -70,7 +70,13 @@ impl Wanted {
         if fields.take("max_tool_calls").is_some() {
             return Err(ApiError::Unsupported { param: "max_tool_calls", instead: ": use `parallel_tool_calls`" });
         }
-        WITHOUT_EFFECT.into_iter().chain(OF_CHATS).for_each(|name| drop(fields.take(name)));
+        for param in OF_CHATS {
+            // What says nothing is no demand.
+            if fields.take(param).is_some_and(|value| value != false && value != 1) {
+                return Err(ApiError::Unsupported { param, instead: " here: use /v1/chat/completions" });
+            }
+        }
+        WITHOUT_EFFECT.into_iter().for_each(|name| drop(fields.take(name)));
         let mut repeated = Map::new();
         let mut messages = Vec::new();
         let value = |name: &str, fields: &mut Fields| fields.take(name);
