@@ -212,17 +212,41 @@ impl Layer {
         let query = heads(self.query.forward(x)?)?;
         let key = heads(self.key.forward(x)?)?;
         let value = heads(self.value.forward(x)?)?;
-        let key = key.t()?;
-        let rows = |first: usize| {
-            let query = query.narrow(2, first, ROWS.min(tokens - first))?.contiguous()?;
-            let scores = (query.matmul(&key)? * (width as f64).powf(-0.5))?.broadcast_add(mask)?;
-            candle_nn::ops::softmax(&scores, D::Minus1)?.matmul(&value)
-        };
-        let attended = (0..tokens).step_by(ROWS).map(rows).collect::<candle_core::Result<Vec<_>>>()?;
-        let attended = Tensor::cat(&attended, 2)?;
+        let attended = attended(&[query, key, value], mask, ROWS)?;
         let attended = self.attention.forward(&attended.transpose(1, 2)?.flatten_from(2)?)?;
         let x = self.attention_norm.forward(&(attended + x)?)?;
         let y = self.output.forward(&self.intermediate.forward(&x)?.gelu_erf()?)?;
         Ok(self.output_norm.forward(&(y + x)?)?)
+    }
+}
+
+/// Attention of heads, `[sentences, heads, tokens, width]` each, so many rows of the query at a time.
+fn attended([query, key, value]: &[Tensor; 3], mask: &Tensor, rows: usize) -> candle_core::Result<Tensor> {
+    let (_, _, tokens, width) = query.dims4()?;
+    let key = key.t()?;
+    let some = |first: usize| {
+        let query = query.narrow(2, first, rows.min(tokens - first))?.contiguous()?;
+        let scores = (query.matmul(&key)? * (width as f64).powf(-0.5))?.broadcast_add(mask)?;
+        candle_nn::ops::softmax(&scores, D::Minus1)?.matmul(value)
+    };
+    Tensor::cat(&(0..tokens).step_by(rows).map(some).collect::<candle_core::Result<Vec<_>>>()?, 2)
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::Device;
+
+    use super::*;
+
+    #[test]
+    fn attention_does_not_depend_on_the_rows_at_a_time() {
+        let heads = || Tensor::randn(0f32, 1.0, (2, 3, 10, 4), &Device::Cpu).unwrap();
+        let all = [heads(), heads(), heads()];
+        let mask = Tensor::randn(0f32, 1.0, (2, 1, 1, 10), &Device::Cpu).unwrap();
+        let of = |rows| attended(&all, &mask, rows).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap();
+        let whole = of(10);
+        for rows in [1, 3, 5, 9, 512] {
+            assert!(of(rows).iter().zip(&whole).all(|(a, b)| (a - b).abs() < 1e-5), "{rows}");
+        }
     }
 }
