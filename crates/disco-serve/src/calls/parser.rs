@@ -60,7 +60,7 @@ impl Parser {
         }
     }
 
-    /// What was held back, after the last part.
+    /// The parts of the text that was held back, after the last part.
     pub(crate) fn finish(&mut self) -> Vec<Part> {
         let held = std::mem::take(&mut self.held);
         let begin = self.form.begin();

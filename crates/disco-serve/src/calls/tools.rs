@@ -26,7 +26,7 @@ pub(crate) enum Choice {
 /// The tools of a request, and how they can be called.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Tools {
-    /// Those that can be called, at least one.
+    /// The tools that can be called, at least one.
     pub(crate) all: Vec<Tool>,
     pub(crate) choice: Choice,
     /// Whether a text can have several calls.

@@ -106,7 +106,7 @@ enum Lost {
     Workers(Error),
     /// They fail whenever they compute it.
     Texts(Error),
-    /// Nobody wants it any more.
+    /// The client has gone.
     Client,
 }
 

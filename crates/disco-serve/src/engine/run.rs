@@ -20,7 +20,7 @@ use crate::metrics::StepMeters;
 
 /// How often the loop looks at clients that do not read, and at workers without a step.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// How long the loop looks for the tokens that can follow in texts with grammars, before it sends those that it has found.
+/// How long the loop computes masks of grammars before it sends the finished ones.
 const CHOOSING: Duration = Duration::from_millis(10);
 /// Why a text ends whose logits are no numbers.
 const NOT_FINITE: &str = "a logit of the model is NaN or infinite: its weights are damaged, or overflow their type";

@@ -39,7 +39,7 @@ pub struct App {
 pub struct Encoder {
     /// The way to its engine.
     pub encoders: Encoders,
-    /// What it makes of how many tokens.
+    /// How the model makes vectors or scores, and the most tokens of a text.
     pub encoding: Encoding,
 }
 

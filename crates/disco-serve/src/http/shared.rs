@@ -216,7 +216,7 @@ impl Shared {
             // A system that refuses it has its reasons.
             _ = setpriority_process(None, 19);
             let compiled = shared.grammars.compile(&grammar, &shared.text, &shared.ends, shared.vocabulary);
-            // Nobody waits for it after the time is over.
+            // The receiver is gone if the time is over.
             _ = sender.send(compiled);
         });
         thread.map_err(|error| ApiError::Failed(format!("a thread can't be started: {error}")))?;

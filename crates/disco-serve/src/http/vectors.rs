@@ -138,7 +138,7 @@ fn fitting(tokens: Vec<u32>, cut: Cut, encoding: &Encoding, text: &Text) -> Resu
         count if count <= limit => Ok(tokens),
         _ if !cut.cuts => Err(ApiError::PromptTooLong { bound: TOO_LONG, limit }),
         count => {
-            // Without the last ones of those that the tokenizer does not put around the text.
+            // The text's own tokens lose their end; the tokens that the tokenizer puts around them stay.
             let inner = text.inner(&tokens);
             let end = inner.end.saturating_sub(count - limit);
             if end <= inner.start {

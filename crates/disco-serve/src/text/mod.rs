@@ -5,4 +5,5 @@ mod reasoning;
 mod stops;
 
 pub(crate) use choice::{ChoiceText, Entry, Piece, prompt_entries};
-pub(crate) use reasoning::{Marks, Reasoning, undecided};
+pub(crate) use reasoning::{Marks, Reasoning};
+pub(crate) use stops::undecided;

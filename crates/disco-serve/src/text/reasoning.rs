@@ -1,4 +1,6 @@
-//! Parting what a model thinks from what it says.
+//! Separates the reasoning of a model from its answer.
+
+use super::stops::undecided;
 
 /// What begins and ends a model's reasoning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,7 +12,7 @@ pub(crate) struct Marks {
 const KNOWN: [Marks; 2] = [Marks { open: "<think>", close: "</think>" }, Marks { open: "[THINK]", close: "[/THINK]" }];
 
 impl Marks {
-    /// Those that a chat template shows.
+    /// The marks that a chat template shows.
     pub(crate) fn of(template: &str) -> Option<Self> {
         KNOWN.into_iter().find(|marks| template.contains(marks.close))
     }
@@ -96,7 +98,7 @@ impl Reasoning {
         thought
     }
 
-    /// What was held back, after the last part.
+    /// The text that was held back, after the last part.
     pub(crate) fn finish(&mut self) -> Thought {
         let held = std::mem::take(&mut self.held);
         match self.state {
@@ -105,13 +107,6 @@ impl Reasoning {
             State::Begin | State::Saying => Thought { reasoning: String::new(), text: held },
         }
     }
-}
-
-/// Where the longest end of a text begins that a mark begins with.
-pub(crate) fn undecided(text: &str, mark: &str) -> usize {
-    let lengths = mark.char_indices().map(|(length, _)| length).filter(|length| *length > 0).rev();
-    let begun = lengths.into_iter().find(|length| text.ends_with(&mark[..*length]));
-    text.len() - begun.unwrap_or(0)
 }
 
 #[cfg(test)]

@@ -46,19 +46,18 @@ impl Stops {
         std::mem::take(&mut self.held)
     }
 
-    /// Where the longest end of the text begins that a stop string begins with and goes on after.
+    /// Where the end of the text begins that may be the beginning of a stop string.
     fn undecided(&self) -> usize {
-        let longest = self.stops.iter().map(String::len).max().unwrap_or(0);
-        let first = floor(&self.held, (self.held.len() + 1).saturating_sub(longest));
-        let starts = self.held[first..].char_indices().map(|(index, _)| first + index);
-        let begins = |&start: &usize| self.stops.iter().any(|stop| is_begun(stop, &self.held[start..]));
-        starts.into_iter().find(begins).unwrap_or(self.held.len())
+        let ends = self.stops.iter().map(|stop| undecided(&self.held, stop));
+        ends.min().unwrap_or(self.held.len())
     }
 }
 
-/// Whether a stop string begins with a text and goes on after it.
-fn is_begun(stop: &str, text: &str) -> bool {
-    stop.strip_prefix(text).is_some_and(|rest| !rest.is_empty())
+/// Where the longest end of a text begins with which a mark begins and after which it goes on; the length of the text if there is none.
+pub(crate) fn undecided(text: &str, mark: &str) -> usize {
+    let lengths = mark.char_indices().map(|(length, _)| length).filter(|length| *length > 0).rev();
+    let begun = lengths.into_iter().find(|length| text.ends_with(&mark[..*length]));
+    text.len() - begun.unwrap_or(0)
 }
 
 /// The last boundary of a character at `index` or before.

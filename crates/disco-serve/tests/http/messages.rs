@@ -23,31 +23,10 @@ fn tools() -> Value {
     json!([{"name": "weather", "description": "x", "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}}}])
 }
 
-async fn answering(events: Vec<Event>) -> Server {
-    let template = with_template(TEMPLATE);
-    let (server, engine) = Server::start_with(move |app| app.model.text = Arc::clone(&template)).await;
-    tokio::spawn(engine.answer_all(move |_| events.clone()));
-    server
-}
-
-/// The events of a stream: their names, which are their types, and their objects.
-async fn events(server: &Server, path: &str, body: Value) -> Vec<Value> {
-    let mut stream = server.stream(path, body).await;
-    assert_eq!(stream.head().await.status, 200);
-    let mut events = Vec::new();
-    while let Some(event) = stream.event().await {
-        let (name, data) = event.strip_prefix("event: ").unwrap().split_once("\ndata: ").unwrap();
-        let data: Value = serde_json::from_str(data).unwrap();
-        assert_eq!(data["type"], name);
-        events.push(data);
-    }
-    events
-}
-
 #[tokio::test]
 async fn a_message_has_thoughts_texts_and_calls() {
     const SAID: &str = "<think>Hm.</think>Let me see.\n<tool_call>{\"name\": \"weather\", \"arguments\": {\"city\": \"Oslo\"}}</tool_call>";
-    let server = answering(text(SAID)).await;
+    let server = Server::with_template(TEMPLATE, text(SAID)).await;
     let thinking = json!({"type": "enabled", "budget_tokens": 1024});
     let whole = server.post(MESSAGES, message(json!({"tools": tools(), "thinking": thinking}))).await.json();
     let [thought, said, call] = whole["content"].as_array().unwrap().as_slice() else { panic!("{whole}") };
@@ -64,7 +43,7 @@ async fn a_message_has_thoughts_texts_and_calls() {
     assert!(whole["usage"]["input_tokens"].as_u64() > Some(0) && whole["usage"]["output_tokens"].as_u64() > Some(50));
 
     let body = message(json!({"tools": tools(), "thinking": thinking, "stream": true}));
-    let events = events(&server, MESSAGES, body).await;
+    let events = server.events(MESSAGES, body).await;
     let kinds: Vec<_> = events.iter().map(|event| event["type"].as_str().unwrap()).collect();
     assert_eq!(kinds[..3], ["message_start", "ping", "content_block_start"]);
     assert_eq!(kinds[kinds.len() - 3..], ["content_block_stop", "message_delta", "message_stop"]);
@@ -95,12 +74,12 @@ async fn a_message_says_why_it_ends() {
         (cut, json!({}), "max_tokens", Value::Null),
         (text("It rains."), json!({"stop_sequences": ["x", "ns"]}), "stop_sequence", json!("ns")),
     ] {
-        let server = answering(said).await;
+        let server = Server::with_template(TEMPLATE, said).await;
         let whole = server.post(MESSAGES, message(more.clone())).await.json();
         assert_eq!((&whole["stop_reason"], &whole["stop_sequence"]), (&json!(reason), &sequence), "{whole}");
         let mut more = more;
         more["stream"] = json!(true);
-        let events = events(&server, MESSAGES, message(more)).await;
+        let events = server.events(MESSAGES, message(more)).await;
         let delta = &events[events.len() - 2]["delta"];
         assert_eq!((&delta["stop_reason"], &delta["stop_sequence"]), (&json!(reason), &sequence));
     }
@@ -148,7 +127,7 @@ async fn the_beginning_of_an_answer_is_continued() {
 
 #[tokio::test]
 async fn errors_have_the_form_of_the_interface() {
-    let server = answering(text("x")).await;
+    let server = Server::with_template(TEMPLATE, text("x")).await;
     for (more, status, kind, expected) in [
         (json!({"max_tokens": null}), 400, "invalid_request_error", "`max_tokens` is missing"),
         (

@@ -19,13 +19,6 @@ fn chat(more: Value) -> Value {
     body
 }
 
-async fn answering(said: &'static str, template: &str) -> Server {
-    let template = with_template(template);
-    let (server, engine) = Server::start_with(move |app| app.model.text = Arc::clone(&template)).await;
-    tokio::spawn(engine.answer_all(move |_| text(said)));
-    server
-}
-
 #[tokio::test]
 async fn reasoning_is_parted_from_the_text() {
     for (template, said, reasoning, content) in [
@@ -34,7 +27,7 @@ async fn reasoning_is_parted_from_the_text() {
         (CLOSED, "<think>a</think>b", json!("a"), json!("b")),
         (CLOSED, "It rains.", Value::Null, json!("It rains.")),
     ] {
-        let server = answering(said, template).await;
+        let server = Server::with_template(template, text(said)).await;
         let message = server.post(CHAT, chat(json!({}))).await.json()["choices"][0]["message"].clone();
         assert_eq!((&message["reasoning_content"], &message["content"]), (&reasoning, &content), "{said}");
         assert_eq!(message["reasoning"], reasoning);

@@ -21,30 +21,17 @@ fn tools() -> Value {
     ])
 }
 
-async fn answering(events: Vec<Event>) -> Server {
-    let template = with_template(TEMPLATE);
-    let (server, engine) = Server::start_with(move |app| app.model.text = Arc::clone(&template)).await;
-    tokio::spawn(engine.answer_all(move |_| events.clone()));
-    server
-}
-
 async fn events(server: &Server, body: Value) -> Vec<Value> {
-    let mut stream = server.stream(RESPONSES, body).await;
-    assert_eq!(stream.head().await.status, 200);
-    let mut events = Vec::new();
-    while let Some(event) = stream.event().await {
-        let (name, data) = event.strip_prefix("event: ").unwrap().split_once("\ndata: ").unwrap();
-        let data: Value = serde_json::from_str(data).unwrap();
-        assert_eq!((&data["type"], &data["sequence_number"]), (&json!(name), &json!(events.len())));
-        events.push(data);
-    }
+    let events = server.events(RESPONSES, body).await;
+    let numbers: Vec<_> = events.iter().map(|event| event["sequence_number"].as_u64().unwrap()).collect();
+    assert_eq!(numbers, (0..events.len() as u64).collect::<Vec<_>>());
     events
 }
 
 #[tokio::test]
 async fn a_response_has_reasoning_messages_and_calls() {
     const SAID: &str = "<think>Hm.</think>Let me see.\n<tool_call>{\"name\": \"weather\", \"arguments\": {\"city\": \"Oslo\"}}</tool_call>";
-    let server = answering(text(SAID)).await;
+    let server = Server::with_template(TEMPLATE, text(SAID)).await;
     let whole = server.post(RESPONSES, json!({"input": "hi", "tools": tools(), "metadata": {"a": "b"}})).await.json();
     assert_eq!(
         (&whole["object"], &whole["status"], &whole["metadata"]),
@@ -88,7 +75,7 @@ async fn a_response_has_reasoning_messages_and_calls() {
 #[tokio::test]
 async fn a_response_that_is_cut_is_incomplete() {
     let cut: Vec<_> = bytes("abc").into_iter().map(Event::Token).chain([Event::End(End::Length)]).collect();
-    let server = answering(cut).await;
+    let server = Server::with_template(TEMPLATE, cut).await;
     let whole = server.post(RESPONSES, json!({"input": "hi"})).await.json();
     assert_eq!(
         (&whole["status"], &whole["incomplete_details"]["reason"]),
@@ -125,7 +112,7 @@ async fn the_template_gets_all_items() {
 
 #[tokio::test]
 async fn what_would_need_storage_is_refused() {
-    let server = answering(text("x")).await;
+    let server = Server::with_template(TEMPLATE, text("x")).await;
     for (body, param) in [
         (json!({"input": "hi", "previous_response_id": "resp_1"}), "previous_response_id"),
         (json!({"input": "hi", "background": true}), "background"),

@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 
 use super::client::{Response, Stream, post};
 use super::double::EngineDouble;
-use super::model::{END, TEXT, VOCABULARY};
+use super::model::{END, TEXT, VOCABULARY, with_template};
 use crate::recorder;
 use serde_json::Value;
 
@@ -34,6 +34,14 @@ impl Server {
     /// A server that is ready.
     pub(crate) async fn start() -> (Self, EngineDouble) {
         Self::start_with(|_| ()).await
+    }
+
+    /// A server of a model with this chat template, whose texts are these events.
+    pub(crate) async fn with_template(template: &str, events: Vec<Event>) -> Self {
+        let template = with_template(template);
+        let (server, engine) = Self::start_with(|app| app.model.text = template).await;
+        tokio::spawn(engine.answer_all(move |_| events.clone()));
+        server
     }
 
     /// A server that is ready, after `change` of its parts.
@@ -83,6 +91,20 @@ impl Server {
     /// Begins a request whose reply a test reads later.
     pub(crate) async fn stream(&self, path: &str, body: Value) -> Stream {
         Stream::open(self.address, path, &body.to_string()).await
+    }
+
+    /// The events of a stream whose names are also the types of their objects.
+    pub(crate) async fn events(&self, path: &str, body: Value) -> Vec<Value> {
+        let mut stream = self.stream(path, body).await;
+        assert_eq!(stream.head().await.status, 200);
+        let mut events = Vec::new();
+        while let Some(event) = stream.event().await {
+            let (name, data) = event.strip_prefix("event: ").unwrap().split_once("\ndata: ").unwrap();
+            let data: Value = serde_json::from_str(data).unwrap();
+            assert_eq!(data["type"], name);
+            events.push(data);
+        }
+        events
     }
 
     /// Ends the server, and returns the requests that its engine has answered.

@@ -22,18 +22,11 @@ fn chat(more: Value) -> Value {
     body
 }
 
-async fn answering(said: &'static str, template: &str) -> Server {
-    let template = with_template(template);
-    let (server, engine) = Server::start_with(move |app| app.model.text = Arc::clone(&template)).await;
-    tokio::spawn(engine.answer_all(move |_| text(said)));
-    server
-}
-
 #[tokio::test]
 async fn calls_are_parted_from_the_text() {
     const SAID: &str = "Let me see.\n<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"</tool_call>\"}}\n\
         </tool_call>\n<tool_call>{\"name\": \"weather\", \"arguments\": {}}</tool_call>";
-    let server = answering(SAID, TEMPLATE).await;
+    let server = Server::with_template(TEMPLATE, text(SAID)).await;
     let choice = server.post(CHAT, chat(json!({}))).await.json()["choices"][0].clone();
     let calls = choice["message"]["tool_calls"].as_array().unwrap();
     let functions: Vec<_> = calls.iter().map(|call| call["function"].clone()).collect();
@@ -57,7 +50,7 @@ async fn calls_are_parted_from_the_text() {
 
 #[tokio::test]
 async fn a_text_without_calls_is_as_without_tools() {
-    let server = answering("It rains {\"a\": 1} <tool", TEMPLATE).await;
+    let server = Server::with_template(TEMPLATE, text("It rains {\"a\": 1} <tool")).await;
     let choice = server.post(CHAT, chat(json!({}))).await.json()["choices"][0].clone();
     assert_eq!(choice["message"]["content"], "It rains {\"a\": 1} <tool");
     assert_eq!((&choice["message"]["tool_calls"], &choice["finish_reason"]), (&Value::Null, &json!("stop")));
@@ -103,7 +96,7 @@ async fn demanded_calls_have_a_grammar_of_the_models_form() {
 
 #[tokio::test]
 async fn what_is_no_tool_is_refused_by_name() {
-    let server = answering("x", TEMPLATE).await;
+    let server = Server::with_template(TEMPLATE, text("x")).await;
     let of_type = |kind: &str| json!({"tools": [{"type": kind}]});
     for (more, param) in [
         (of_type("web_search"), "tools[0].type"),
@@ -129,7 +122,7 @@ async fn what_is_no_tool_is_refused_by_name() {
         ),
         ("{{ tools }}", "`tools` can't be called: the form in which the model writes calls is not known to the server"),
     ] {
-        let server = answering("x", template).await;
+        let server = Server::with_template(template, text("x")).await;
         assert_eq!(server.post(CHAT, chat(json!({}))).await.error()["message"], expected);
         assert_eq!(server.post(CHAT, chat(json!({"tool_choice": "none"}))).await.status, 200);
     }

@@ -62,7 +62,7 @@ impl Wanted {
             return Err(ApiError::Unsupported { param: "top_logprobs", instead: " here: use /v1/chat/completions" });
         }
         for included in fields.list("include", usize::MAX)?.unwrap_or_default() {
-            // Others are of tools that the server does not have, or hidden reasoning.
+            // The other values are about tools that the server does not have, or hidden reasoning.
             if included == "message.output_text.logprobs" {
                 return Err(ApiError::param("include", "can't have logprobs here: use /v1/chat/completions"));
             }
