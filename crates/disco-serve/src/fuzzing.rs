@@ -4,7 +4,7 @@ use disco_models::SamplingDefaults;
 use llguidance::toktrie::ApproximateTokEnv;
 use llguidance::{Matcher, ParserFactory};
 
-use crate::api::{Fields, Kind, Known, Message, Order, Wanted};
+use crate::api::{Kind, Known, Message, Object, Order, Wanted};
 use crate::calls::{Form, Parser, Parting, Tool};
 use crate::grammar::{Constraint, Grammar, LIMITS};
 use crate::text::{Marks, Reasoning};
@@ -12,12 +12,12 @@ use crate::text::{Marks, Reasoning};
 /// Parses `bytes` as the body of a chat, a completion, a message and a response. Returns how many of these are valid.
 pub fn body(bytes: &[u8]) -> usize {
     let model = Known { name: "model", vocabulary: 512, ends: &[2], sampling: SamplingDefaults::default() };
-    let parse = |read: &dyn Fn(Fields) -> bool| Fields::parse(bytes).is_ok_and(read);
+    let parse = |read: &dyn Fn(Object) -> bool| Object::parse(bytes).is_ok_and(read);
     let valid = [
-        parse(&|fields| Order::parse(Kind::Chat, fields, model).is_ok()),
-        parse(&|fields| Order::parse(Kind::Completion, fields, model).is_ok()),
-        parse(&|fields| Message::parse(fields, false, model).is_ok()),
-        parse(&|fields| Wanted::parse(fields, model).is_ok()),
+        parse(&|object| Order::parse(Kind::Chat, object, model).is_ok()),
+        parse(&|object| Order::parse(Kind::Completion, object, model).is_ok()),
+        parse(&|object| Message::parse(object, false, model).is_ok()),
+        parse(&|object| Wanted::parse(object, model).is_ok()),
     ];
     valid.into_iter().filter(|is_valid| *is_valid).count()
 }

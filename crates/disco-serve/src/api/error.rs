@@ -88,6 +88,20 @@ impl ApiError {
         Self::Param { param: param.into(), why: why.into() }
     }
 
+    /// The same error with the parameter's name in another interface, if one of these pairs begins it.
+    pub(crate) fn renamed(self, names: &[(&str, &str)]) -> Self {
+        match self {
+            Self::Param { param, why } => {
+                let renamed = names.iter().find_map(|(from, to)| {
+                    let rest = param.strip_prefix(from)?;
+                    (rest.is_empty() || rest.starts_with(['.', '['])).then(|| format!("{to}{rest}"))
+                });
+                Self::Param { param: renamed.unwrap_or(param), why }
+            }
+            other => other,
+        }
+    }
+
     /// The number of the HTTP status.
     pub(crate) fn status(&self) -> u16 {
         match self {

@@ -1,16 +1,15 @@
 //! The fields of a request, checked one by one so that an error names its field.
 
-use std::ops::RangeInclusive;
-
 use serde_json::{Map, Value};
 
 use super::ApiError;
+use super::bodies::{Body, Rule, integer};
 
-/// The fields of a JSON object that were not taken yet. A field that is `null` counts as absent.
+/// The JSON object of a request.
 #[derive(Debug)]
-pub(crate) struct Fields(Map<String, Value>);
+pub(crate) struct Object(Map<String, Value>);
 
-impl Fields {
+impl Object {
     /// # Errors
     /// The body is no JSON object.
     pub(crate) fn parse(body: &[u8]) -> Result<Self, ApiError> {
@@ -20,109 +19,153 @@ impl Fields {
         }
     }
 
-    /// The fields of an object.
-    pub(super) fn of(fields: Map<String, Value>) -> Self {
+    /// The object with these fields.
+    pub(super) fn new(fields: Map<String, Value>) -> Self {
         Self(fields)
     }
 
-    /// All fields that were not taken yet.
-    pub(super) fn rest(&mut self) -> Map<String, Value> {
-        std::mem::take(&mut self.0)
+    /// Whether there is a field that is not `null`.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.0.get(name).is_some_and(|value| !value.is_null())
     }
 
-    /// The value of a field, of any type.
-    pub(crate) fn take(&mut self, name: &str) -> Option<Value> {
-        self.0.remove(name).filter(|value| !value.is_null())
-    }
-
-    /// Whether a field is this text.
-    pub(crate) fn is(&self, name: &str, text: &str) -> bool {
-        self.0.get(name).is_some_and(|value| value == text)
-    }
-
-    /// # Errors
-    /// The field is no boolean.
-    pub(crate) fn bool(&mut self, name: &str) -> Result<Option<bool>, ApiError> {
-        self.typed(name, "a boolean", |value| value.as_bool())
-    }
-
-    /// # Errors
-    /// The field is no text.
-    pub(crate) fn text(&mut self, name: &str) -> Result<Option<String>, ApiError> {
-        self.typed(name, "a string", |value| value.as_str().map(str::to_owned))
-    }
-
-    /// # Errors
-    /// The field is no object.
-    pub(crate) fn object(&mut self, name: &str) -> Result<Option<Map<String, Value>>, ApiError> {
-        self.typed(name, "an object", |value| value.as_object().cloned())
-    }
-
-    /// # Errors
-    /// The field is no list, or has more than `limit` entries.
-    pub(crate) fn list(&mut self, name: &str, limit: usize) -> Result<Option<Vec<Value>>, ApiError> {
-        match self.take(name) {
-            None => Ok(None),
-            Some(Value::Array(entries)) if entries.len() <= limit => Ok(Some(entries)),
-            Some(Value::Array(entries)) => {
-                Err(ApiError::param(name, format!("can have at most {limit} entries, not {}", entries.len())))
-            }
-            Some(_) => Err(ApiError::param(name, "must be a list")),
-        }
-    }
-
-    /// # Errors
-    /// The field is no number in the range.
-    pub(crate) fn number(&mut self, name: &str, range: RangeInclusive<f64>) -> Result<Option<f64>, ApiError> {
-        let Some(number) = self.typed(name, "a number", Value::as_f64)? else { return Ok(None) };
-        if range.contains(&number) { Ok(Some(number)) } else { Err(outside(name, &range, number)) }
-    }
-
-    /// # Errors
-    /// The field is no integer in the range.
-    pub(crate) fn integer(&mut self, name: &str, range: RangeInclusive<i64>) -> Result<Option<i64>, ApiError> {
-        let Some(number) = self.typed(name, "an integer", integer)? else { return Ok(None) };
-        if range.contains(&number) { Ok(Some(number)) } else { Err(outside(name, &range, number)) }
-    }
-
-    /// A number of things.
+    /// The fields of a request with this body: without those that have no effect, and those that are not supported but ask for
+    /// nothing.
     ///
     /// # Errors
-    /// The field is no integer, or less than `least`.
-    pub(crate) fn count(&mut self, name: &str, least: i64) -> Result<Option<usize>, ApiError> {
-        let Some(number) = self.typed(name, "an integer", integer)? else { return Ok(None) };
-        match usize::try_from(number) {
-            Ok(count) if number >= least => Ok(Some(count)),
-            _ => Err(ApiError::param(name, format!("must be at least {least}, not {number}"))),
+    /// A field asks for something that is not supported, or one is missing.
+    pub(crate) fn fields(mut self, body: &'static Body) -> Result<Fields, ApiError> {
+        // The chat goes without functions that the model may not call.
+        if self.0.get("function_call").is_some_and(|call| call == "none") {
+            self.0.remove("functions");
         }
+        for (name, rule) in body.rules() {
+            match rule {
+                Rule::Obeyed(_) => {}
+                Rule::WithoutEffect => _ = self.0.remove(name),
+                Rule::Refused(refused) => match self.0.remove(name) {
+                    Some(value) if !value.is_null() && !refused.is_harmless(&value) => {
+                        return Err(ApiError::Unsupported { param: name, instead: refused.instead });
+                    }
+                    _ => {}
+                },
+            }
+        }
+        let is_missing = |rule| matches!(rule, Rule::Obeyed(field) if field.is_required && !self.has(field.name));
+        match body.rules().find(|(_, rule)| is_missing(*rule)) {
+            Some((name, _)) => Err(ApiError::param(name, "is missing")),
+            None => Ok(Fields { fields: self.0, body }),
+        }
+    }
+}
+
+/// The fields of a JSON object that were not taken yet. A field that is `null` counts as absent.
+///
+/// The table of the body says what value each field can have, and so which error the methods return.
+#[derive(Debug)]
+pub(crate) struct Fields {
+    fields: Map<String, Value>,
+    body: &'static Body,
+}
+
+impl Fields {
+    /// All fields that were not taken yet.
+    pub(super) fn rest(&mut self) -> Map<String, Value> {
+        std::mem::take(&mut self.fields)
+    }
+
+    /// The value of a field.
+    ///
+    /// # Errors
+    /// The table does not permit it.
+    pub(crate) fn value(&mut self, name: &str) -> Result<Option<Value>, ApiError> {
+        let Some(Rule::Obeyed(field)) = self.body.rule(name) else {
+            debug_assert!(false, "a handler reads the field {name:?}, which its table does not have");
+            return Ok(None);
+        };
+        let Some(value) = self.fields.remove(name).filter(|value| !value.is_null()) else { return Ok(None) };
+        match field.shape.fault(&value) {
+            None => Ok(Some(value)),
+            Some((part, why)) => Err(ApiError::param(format!("{name}{part}"), why)),
+        }
+    }
+
+    /// A boolean.
+    ///
+    /// # Errors
+    /// Those of [`value`](Self::value).
+    pub(crate) fn bool(&mut self, name: &str) -> Result<Option<bool>, ApiError> {
+        Ok(self.value(name)?.and_then(|value| value.as_bool()))
+    }
+
+    /// A text.
+    ///
+    /// # Errors
+    /// Those of [`value`](Self::value).
+    pub(crate) fn text(&mut self, name: &str) -> Result<Option<String>, ApiError> {
+        Ok(self.value(name)?.and_then(|value| match value {
+            Value::String(text) => Some(text),
+            _ => None,
+        }))
+    }
+
+    /// An object.
+    ///
+    /// # Errors
+    /// Those of [`value`](Self::value).
+    pub(crate) fn object(&mut self, name: &str) -> Result<Option<Map<String, Value>>, ApiError> {
+        Ok(self.value(name)?.and_then(|value| match value {
+            Value::Object(object) => Some(object),
+            _ => None,
+        }))
+    }
+
+    /// A list; without one, an empty one.
+    ///
+    /// # Errors
+    /// Those of [`value`](Self::value).
+    pub(crate) fn list(&mut self, name: &str) -> Result<Vec<Value>, ApiError> {
+        Ok(match self.value(name)? {
+            Some(Value::Array(values)) => values,
+            _ => Vec::new(),
+        })
+    }
+
+    /// The objects of a list; without one, none.
+    ///
+    /// # Errors
+    /// Those of [`value`](Self::value).
+    pub(crate) fn objects(&mut self, name: &str) -> Result<Vec<Map<String, Value>>, ApiError> {
+        let object = |value| match value {
+            Value::Object(object) => Some(object),
+            _ => None,
+        };
+        Ok(self.list(name)?.into_iter().filter_map(object).collect())
+    }
+
+    /// A number.
+    ///
+    /// # Errors
+    /// Those of [`value`](Self::value).
+    pub(crate) fn number(&mut self, name: &str) -> Result<Option<f64>, ApiError> {
+        Ok(self.value(name)?.and_then(|value| value.as_f64()))
+    }
+
+    /// An integer.
+    ///
+    /// # Errors
+    /// Those of [`value`](Self::value).
+    pub(crate) fn integer(&mut self, name: &str) -> Result<Option<i64>, ApiError> {
+        Ok(self.value(name)?.as_ref().and_then(integer))
     }
 
     /// A number of things; -1, which is no limit for some clients, counts as absent.
     ///
     /// # Errors
-    /// Those of [`count`](Self::count).
-    pub(crate) fn limit(&mut self, name: &str, least: i64) -> Result<Option<usize>, ApiError> {
-        if self.0.get(name).and_then(integer) == Some(-1) {
-            self.0.remove(name);
-        }
-        self.count(name, least)
+    /// Those of [`value`](Self::value).
+    pub(crate) fn count(&mut self, name: &str) -> Result<Option<usize>, ApiError> {
+        Ok(self.integer(name)?.and_then(|count| usize::try_from(count).ok()))
     }
-
-    fn typed<T>(
-        &mut self,
-        name: &str,
-        what: &str,
-        convert: impl Fn(&Value) -> Option<T>,
-    ) -> Result<Option<T>, ApiError> {
-        let Some(value) = self.take(name) else { return Ok(None) };
-        convert(&value).map(Some).ok_or_else(|| ApiError::param(name, format!("must be {what}")))
-    }
-}
-
-/// An integer, which some clients write as `1.0`.
-pub(super) fn integer(value: &Value) -> Option<i64> {
-    let whole = || value.as_f64().filter(|number| number.fract() == 0.0 && number.abs() < 2f64.powi(53));
-    value.as_i64().or_else(|| whole().map(|number| number as i64))
 }
 
 /// A token of a vocabulary with `vocabulary` tokens.
@@ -137,36 +180,54 @@ pub(super) fn token(param: &str, value: &Value, vocabulary: usize) -> Result<u32
     })
 }
 
-fn outside<T: std::fmt::Display>(name: &str, range: &RangeInclusive<T>, number: T) -> ApiError {
-    ApiError::param(name, format!("must be between {} and {}, not {number}", range.start(), range.end()))
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use serde_json::json;
 
-    fn fields(body: &str) -> Fields {
-        Fields::parse(body.as_bytes()).unwrap()
-    }
+    use super::super::bodies::{COMPLETION, all};
+    use super::*;
 
     #[test]
     fn a_body_that_is_no_object_is_refused() {
-        assert!(matches!(Fields::parse(b"{"), Err(ApiError::Json(_))));
-        assert!(matches!(Fields::parse(b"\xff"), Err(ApiError::Json(_))));
-        assert!(matches!(Fields::parse(b"[]"), Err(ApiError::NoObject)));
+        assert!(matches!(Object::parse(b"{"), Err(ApiError::Json(_))));
+        assert!(matches!(Object::parse(b"\xff"), Err(ApiError::Json(_))));
+        assert!(matches!(Object::parse(b"[]"), Err(ApiError::NoObject)));
         let deep = "[".repeat(100_000);
-        assert!(matches!(Fields::parse(deep.as_bytes()), Err(ApiError::Json(_))));
+        assert!(matches!(Object::parse(deep.as_bytes()), Err(ApiError::Json(_))));
     }
 
     #[test]
-    fn a_value_of_another_type_or_outside_of_the_range_is_refused_by_name() {
-        let mut fields = fields(r#"{"a": "1", "b": 3, "c": 1.5, "d": null, "f": -1, "g": 2.0}"#);
-        assert_eq!(fields.number("a", 0.0..=1.0).unwrap_err().to_string(), "`a` must be a number");
-        assert_eq!(fields.number("b", 0.0..=1.0).unwrap_err().to_string(), "`b` must be between 0 and 1, not 3");
-        assert_eq!(fields.integer("c", 0..=1).unwrap_err().to_string(), "`c` must be an integer");
-        assert_eq!(fields.count("f", 0).unwrap_err().to_string(), "`f` must be at least 0, not -1");
-        assert_eq!(fields.count("g", 0).unwrap(), Some(2));
-        assert_eq!(fields.number("d", 0.0..=1.0).unwrap(), None);
+    fn a_value_that_the_table_does_not_permit_is_refused_by_name() {
+        let body = json!({"prompt": "x", "temperature": "1", "top_p": 3, "n": 1.0, "seed": null, "stop": ["a", ""]});
+        let mut fields = Object::parse(body.to_string().as_bytes()).unwrap().fields(&COMPLETION).unwrap();
+        assert_eq!(fields.number("temperature").unwrap_err().to_string(), "`temperature` must be a number");
+        assert_eq!(fields.number("top_p").unwrap_err().to_string(), "`top_p` must be between 0 and 1, not 3");
+        assert_eq!(fields.value("stop").unwrap_err().to_string(), "`stop[1]` can't be an empty string");
+        assert_eq!((fields.count("n").unwrap(), fields.integer("seed").unwrap()), (Some(1), None));
+    }
+
+    #[test]
+    fn a_field_that_is_not_supported_is_refused_by_its_name_unless_its_value_changes_nothing() {
+        let values = json!([true, false, 0.5, 2, "x", "json", ["x"], {"x": 1}]);
+        for body in all() {
+            let refused = |name: &str, value: &Value| {
+                let object = Object::new(Map::from_iter([(name.to_owned(), value.clone())]));
+                match object.fields(body) {
+                    Err(ApiError::Unsupported { param, .. }) => Some(param),
+                    _ => None,
+                }
+            };
+            for (name, rule) in body.rules() {
+                let Rule::Refused(rule) = rule else { continue };
+                let harmless: Vec<Value> = rule.values().chain([Value::Null]).collect();
+                for value in &harmless {
+                    assert_eq!(refused(name, value), None, "{name}: {value}");
+                }
+                for value in values.as_array().unwrap().iter().filter(|value| !harmless.contains(value)) {
+                    assert_eq!(refused(name, value), Some(name), "{name}: {value}");
+                }
+            }
+        }
     }
 
     #[test]

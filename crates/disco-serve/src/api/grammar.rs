@@ -2,11 +2,9 @@
 
 use serde_json::{Map, Value};
 
+use super::bodies::{CHOICE, JSON_SCHEMA, STRING, Shape};
 use super::{ApiError, Fields};
 use crate::grammar::Grammar;
-
-/// The most texts of a choice.
-const MAX_CHOICES: usize = 1024;
 
 /// A grammar that a client asks for, and the field that has it.
 #[derive(Debug)]
@@ -14,6 +12,16 @@ pub(crate) struct Asked {
     pub(crate) param: String,
     pub(crate) grammar: Grammar,
 }
+
+/// The fields of vLLM and SGLang, and the kind of grammar that each one has.
+const FIELDS: [(&str, &str); 6] = [
+    ("guided_json", "json"),
+    ("guided_regex", "regex"),
+    ("guided_choice", "choice"),
+    ("guided_grammar", "grammar"),
+    ("json_schema", "json"),
+    ("regex", "regex"),
+];
 
 /// Takes the fields that constrain a text.
 ///
@@ -24,50 +32,39 @@ pub(super) fn asked(fields: &mut Fields) -> Result<Option<Asked>, ApiError> {
     if let Some(format) = fields.object("response_format")? {
         all.extend(of_format(format)?);
     }
-    if let Some(outputs) = fields.object("structured_outputs")? {
-        let of = |name: &str| format!("structured_outputs.{name}");
-        for (name, value) in outputs.into_iter().filter(|(_, value)| !value.is_null()) {
-            all.push((of(&name), one(&name, value).ok_or_else(|| unsupported(&of(&name)))?));
+    let outputs = fields.object("structured_outputs")?.unwrap_or_default();
+    for (kind, value) in outputs.into_iter().filter(|(_, value)| !value.is_null()) {
+        all.extend(one(format!("structured_outputs.{kind}"), &kind, value)?);
+    }
+    for (param, kind) in FIELDS {
+        if let Some(value) = fields.value(param)? {
+            all.extend(one(param.to_owned(), kind, value)?);
         }
     }
-    for (param, name) in [
-        ("guided_json", "json"),
-        ("guided_regex", "regex"),
-        ("guided_choice", "choice"),
-        ("guided_grammar", "grammar"),
-        ("json_schema", "json"),
-        ("regex", "regex"),
-    ] {
-        let found = fields.take(param).and_then(|value| one(name, value));
-        all.extend(found.map(|grammar| (param.to_owned(), grammar)));
-    }
-    let mut asked = None;
-    for (param, grammar) in all {
-        let grammar = grammar.map_err(|why| ApiError::param(&param, why))?;
-        if let Some(Asked { param: other, .. }) = asked.replace(Asked { param: param.clone(), grammar }) {
-            return Err(ApiError::param(param, format!("can't constrain the text beside `{other}`")));
+    let mut all = all.into_iter();
+    match (all.next(), all.next()) {
+        (Some(Asked { param: other, .. }), Some(Asked { param, .. })) => {
+            Err(ApiError::param(param, format!("can't constrain the text beside `{other}`")))
         }
+        (only, _) => Ok(only),
     }
-    Ok(asked)
 }
 
-type Read = Result<Grammar, String>;
-
 /// OpenAI's field; llama.cpp has a schema in it in another place.
-fn of_format(mut format: Map<String, Value>) -> Result<Option<(String, Read)>, ApiError> {
+fn of_format(mut format: Map<String, Value>) -> Result<Option<Asked>, ApiError> {
     const NAME: &str = "response_format";
     let kind = format.remove("type");
     match kind.as_ref().and_then(Value::as_str) {
         Some("text") => Ok(None),
-        Some("json_object") => Ok(Some(match format.remove("schema").filter(|schema| !schema.is_null()) {
-            Some(schema) => (format!("{NAME}.schema"), Grammar::schema(schema)),
-            None => (NAME.to_owned(), Ok(Grammar::any_object())),
-        })),
+        Some("json_object") => match format.remove("schema").filter(|schema| !schema.is_null()) {
+            Some(schema) => of_param(format!("{NAME}.schema"), Grammar::schema(schema)),
+            None => of_param(NAME.to_owned(), Ok(Grammar::any_object())),
+        },
         Some("json_schema") => {
             let schema = format.get_mut("json_schema").and_then(|it| it.as_object_mut()?.remove("schema"));
             let name = format!("{NAME}.json_schema.schema");
             match schema {
-                Some(schema) => Ok(Some((name, Grammar::schema(schema)))),
+                Some(schema) => of_param(name, Grammar::schema(schema)),
                 None => Err(ApiError::param(name, "is missing")),
             }
         }
@@ -79,49 +76,57 @@ fn of_format(mut format: Map<String, Value>) -> Result<Option<(String, Read)>, A
     }
 }
 
-/// A grammar by vLLM's name of its kind; `None` if it is not known, or a flag that is not set.
-fn one(name: &str, value: Value) -> Option<Read> {
-    Some(match (name, value) {
+/// A grammar by vLLM's name of its kind; `None` for a flag that is not set.
+fn one(param: String, kind: &str, value: Value) -> Result<Option<Asked>, ApiError> {
+    let shape = match kind {
+        "json" => JSON_SCHEMA,
+        "json_object" => Shape::Bool,
+        "regex" | "grammar" => STRING,
+        "choice" => CHOICE,
+        _ => return Err(ApiError::param(param, "is not supported by this server")),
+    };
+    if let Some((part, why)) = shape.fault(&value) {
+        return Err(ApiError::param(param + &part, why));
+    }
+    let grammar = match (kind, value) {
+        ("json_object", Value::Bool(true)) => Ok(Grammar::any_object()),
         ("json", Value::String(text)) => match serde_json::from_str(&text) {
             Ok(schema) => Grammar::schema(schema),
             Err(error) => Err(format!("is no JSON: {error}")),
         },
         ("json", schema) => Grammar::schema(schema),
-        ("json_object", Value::Bool(true)) => Ok(Grammar::any_object()),
         ("regex", Value::String(regex)) => Ok(Grammar::Regex(regex)),
-        ("grammar", Value::String(grammar)) => lark(grammar),
-        ("regex" | "grammar", _) => Err("must be a string".to_owned()),
-        ("choice", Value::Array(texts)) if (1..=MAX_CHOICES).contains(&texts.len()) => {
-            let texts = texts.into_iter().map(|text| match text {
-                Value::String(text) if !text.is_empty() => Ok(text),
-                _ => Err("must have strings, none of them empty".to_owned()),
-            });
-            texts.collect::<Result<Vec<_>, _>>().map(|texts| Grammar::choice(&texts))
+        ("grammar", Value::String(grammar)) if grammar.contains("::=") => {
+            Err("is GBNF; the server takes grammars in Lark's notation".to_owned())
         }
-        ("choice", _) => Err(format!("must be a list of 1 to {MAX_CHOICES} strings")),
-        _ => return None,
-    })
+        ("grammar", Value::String(grammar)) => Ok(Grammar::Lark(grammar)),
+        ("choice", Value::Array(texts)) => {
+            let texts: Vec<_> = texts.iter().filter_map(Value::as_str).map(str::to_owned).collect();
+            Ok(Grammar::choice(&texts))
+        }
+        _ => return Ok(None),
+    };
+    of_param(param, grammar)
 }
 
-fn lark(grammar: String) -> Read {
-    if grammar.contains("::=") {
-        return Err("is GBNF; the server takes grammars in Lark's notation".to_owned());
+fn of_param(param: String, grammar: Result<Grammar, String>) -> Result<Option<Asked>, ApiError> {
+    match grammar {
+        Ok(grammar) => Ok(Some(Asked { param, grammar })),
+        Err(why) => Err(ApiError::param(param, why)),
     }
-    Ok(Grammar::Lark(grammar))
-}
-
-fn unsupported(param: &str) -> ApiError {
-    ApiError::param(param, "is not supported by this server")
 }
 
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
+    use super::super::{COMPLETION, Object};
     use super::*;
 
-    fn read(body: Value) -> Result<Option<Asked>, String> {
-        asked(&mut Fields::parse(body.to_string().as_bytes()).unwrap()).map_err(|error| error.to_string())
+    fn read(mut body: Value) -> Result<Option<Asked>, String> {
+        body["prompt"] = "x".into();
+        let object = Object::parse(body.to_string().as_bytes()).unwrap();
+        asked(&mut object.fields(&COMPLETION).unwrap()).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -138,7 +143,11 @@ mod tests {
         ] {
             assert_eq!(read(body.clone()).unwrap().unwrap().grammar, expected, "{body}");
         }
-        assert!(read(json!({"response_format": {"type": "text"}})).unwrap().is_none());
+        for none in
+            [json!({"response_format": {"type": "text"}}), json!({"structured_outputs": {"json_object": false}})]
+        {
+            assert!(read(none).unwrap().is_none());
+        }
     }
 
     #[test]
@@ -158,10 +167,10 @@ mod tests {
             ),
             (json!({"response_format": {"type": "json_schema"}}), "`response_format.json_schema.schema` is missing"),
             (json!({"guided_json": "{"}), "`guided_json` is no JSON: EOF while parsing an object at line 1 column 1"),
-            (json!({"guided_json": [1]}), "`guided_json` must be an object"),
+            (json!({"guided_json": [1]}), "`guided_json` must be an object, a string or a boolean"),
             (json!({"guided_json": deep}), "`guided_json` has more than 64 levels"),
-            (json!({"guided_choice": []}), "`guided_choice` must be a list of 1 to 1024 strings"),
-            (json!({"guided_choice": ["a", ""]}), "`guided_choice` must have strings, none of them empty"),
+            (json!({"guided_choice": []}), "`guided_choice` needs at least 1 string (not empty)"),
+            (json!({"guided_choice": ["a", ""]}), "`guided_choice[1]` can't be an empty string"),
             (json!({"regex": 1}), "`regex` must be a string"),
             (
                 json!({"guided_grammar": "root ::= \"a\""}),

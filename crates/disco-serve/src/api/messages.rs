@@ -7,9 +7,6 @@ use super::tools::tools_of;
 use super::{ApiError, Fields};
 use crate::calls::Tools;
 
-/// The most messages of a chat.
-const MAX_MESSAGES: usize = 4096;
-
 /// The chat of the fields `messages`, `add_generation_prompt`, `chat_template_kwargs`, `reasoning_effort` and those of tools, and the
 /// tools that the model can call.
 ///
@@ -17,24 +14,15 @@ const MAX_MESSAGES: usize = 4096;
 /// A message is something else than texts of a role and calls of tools.
 pub(crate) fn chat_of(fields: &mut Fields) -> Result<(Chat, Option<Tools>), ApiError> {
     const NAME: &str = "messages";
-    let messages = fields.list(NAME, MAX_MESSAGES)?.ok_or_else(|| ApiError::param(NAME, "is missing"))?;
-    if messages.is_empty() {
-        return Err(ApiError::param(NAME, "has no message"));
-    }
-    let messages = messages.into_iter().enumerate().map(|(index, message)| {
-        let name = || format!("{NAME}[{index}]");
-        match message {
-            Value::Object(message) => {
-                let mut message = flat(message, &name())?;
-                parse_arguments(&mut message, &name())?;
-                // Templates know one of the two names that servers have for it.
-                if let Some(reasoning) = message.get("reasoning").filter(|it| it.is_string()).cloned() {
-                    message.entry("reasoning_content").or_insert(reasoning);
-                }
-                Ok(Value::Object(message))
-            }
-            _ => Err(ApiError::param(name(), "must be an object")),
+    let messages = fields.objects(NAME)?.into_iter().enumerate().map(|(index, message)| {
+        let name = format!("{NAME}[{index}]");
+        let mut message = flat(message, &name)?;
+        parse_arguments(&mut message, &name)?;
+        // Templates know one of the two names that servers have for it.
+        if let Some(reasoning) = message.get("reasoning").filter(|it| it.is_string()).cloned() {
+            message.entry("reasoning_content").or_insert(reasoning);
         }
+        Ok::<_, ApiError>(Value::Object(message))
     });
     let mut chat = Chat::new(messages.collect::<Result<_, _>>()?);
     let adds = fields.bool("add_generation_prompt")?;

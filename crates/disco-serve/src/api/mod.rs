@@ -1,6 +1,7 @@
 //! The requests and replies of OpenAI's interface, with vLLM's additions.
 
 mod anthropic;
+mod bodies;
 mod chat;
 mod completion;
 mod error;
@@ -17,13 +18,18 @@ mod reply;
 mod responses;
 mod sampling;
 mod tools;
-mod unsupported;
 mod vectors;
 mod writer;
 
 pub(crate) use anthropic::{Message, MessageWriter};
+#[cfg(test)]
+pub(crate) use bodies::Part;
+pub(crate) use bodies::{
+    Body, CHAT, COMPLETION, COUNTED_MESSAGE, DETOKENIZE, EMBED, MESSAGE, RERANK, RESPONSE, SCORE, TOKENIZE_CHAT,
+    TOKENIZE_TEXT,
+};
 pub(crate) use error::ApiError;
-pub(crate) use fields::Fields;
+pub(crate) use fields::{Fields, Object};
 pub(crate) use finished::{Called, Ending, Finish, Reply, Said, Usage};
 pub(crate) use grammar::Asked;
 pub(crate) use known::Known;
@@ -32,6 +38,5 @@ pub(crate) use messages::chat_of;
 pub(crate) use order::{Kind, Order, Prompt, check_model, tokens_of};
 pub(crate) use reply::Format;
 pub(crate) use responses::{ResponseWriter, Wanted};
-pub(crate) use unsupported::refuse_in_chat;
 pub(crate) use vectors::{Cut, Embed, Input, Rerank, Score};
 pub(crate) use writer::Writer;

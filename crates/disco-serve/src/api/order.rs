@@ -9,13 +9,9 @@ use super::fields::token;
 use super::grammar::{self, Asked};
 use super::known::Known;
 use super::messages::chat_of;
-use super::sampling::{MAX_LOGPROBS, params, stops};
-use super::unsupported::{refuse_in_chat, refuse_in_completion};
-use super::{ApiError, Fields};
+use super::sampling::{params, stops};
+use super::{ApiError, Body, CHAT, COMPLETION, Fields, Object};
 use crate::calls::Tools;
-
-/// The most texts for a prompt.
-const MAX_CHOICES: i64 = 16;
 
 /// Which interface a client uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,16 +59,22 @@ pub(crate) enum Prompt {
     Tokens(Vec<u32>),
 }
 
+impl Kind {
+    /// The fields of its requests.
+    pub(crate) fn body(self) -> &'static Body {
+        match self {
+            Self::Chat => &CHAT,
+            Self::Completion => &COMPLETION,
+        }
+    }
+}
+
 impl Order {
     /// # Errors
     /// A field has a value that it can't have, or asks for something that is not supported.
-    pub(crate) fn parse(kind: Kind, mut fields: Fields, model: Known<'_>) -> Result<Self, ApiError> {
-        let fields = &mut fields;
+    pub(crate) fn parse(kind: Kind, object: Object, model: Known<'_>) -> Result<Self, ApiError> {
+        let fields = &mut object.fields(kind.body())?;
         check_model(fields, model.name)?;
-        match kind {
-            Kind::Chat => refuse_in_chat(fields)?,
-            Kind::Completion => refuse_in_completion(fields)?,
-        }
         let (prompts, tools) = match kind {
             Kind::Chat => {
                 let (chat, tools) = chat_of(fields)?;
@@ -82,18 +84,18 @@ impl Order {
         };
         let mut params = params(fields, model)?;
         // The bits of a negative seed are a seed as well.
-        let seed = fields.integer("seed", i64::MIN..=i64::MAX)?.map(i64::cast_unsigned);
+        let seed = fields.integer("seed")?.map(i64::cast_unsigned);
         let echoes = kind == Kind::Completion && fields.bool("echo")?.unwrap_or(false);
         params.logprobs = match kind {
             Kind::Chat => chat_logprobs(fields)?,
-            Kind::Completion => fields.integer("logprobs", 0..=MAX_LOGPROBS)?.map(|count| count as u32),
+            Kind::Completion => fields.integer("logprobs")?.map(|count| count as u32),
         };
         params.prompt_logprobs = params.logprobs.filter(|_| echoes);
-        let max_tokens = max_tokens(fields, kind)?;
+        let max_tokens = max_tokens(fields)?;
         if max_tokens.is_some_and(|most| params.min_tokens as usize > most) {
             return Err(ApiError::param("min_tokens", "is larger than the most tokens to generate"));
         }
-        let choices = fields.integer("n", 1..=MAX_CHOICES)?.unwrap_or(1) as u32;
+        let choices = fields.integer("n")?.unwrap_or(1) as u32;
         let streams = fields.bool("stream")?.unwrap_or(false);
         let options = fields.object("stream_options")?;
         if options.is_some() && !streams {
@@ -106,7 +108,7 @@ impl Order {
         };
         let salt = fields.text("cache_salt")?.map_or(0, |salt| salt_of(&salt));
         let stops = stops(fields)?;
-        let separates_reasoning = fields.bool("separate_reasoning")?.unwrap_or(true);
+        let separates_reasoning = kind == Kind::Chat && fields.bool("separate_reasoning")?.unwrap_or(true);
         let grammar = grammar::asked(fields)?;
         let demanded = tools.as_ref().filter(|tools| tools.constrain()).map(|_| "tools");
         let constrains = grammar.as_ref().map(|asked| asked.param.as_str()).or(demanded);
@@ -173,34 +175,30 @@ fn prompts(fields: &mut Fields, vocabulary: usize) -> Result<Vec<Prompt>, ApiErr
     let adds_specials = fields.bool("add_special_tokens")?.unwrap_or(true);
     let tokens = |values: &[Value]| values.iter().map(|value| token(NAME, value, vocabulary)).collect::<Result<_, _>>();
     let one = |value: Value| match value {
-        Value::String(text) => Ok(Prompt::Text { text, adds_specials }),
-        Value::Array(values) if !values.is_empty() => Ok(Prompt::Tokens(tokens(&values)?)),
-        _ => Err(ApiError::param(NAME, "must have strings or lists of tokens, none of them empty")),
+        Value::Array(values) => Ok(Prompt::Tokens(tokens(&values)?)),
+        text => Ok(Prompt::Text { text: text.as_str().unwrap_or_default().to_owned(), adds_specials }),
     };
-    match fields.take(NAME) {
-        None => Err(ApiError::param(NAME, "is missing")),
-        Some(Value::Array(values)) if values.first().is_some_and(Value::is_number) => {
+    match fields.value(NAME)?.unwrap_or_default() {
+        Value::Array(values) if values.first().is_some_and(Value::is_number) => {
             Ok(vec![Prompt::Tokens(tokens(&values)?)])
         }
-        Some(Value::Array(values)) if !values.is_empty() => values.into_iter().map(one).collect(),
-        Some(value @ Value::String(_)) => Ok(vec![one(value)?]),
-        Some(_) => Err(ApiError::param(NAME, "must be a string, a list of strings, or tokens")),
+        Value::Array(values) => values.into_iter().map(one).collect(),
+        value => Ok(vec![one(value)?]),
     }
 }
 
 /// The field `tokens` of a request for their text.
 ///
 /// # Errors
-/// It is missing, or is no list of tokens.
+/// It is no list of tokens of the model.
 pub(crate) fn tokens_of(fields: &mut Fields, vocabulary: usize) -> Result<Vec<u32>, ApiError> {
     const NAME: &str = "tokens";
-    let values = fields.list(NAME, usize::MAX)?.ok_or_else(|| ApiError::param(NAME, "is missing"))?;
-    values.iter().map(|value| token(NAME, value, vocabulary)).collect()
+    fields.list(NAME)?.iter().map(|value| token(NAME, value, vocabulary)).collect()
 }
 
 fn chat_logprobs(fields: &mut Fields) -> Result<Option<u32>, ApiError> {
     let is_wanted = fields.bool("logprobs")?.unwrap_or(false);
-    let top = fields.integer("top_logprobs", 0..=MAX_LOGPROBS)?;
+    let top = fields.integer("top_logprobs")?;
     match top {
         Some(top) if top > 0 && !is_wanted => Err(ApiError::param("top_logprobs", "needs `logprobs` to be true")),
         top => Ok(is_wanted.then(|| top.unwrap_or(0) as u32)),
@@ -209,10 +207,9 @@ fn chat_logprobs(fields: &mut Fields) -> Result<Option<u32>, ApiError> {
 
 /// The field `max_completion_tokens`, or `max_tokens` by its old name. A completion can have 0, for the logprobs of its
 /// prompt.
-fn max_tokens(fields: &mut Fields, kind: Kind) -> Result<Option<usize>, ApiError> {
-    let least = if kind == Kind::Completion { 0 } else { 1 };
-    let old = fields.limit("max_tokens", least)?;
-    Ok(fields.limit("max_completion_tokens", least)?.or(old))
+fn max_tokens(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
+    let old = fields.count("max_tokens")?;
+    Ok(fields.count("max_completion_tokens")?.or(old))
 }
 
 fn salt_of(salt: &str) -> u64 {

@@ -4,7 +4,7 @@ use disco_models::SamplingDefaults;
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
-use super::{ApiError, Fields, Kind, Known, Message, Order, Wanted};
+use super::{ApiError, Kind, Known, Message, Object, Order, Wanted};
 
 /// The fields that requests know, and one that they do not.
 const NAMES: &[&str] = &[
@@ -95,12 +95,12 @@ proptest! {
     fn any_body_is_an_order_within_its_bounds_or_a_clients_error(body in body(), is_chat in any::<bool>()) {
         let kind = if is_chat { Kind::Chat } else { Kind::Completion };
         let model = Known { name: "tiny", vocabulary: 512, ends: &[2], sampling: SamplingDefaults::default() };
-        let fields = || Fields::parse(body.to_string().as_bytes()).unwrap();
-        let others = [Message::parse(fields(), false, model).err(), Wanted::parse(fields(), model).err()];
+        let object = || Object::parse(body.to_string().as_bytes()).unwrap();
+        let others = [Message::parse(object(), false, model).err(), Wanted::parse(object(), model).err()];
         for error in others.into_iter().flatten() {
             prop_assert!(matches!(error.status(), 400 | 404), "{error}");
         }
-        match Order::parse(kind, fields(), model) {
+        match Order::parse(kind, object(), model) {
             Ok(order) => {
                 prop_assert!((1..=16).contains(&order.choices) && !order.prompts.is_empty());
                 let params = &order.params;

@@ -5,8 +5,6 @@ use serde_json::{Map, Value, json};
 use super::{ApiError, Fields};
 use crate::calls::{Choice, Tool, Tools};
 
-/// The most tools.
-const MAX_TOOLS: usize = 128;
 /// The most bytes of a tool's name.
 const MAX_NAME: usize = 64;
 
@@ -16,8 +14,8 @@ const MAX_NAME: usize = 64;
 /// # Errors
 /// A field is malformed, or asks for a tool that is no function.
 pub(crate) fn tools_of(fields: &mut Fields) -> Result<Option<(Tools, Vec<Value>)>, ApiError> {
-    let listed = fields.list("tools", MAX_TOOLS)?.unwrap_or_default();
-    let choice = fields.take("tool_choice");
+    let listed = fields.list("tools")?;
+    let choice = fields.value("tool_choice")?;
     let parallel = fields.bool("parallel_tool_calls")?.unwrap_or(true);
     let mut all = Vec::with_capacity(listed.len());
     for (index, tool) in listed.iter().enumerate() {

@@ -6,10 +6,7 @@ use serde_json::Value;
 
 use super::fields::token;
 use super::order::check_model;
-use super::{ApiError, Fields, Known};
-
-/// The most texts of a request.
-const MAX_TEXTS: usize = 2048;
+use super::{ApiError, EMBED, Fields, Known, Object, RERANK, SCORE};
 
 /// A text, or its tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,49 +54,34 @@ pub(crate) struct Rerank {
 
 impl Embed {
     /// # Errors
-    /// A field has a value that it can't have.
-    pub(crate) fn parse(mut fields: Fields, model: Known<'_>) -> Result<Self, ApiError> {
+    /// A field has a value that it can't have, or asks for something that is not supported.
+    pub(crate) fn parse(object: Object, model: Known<'_>) -> Result<Self, ApiError> {
         const NAME: &str = "input";
-        let fields = &mut fields;
+        let fields = &mut object.fields(&EMBED)?;
         check_model(fields, model.name)?;
         let tokens = |values: &[Value]| {
             let tokens = values.iter().map(|value| token(NAME, value, model.vocabulary));
             tokens.collect::<Result<_, _>>().map(Input::Tokens)
         };
         let one = |value: Value| match value {
-            Value::String(text) => Ok(Input::Text(text)),
-            Value::Array(values) if !values.is_empty() => tokens(&values),
-            _ => Err(ApiError::param(NAME, "must have strings or lists of tokens, none of the lists empty")),
+            Value::Array(values) => tokens(&values),
+            text => Ok(Input::Text(text.as_str().unwrap_or_default().to_owned())),
         };
-        let inputs = match fields.take(NAME) {
-            None => return Err(ApiError::param(NAME, "is missing")),
-            Some(Value::Array(values)) if values.first().is_some_and(Value::is_number) => vec![tokens(&values)?],
-            Some(Value::Array(values)) if (1..=MAX_TEXTS).contains(&values.len()) => {
-                values.into_iter().map(one).collect::<Result<_, _>>()?
-            }
-            Some(Value::Array(_)) => return Err(ApiError::param(NAME, format!("must have 1 to {MAX_TEXTS} texts"))),
-            Some(value) => vec![one(value)?],
+        let inputs = match fields.value(NAME)?.unwrap_or_default() {
+            Value::Array(values) if values.first().is_some_and(Value::is_number) => vec![tokens(&values)?],
+            Value::Array(values) => values.into_iter().map(one).collect::<Result<_, _>>()?,
+            value => vec![one(value)?],
         };
-        let is_base64 = match fields.text("encoding_format")?.as_deref() {
-            None | Some("float") => false,
-            Some("base64") => true,
-            Some(_) => return Err(ApiError::param("encoding_format", "must be \"float\" or \"base64\"")),
-        };
-        if fields.bool("normalize")? == Some(false) {
-            return Err(ApiError::Unsupported {
-                param: "normalize",
-                instead: ": vectors are as the model's files say",
-            });
-        }
-        Ok(Self { inputs, cut: cut(fields)?, is_base64, dimensions: fields.count("dimensions", 1)? })
+        let is_base64 = fields.text("encoding_format")?.is_some_and(|format| format == "base64");
+        Ok(Self { inputs, cut: cut(fields)?, is_base64, dimensions: fields.count("dimensions")? })
     }
 }
 
 impl Score {
     /// # Errors
-    /// A field has a value that it can't have.
-    pub(crate) fn parse(mut fields: Fields, model: Known<'_>) -> Result<Self, ApiError> {
-        let fields = &mut fields;
+    /// A field has a value that it can't have, or asks for something that is not supported.
+    pub(crate) fn parse(object: Object, model: Known<'_>) -> Result<Self, ApiError> {
+        let fields = &mut object.fields(&SCORE)?;
         check_model(fields, model.name)?;
         let [first, second] = [texts(fields, "text_1")?, texts(fields, "text_2")?];
         let pairs = match (&first[..], second.len()) {
@@ -113,17 +95,14 @@ impl Score {
 
 impl Rerank {
     /// # Errors
-    /// A field has a value that it can't have.
-    pub(crate) fn parse(mut fields: Fields, model: Known<'_>) -> Result<Self, ApiError> {
-        let fields = &mut fields;
+    /// A field has a value that it can't have, or asks for something that is not supported.
+    pub(crate) fn parse(object: Object, model: Known<'_>) -> Result<Self, ApiError> {
+        let fields = &mut object.fields(&RERANK)?;
         check_model(fields, model.name)?;
-        let query = fields.text("query")?.ok_or_else(|| ApiError::param("query", "is missing"))?;
+        let query = fields.text("query")?.unwrap_or_default();
         let documents = texts(fields, "documents")?;
-        let top = fields.count("top_n", 1)?.unwrap_or(documents.len());
+        let top = fields.count("top_n")?.unwrap_or(documents.len());
         let returns_documents = fields.bool("return_documents")?.unwrap_or(true);
-        if fields.take("max_tokens_per_doc").is_some_and(|value| !value.is_null()) {
-            return Err(ApiError::Unsupported { param: "max_tokens_per_doc", instead: ": use `truncate`" });
-        }
         let pairs = with_each(&query, documents);
         let score = Score { pairs, cut: cut(fields)?, is_raw: is_raw(fields)? };
         Ok(Self { score, top, returns_documents })
@@ -145,29 +124,24 @@ fn is_raw(fields: &mut Fields) -> Result<Option<bool>, ApiError> {
 
 /// A text, or several ones, which may be objects with a `text`.
 fn texts(fields: &mut Fields, name: &str) -> Result<Vec<String>, ApiError> {
-    let one = |value: Value| match value {
-        Value::String(text) => Ok(text),
-        Value::Object(mut object) => match object.remove("text") {
-            Some(Value::String(text)) => Ok(text),
-            _ => Err(ApiError::param(name, "must have strings")),
-        },
-        _ => Err(ApiError::param(name, "must have strings")),
+    let one = |value: &Value| match value {
+        Value::Object(object) => object.get("text").and_then(Value::as_str).map(str::to_owned),
+        text => text.as_str().map(str::to_owned),
     };
-    match fields.take(name) {
-        None => Err(ApiError::param(name, "is missing")),
-        Some(Value::Array(values)) if (1..=MAX_TEXTS).contains(&values.len()) => values.into_iter().map(one).collect(),
-        Some(Value::Array(_)) => Err(ApiError::param(name, format!("must have 1 to {MAX_TEXTS} texts"))),
-        Some(value) => Ok(vec![one(value)?]),
-    }
+    let values = match fields.value(name)?.unwrap_or_default() {
+        Value::Array(values) => values,
+        value => vec![value],
+    };
+    let texts =
+        values.iter().map(|value| one(value).ok_or_else(|| ApiError::param(name, "has an object without a `text`")));
+    texts.collect()
 }
 
 /// The fields `truncate`, and vLLM's `truncate_prompt_tokens`, which is a number of tokens, or -1 for those that the model takes.
 fn cut(fields: &mut Fields) -> Result<Cut, ApiError> {
     let cuts = fields.bool("truncate")?.unwrap_or(false);
-    Ok(match fields.integer("truncate_prompt_tokens", -1..=i64::from(u32::MAX))? {
-        Some(0) => return Err(ApiError::param("truncate_prompt_tokens", "must be -1, or at least 1")),
+    Ok(match fields.integer("truncate_prompt_tokens")? {
         None => Cut { most: usize::MAX, cuts },
-        Some(-1) => Cut { most: usize::MAX, cuts: true },
-        Some(most) => Cut { most: most as usize, cuts: true },
+        Some(most) => Cut { most: usize::try_from(most).unwrap_or(usize::MAX), cuts: true },
     })
 }

@@ -17,8 +17,10 @@ const ATTEMPTS: u32 = 3;
 /// Texts whose vectors are wanted.
 #[derive(Debug)]
 pub struct Batch {
-    texts: Vec<Vec<u32>>,
-    reply: oneshot::Sender<Result<Vectors, Failure>>,
+    /// Their tokens.
+    pub texts: Vec<Vec<u32>>,
+    /// Where their vectors go.
+    pub reply: oneshot::Sender<Result<Vectors, Failure>>,
 }
 
 /// The way to the engine.

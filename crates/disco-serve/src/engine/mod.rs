@@ -10,7 +10,7 @@ pub mod schedule;
 mod sequence;
 mod workers;
 
-pub use encode::{Encoders, encoders, run_encoder};
+pub use encode::{Batch, Encoders, encoders, run_encoder};
 pub use request::{
     EVENTS_AHEAD, End, Event, Failure, Inbox, Refused, Request, Requests, Running, Submitted, Token, channel,
 };

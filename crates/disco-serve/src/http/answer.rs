@@ -13,15 +13,9 @@ use tracing::Instrument as _;
 use super::places::{Answer, Place};
 use super::request_id::{RequestId, X_REQUEST_ID};
 use super::respond::{catching, of_anthropic};
+use super::route::{is_of_anthropic, is_open};
 use super::shared::Shared;
 use crate::api::ApiError;
-
-/// The routes that need no token, and that are answered however many connections there are: those of a machine that watches
-/// the server.
-const OPEN: [&str; 3] = ["/health", "/ready", "/metrics"];
-
-/// What the paths begin with whose errors have Anthropic's form.
-const ANTHROPIC: &str = "/v1/messages";
 
 /// Answers a request. The answer names it, and so do the logs.
 pub(super) async fn answer(State(shared): State<Arc<Shared>>, mut request: Request, next: Next) -> Response {
@@ -35,7 +29,7 @@ pub(super) async fn answer(State(shared): State<Arc<Shared>>, mut request: Reque
         place.answers();
     }
     let refused = refused(&request, &shared, place.as_deref());
-    let is_anthropic = request.uri().path().starts_with(ANTHROPIC);
+    let is_anthropic = is_of_anthropic(request.uri().path());
     let work = async {
         match refused {
             Some(error) => Err(error),
@@ -61,7 +55,7 @@ fn refused(request: &Request, shared: &Shared, place: Option<&Place>) -> Option<
     if let Some(host) = shared.hosts.as_ref().and_then(|hosts| hosts.refused(headers)) {
         return Some(ApiError::Host(host));
     }
-    if OPEN.contains(&request.uri().path()) {
+    if is_open(request.uri().path()) {
         return None;
     }
     if shared.token.as_ref().is_some_and(|token| !token.is_in(headers)) {

@@ -18,7 +18,7 @@ use super::respond::json;
 use super::shared::{Active, Shared, now};
 use super::stream;
 use crate::api::{
-    ApiError, Ending, Fields, Finish, Format, Kind, Known, Message, MessageWriter, Order, Prompt, Reply,
+    ApiError, Ending, Finish, Format, Kind, Known, Message, MessageWriter, Object, Order, Prompt, Reply,
     ResponseWriter, Said, Wanted, Writer,
 };
 use crate::engine;
@@ -49,7 +49,7 @@ pub(super) async fn message(
     request: Request,
 ) -> Result<Response, ApiError> {
     let name = format!("msg_{:016x}", shared.random());
-    let read = |fields, known: Known<'_>| Message::parse(fields, false, known);
+    let read = |object, known: Known<'_>| Message::parse(object, false, known);
     let write = |Message { order, shows_thinking }: Message, shared: &Shared| {
         (order, Box::new(MessageWriter::new(name, shared.name.clone(), shows_thinking)) as Box<dyn Writer>)
     };
@@ -72,7 +72,7 @@ pub(super) async fn response(
 /// Answers in OpenAI's older forms.
 async fn openai(kind: Kind, shared: Arc<Shared>, id: RequestId, request: Request) -> Result<Response, ApiError> {
     let name = format!("{}-{:016x}", if kind == Kind::Chat { "chatcmpl" } else { "cmpl" }, shared.random());
-    let read = move |fields, known: Known<'_>| Order::parse(kind, fields, known);
+    let read = move |object, known: Known<'_>| Order::parse(kind, object, known);
     let write = move |order: Order, shared: &Shared| {
         let format = Format {
             kind,
@@ -92,7 +92,7 @@ async fn counted<T: Send + 'static>(
     shared: Arc<Shared>,
     id: RequestId,
     request: Request,
-    read: impl FnOnce(Fields, Known<'_>) -> Result<T, ApiError> + Send + 'static,
+    read: impl FnOnce(Object, Known<'_>) -> Result<T, ApiError> + Send + 'static,
     write: impl FnOnce(T, &Shared) -> (Order, Box<dyn Writer>),
 ) -> Result<Response, ApiError> {
     let result = generate(&shared, id, request, read, write).await;
@@ -104,7 +104,7 @@ async fn generate<T: Send + 'static>(
     shared: &Arc<Shared>,
     id: RequestId,
     request: Request,
-    read: impl FnOnce(Fields, Known<'_>) -> Result<T, ApiError> + Send + 'static,
+    read: impl FnOnce(Object, Known<'_>) -> Result<T, ApiError> + Send + 'static,
     write: impl FnOnce(T, &Shared) -> (Order, Box<dyn Writer>),
 ) -> Result<Response, ApiError> {
     let arrived = Instant::now();
@@ -113,7 +113,7 @@ async fn generate<T: Send + 'static>(
         return Err(ApiError::Purpose(shared.purpose()));
     }
     let checks = shared.clone();
-    let (wanted, room) = shared.parse(request, move |fields| read(fields, checks.known())).await?;
+    let (wanted, room) = shared.parse(request, move |object| read(object, checks.known())).await?;
     let (order, writer) = write(wanted, shared);
     let streams = order.streams;
     let generation = submitted(order, shared, room, active, id, arrived).await?;

@@ -13,7 +13,10 @@ mod connection;
 mod drain;
 mod generate;
 mod generation;
+#[cfg(test)]
+mod guide;
 mod hosts;
+mod openapi;
 mod origins;
 mod parts;
 mod places;
@@ -21,6 +24,7 @@ mod probes;
 mod prompts;
 mod request_id;
 mod respond;
+mod route;
 mod routes;
 mod server;
 mod shared;

@@ -21,7 +21,7 @@ use super::body::{self, Bodies, Room};
 use super::drain::{Drain, Phase};
 use super::{App, BearerToken, Hosts, Limits, Origin};
 use crate::admission::Admission;
-use crate::api::{ApiError, Asked, Fields, Known};
+use crate::api::{ApiError, Asked, Known, Object};
 use crate::engine::{Refused, Requests};
 use crate::grammar::{Constraint, Grammars};
 use crate::health::{Health, State};
@@ -160,7 +160,7 @@ impl Shared {
         }
     }
 
-    /// Reads the fields of a request's body. Parsed JSON takes many times the bytes of its text, so large bodies are parsed
+    /// Reads the object of a request's body. Parsed JSON takes many times the bytes of its text, so large bodies are parsed
     /// on the threads of the tokenizer, few at once. The caller keeps the body's room as long as the parsed value.
     ///
     /// # Errors
@@ -168,13 +168,13 @@ impl Shared {
     pub(super) async fn parse<T: Send + 'static>(
         &self,
         request: Request,
-        read: impl FnOnce(Fields) -> Result<T, ApiError> + Send + 'static,
+        read: impl FnOnce(Object) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<(T, Room<'_>), ApiError> {
         let (body, room) = body::read(request, &self.bodies, &self.limits).await?;
         let parsed = if body.len() <= MAX_SMALL_BODY {
-            read(Fields::parse(&body)?)?
+            read(Object::parse(&body)?)?
         } else {
-            self.tokenise(room.bytes(), move |_| read(Fields::parse(&body)?)).await?
+            self.tokenise(room.bytes(), move |_| read(Object::parse(&body)?)).await?
         };
         Ok((parsed, room))
     }

@@ -11,19 +11,23 @@ use serde_json::json;
 use super::prompts::tokens;
 use super::respond;
 use super::shared::Shared;
-use crate::api::{ApiError, Message, Prompt, chat_of, check_model, name_of_token, refuse_in_chat, tokens_of};
+use crate::api::{
+    ApiError, DETOKENIZE, Message, Object, Prompt, TOKENIZE_CHAT, TOKENIZE_TEXT, chat_of, check_model, name_of_token,
+    tokens_of,
+};
 
 /// The tokens of a text or a chat.
 pub(super) async fn tokenize(State(shared): State<Arc<Shared>>, request: Request) -> Result<Response, ApiError> {
     let known = shared.clone();
-    let read = move |mut fields| {
+    let read = move |object: Object| {
+        let is_text = object.has("prompt");
+        let mut fields = object.fields(if is_text { &TOKENIZE_TEXT } else { &TOKENIZE_CHAT })?;
         check_model(&mut fields, &known.name)?;
         let names_tokens = fields.bool("return_token_strs")?.unwrap_or(false);
-        let Some(text) = fields.text("prompt")? else {
-            refuse_in_chat(&mut fields)?;
-            let (chat, _) = chat_of(&mut fields)?;
-            return Ok((Prompt::Chat(chat), names_tokens));
-        };
+        if !is_text {
+            return Ok((Prompt::Chat(chat_of(&mut fields)?.0), names_tokens));
+        }
+        let text = fields.text("prompt")?.unwrap_or_default();
         let adds_specials = fields.bool("add_special_tokens")?.unwrap_or(true);
         Ok((Prompt::Text { text, adds_specials }, names_tokens))
     };
@@ -41,7 +45,7 @@ pub(super) async fn tokenize(State(shared): State<Arc<Shared>>, request: Request
 /// The number of tokens of a message's prompt.
 pub(super) async fn count(State(shared): State<Arc<Shared>>, request: Request) -> Result<Response, ApiError> {
     let known = shared.clone();
-    let read = move |fields| Message::parse(fields, true, known.known());
+    let read = move |object| Message::parse(object, true, known.known());
     let (Message { order, .. }, room) = shared.parse(request, read).await?;
     let count = move |text: &Text| {
         order.prompts.into_iter().map(|prompt| Ok(tokens(prompt, text)?.len())).sum::<Result<usize, ApiError>>()
@@ -53,7 +57,8 @@ pub(super) async fn count(State(shared): State<Arc<Shared>>, request: Request) -
 /// The text of tokens, also of special ones.
 pub(super) async fn detokenize(State(shared): State<Arc<Shared>>, request: Request) -> Result<Response, ApiError> {
     let known = shared.clone();
-    let read = move |mut fields| {
+    let read = move |object: Object| {
+        let mut fields = object.fields(&DETOKENIZE)?;
         check_model(&mut fields, &known.name)?;
         let skips_specials = fields.bool("skip_special_tokens")?.unwrap_or(false);
         Ok((tokens_of(&mut fields, known.known().vocabulary)?, skips_specials))

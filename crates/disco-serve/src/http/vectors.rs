@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::app::Encoder;
 use super::respond;
 use super::shared::{Active, Shared};
-use crate::api::{ApiError, Cut, Embed, Fields, Input, Known, Rerank, Score};
+use crate::api::{ApiError, Cut, Embed, Input, Known, Object, Rerank, Score};
 use crate::engine::Failure;
 
 /// The tokens of texts.
@@ -93,7 +93,7 @@ async fn encoded<T: Send + Sync + 'static>(
     shared: &Arc<Shared>,
     request: Request,
     is_score: bool,
-    read: fn(Fields, Known<'_>) -> Result<T, ApiError>,
+    read: fn(Object, Known<'_>) -> Result<T, ApiError>,
     tokens: fn(&Text, &T, &Encoding) -> Result<Texts, ApiError>,
 ) -> Result<(T, Vectors, usize), ApiError> {
     let encode = async {
@@ -104,7 +104,7 @@ async fn encoded<T: Send + Sync + 'static>(
             return Err(makes());
         }
         let checks = shared.clone();
-        let (wanted, room) = shared.parse(request, move |fields| read(fields, checks.known())).await?;
+        let (wanted, room) = shared.parse(request, move |object| read(object, checks.known())).await?;
         // One seat for all texts, until they have vectors.
         let mut seats = shared.admission.reserve(1, 0)?;
         let tokenise = move |text: &Text| {

@@ -154,6 +154,12 @@ async fn errors_have_the_form_of_the_interface() {
             "invalid_request_error",
             "`output_config.format.type` must be \"json_schema\"",
         ),
+        (
+            json!({"output_config": {"format": {"type": "json_schema", "schema": 1}}}),
+            400,
+            "invalid_request_error",
+            "`output_config.format.schema` must be an object",
+        ),
         (json!({"mcp_servers": [{}]}), 400, "invalid_request_error", "`mcp_servers` is not supported by this server"),
     ] {
         let reply = server.post(MESSAGES, message(more)).await;

@@ -10,6 +10,7 @@ mod decoding;
 mod double;
 mod drain;
 mod failures;
+mod fields;
 mod logprobs;
 mod messages;
 mod model;

@@ -62,7 +62,9 @@ async fn a_value_out_of_range_or_of_another_type_is_refused_by_name() {
         for (path, body) in [(CHAT, chat(more)), (COMPLETIONS, completion(more))] {
             let reply = server.post(path, body).await;
             let name = more.as_object().unwrap().keys().next().unwrap();
-            assert_eq!((reply.status, &reply.error()["param"]), (400, &json!(name)), "{more}: {reply:?}");
+            let param = reply.error()["param"].as_str().unwrap_or_default().to_owned();
+            let field = param.split('[').next().unwrap();
+            assert_eq!((reply.status, field), (400, name.as_str()), "{more}: {reply:?}");
             assert!(reply.error()["message"].as_str().unwrap().contains(name.as_str()), "{reply:?}");
         }
     }

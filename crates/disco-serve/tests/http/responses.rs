@@ -125,6 +125,8 @@ async fn what_would_need_storage_is_refused() {
         (json!({"input": "hi", "include": ["message.output_text.logprobs"]}), "include"),
         (json!({"input": "hi", "truncation": "auto"}), "truncation"),
         (json!({"input": "hi", "text": {"verbosity": "low"}}), "verbosity"),
+        (json!({"input": "hi", "text": {"format": {"type": "xml"}}}), "text.format.type"),
+        (json!({"input": "hi", "text": {"format": {"type": "json_schema", "schema": 1}}}), "text.format.schema"),
         (
             json!({"input": "hi", "tools": tools(), "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "b"}]}}),
             "tool_choice",

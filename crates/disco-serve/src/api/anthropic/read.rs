@@ -2,10 +2,18 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::api::{ApiError, Fields, Kind, Known, Order};
+use crate::api::{ApiError, COUNTED_MESSAGE, Fields, Kind, Known, MESSAGE, Object, Order};
 
-/// Fields that change the reply and are not supported.
-const UNSUPPORTED: [&str; 3] = ["container", "context_management", "mcp_servers"];
+/// Fields that are those of chats by another name.
+const OF_CHATS: [(&str, &str); 7] = [
+    ("model", "model"),
+    ("max_tokens", "max_tokens"),
+    ("stop_sequences", "stop"),
+    ("stream", "stream"),
+    ("temperature", "temperature"),
+    ("top_p", "top_p"),
+    ("top_k", "top_k"),
+];
 /// What a line begins with that Claude Code changes for each request, so that no prefix would be found in the cache.
 const BILLING: &str = "x-anthropic-billing-header:";
 
@@ -21,43 +29,26 @@ impl Message {
     /// # Errors
     /// A field has a value that it can't have, or asks for something that is not supported. A message needs `max_tokens`, unless it is
     /// only counted.
-    pub(crate) fn parse(mut fields: Fields, is_counted: bool, model: Known<'_>) -> Result<Self, ApiError> {
-        let fields = &mut fields;
-        for param in UNSUPPORTED {
-            if fields.take(param).is_some_and(|value| value != json!([]) && value != json!({})) {
-                return Err(ApiError::Unsupported { param, instead: "" });
-            }
-        }
+    pub(crate) fn parse(object: Object, is_counted: bool, model: Known<'_>) -> Result<Self, ApiError> {
+        let fields = &mut object.fields(if is_counted { &COUNTED_MESSAGE } else { &MESSAGE })?;
         let mut chat = Map::new();
         let mut messages = Vec::new();
-        let system = fields.take("system").map(|system| texts(&system, "system")).transpose()?;
+        let system = fields.value("system")?.map(|system| texts(&system, "system")).transpose()?;
         let system: Vec<_> = system.into_iter().flatten().filter(|text| !text.starts_with(BILLING)).collect();
         if !system.is_empty() {
             messages.push(json!({"role": "system", "content": system.join("\n")}));
         }
-        let given = fields.list("messages", usize::MAX)?.ok_or_else(|| ApiError::param("messages", "is missing"))?;
+        let given = fields.list("messages")?;
         for (index, message) in given.iter().enumerate() {
             add(&mut messages, message, &format!("messages[{index}]"))?;
         }
         chat.insert("messages".into(), messages.into());
-        match fields.take("max_tokens") {
-            None if !is_counted => return Err(ApiError::param("max_tokens", "is missing")),
-            most => chat.extend(most.map(|most| ("max_tokens".to_owned(), most))),
+        for (name, chats) in OF_CHATS {
+            chat.extend(fields.value(name)?.map(|value| (chats.to_owned(), value)));
         }
-        for (name, chats) in [
-            ("model", "model"),
-            ("stop_sequences", "stop"),
-            ("stream", "stream"),
-            ("temperature", "temperature"),
-            ("top_p", "top_p"),
-            ("top_k", "top_k"),
-        ] {
-            chat.extend(fields.take(name).map(|value| (chats.to_owned(), value)));
-        }
-        if let Some(tools) = fields.list("tools", usize::MAX)? {
-            let tools = tools.iter().enumerate().map(|(index, tool)| function(tool, index));
-            chat.insert("tools".into(), tools.collect::<Result<_, _>>()?);
-        }
+        let tools = fields.list("tools")?;
+        let tools = tools.iter().enumerate().map(|(index, tool)| function(tool, index));
+        chat.insert("tools".into(), tools.collect::<Result<_, _>>()?);
         choose(fields, &mut chat)?;
         // The beginning of the answer.
         let continues = given.last().is_some_and(|message| message["role"] == "assistant");
@@ -67,14 +58,19 @@ impl Message {
         }
         let thinking = fields.object("thinking")?.unwrap_or_default();
         let shows_thinking = thinking.get("type").is_some_and(|kind| kind == "enabled" || kind == "adaptive");
-        Ok(Self { order: Order::parse(Kind::Chat, Fields::of(chat), model)?, shows_thinking })
+        Ok(Self { order: Order::parse(Kind::Chat, Object::new(chat), model).map_err(named)?, shows_thinking })
     }
+}
+
+/// An error of a chat, with the name of the message's own field.
+fn named(error: ApiError) -> ApiError {
+    error.renamed(&[("response_format.json_schema", "output_config.format"), ("stop", "stop_sequences")])
 }
 
 /// The schema of the answer: `output_config.format`, or `output_format` of older clients.
 fn format(fields: &mut Fields) -> Result<Option<Value>, ApiError> {
     let mut config = fields.object("output_config")?.unwrap_or_default();
-    let format = config.remove("format").filter(|format| !format.is_null()).or_else(|| fields.take("output_format"));
+    let format = config.remove("format").filter(|format| !format.is_null()).or(fields.value("output_format")?);
     // A hint.
     config.remove("effort");
     if let Some((name, _)) = config.into_iter().find(|(_, value)| !value.is_null()) {

@@ -2,10 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::api::{ApiError, Fields, Kind, Known, Order};
+use crate::api::{ApiError, Kind, Known, Object, Order, RESPONSE};
 
-/// Fields of what the server does not store.
-const STORED: [&str; 4] = ["background", "conversation", "previous_response_id", "prompt"];
 /// Fields that a response repeats, and their values if a request has none.
 const REPEATED: [(&str, &str); 9] = [
     ("instructions", "null"),
@@ -18,21 +16,6 @@ const REPEATED: [(&str, &str); 9] = [
     ("tool_choice", "\"auto\""),
     ("top_p", "null"),
 ];
-
-/// Fields that change nothing here.
-const WITHOUT_EFFECT: [&str; 8] = [
-    "prompt_cache_key",
-    "prompt_cache_retention",
-    "safety_identifier",
-    "service_tier",
-    "store",
-    "stream_options",
-    "truncation",
-    "user",
-];
-/// Fields that chats have, and responses do not.
-const OF_CHATS: [&str; 8] =
-    ["echo", "logprobs", "max_completion_tokens", "max_tokens", "messages", "n", "response_format", "reasoning_effort"];
 
 /// A request for a response.
 #[derive(Debug)]
@@ -47,57 +30,28 @@ impl Wanted {
     ///
     /// # Errors
     /// A field has a value that it can't have, or asks for something that is not supported.
-    pub(crate) fn parse(mut fields: Fields, model: Known<'_>) -> Result<Self, ApiError> {
-        let fields = &mut fields;
-        for param in STORED {
-            if fields.take(param).is_some_and(|value| value != false) {
-                let instead = ": the server stores nothing; send the whole input";
-                return Err(ApiError::Unsupported { param, instead });
-            }
+    pub(crate) fn parse(object: Object, model: Known<'_>) -> Result<Self, ApiError> {
+        let fields = &mut object.fields(&RESPONSE)?;
+        // The other values are about tools that the server does not have, or hidden reasoning.
+        if fields.list("include")?.iter().any(|included| included == "message.output_text.logprobs") {
+            return Err(ApiError::param("include", "can't have logprobs here: use /v1/chat/completions"));
         }
-        if fields.is("truncation", "auto") {
-            return Err(ApiError::Unsupported { param: "truncation", instead: " with this value" });
-        }
-        if fields.take("top_logprobs").is_some_and(|count| count != 0) {
-            return Err(ApiError::Unsupported { param: "top_logprobs", instead: " here: use /v1/chat/completions" });
-        }
-        for included in fields.list("include", usize::MAX)?.unwrap_or_default() {
-            // The other values are about tools that the server does not have, or hidden reasoning.
-            if included == "message.output_text.logprobs" {
-                return Err(ApiError::param("include", "can't have logprobs here: use /v1/chat/completions"));
-            }
-        }
-        if fields.take("max_tool_calls").is_some() {
-            return Err(ApiError::Unsupported { param: "max_tool_calls", instead: ": use `parallel_tool_calls`" });
-        }
-        for param in OF_CHATS {
-            // What says nothing is no demand.
-            if fields.take(param).is_some_and(|value| value != false && value != 1) {
-                return Err(ApiError::Unsupported { param, instead: " here: use /v1/chat/completions" });
-            }
-        }
-        WITHOUT_EFFECT.into_iter().for_each(|name| drop(fields.take(name)));
         let mut repeated = Map::new();
         let mut messages = Vec::new();
-        let value = |name: &str, fields: &mut Fields| fields.take(name);
         for (name, default) in REPEATED {
-            let found = value(name, fields).unwrap_or_else(|| serde_json::from_str(default).unwrap_or_default());
+            let found = fields.value(name)?.unwrap_or_else(|| serde_json::from_str(default).unwrap_or_default());
             repeated.insert(name.to_owned(), found);
         }
-        match &repeated["instructions"] {
-            Value::Null => {}
-            Value::String(text) => messages.push(json!({"role": "system", "content": text})),
-            _ => return Err(ApiError::param("instructions", "must be a string")),
+        if let Some(text) = repeated["instructions"].as_str() {
+            messages.push(json!({"role": "system", "content": text}));
         }
-        match fields.take("input") {
-            None => return Err(ApiError::param("input", "is missing")),
-            Some(Value::String(text)) => messages.push(json!({"role": "user", "content": text})),
-            Some(Value::Array(items)) => {
+        match fields.value("input")?.unwrap_or_default() {
+            Value::Array(items) => {
                 for (index, item) in items.iter().enumerate() {
                     add(&mut messages, item, &format!("input[{index}]"))?;
                 }
             }
-            Some(_) => return Err(ApiError::param("input", "must be a string or a list of items")),
+            text => messages.push(json!({"role": "user", "content": text})),
         }
         let mut chat = Map::new();
         if let Some(verbosity) = repeated["text"].get("verbosity") {
@@ -118,7 +72,7 @@ impl Wanted {
         if let Some(format) = repeated["text"].get("format").filter(|format| !format.is_null()) {
             chat.insert("response_format".into(), response_format(format));
         }
-        let tools = fields.list("tools", usize::MAX)?.unwrap_or_default();
+        let tools = fields.list("tools")?;
         let functions: Vec<_> = tools.iter().filter(|tool| tool["type"] == "function").map(function).collect();
         repeated.insert("tools".into(), tools.into());
         chat.insert("tools".into(), functions.into());
@@ -138,8 +92,19 @@ impl Wanted {
         for (name, value) in fields.rest() {
             chat.entry(name).or_insert(value);
         }
-        Ok(Self { order: Order::parse(Kind::Chat, Fields::of(chat), model)?, repeated })
+        Ok(Self { order: Order::parse(Kind::Chat, Object::new(chat), model).map_err(named)?, repeated })
     }
+}
+
+/// An error of a chat, with the name of the response's own field.
+fn named(error: ApiError) -> ApiError {
+    error.renamed(&[
+        ("response_format.json_schema", "text.format"),
+        ("response_format", "text.format"),
+        ("reasoning_effort", "reasoning.effort"),
+        ("max_tokens", "max_output_tokens"),
+        ("messages", "input"),
+    ])
 }
 
 /// A format as a chat has it: the schema is one level deeper.
