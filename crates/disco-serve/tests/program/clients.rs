@@ -99,6 +99,17 @@ fn texts_of_random_schemas_are_valid_for_the_package_jsonschema() {
 }
 
 #[test]
+fn the_package_openapi_spec_validator_finds_no_fault_in_the_description() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(mut command) = script("openapi_client.py", &folder) else { return };
+    let token = folder.path().join("token");
+    fs::write(&token, "secret").unwrap();
+    let server = Server::start(&model("llama-3"), &["--token-file", token.to_str().unwrap()]);
+    command.arg(server.address.to_string()).arg("secret");
+    succeed(command);
+}
+
+#[test]
 fn the_client_lm_eval_measures_what_numpy_and_transformers_compute() {
     let folder = tempfile::tempdir().unwrap();
     let Some(mut command) = script("lm_eval_client.py", &folder) else { return };
