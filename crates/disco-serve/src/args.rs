@@ -113,6 +113,10 @@ pub(crate) struct Args {
     /// Seconds that requests have to end after SIGTERM or Ctrl-C; a second signal ends at once
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(..=YEAR))]
     pub(crate) drain: u64,
+    /// Address of a collector of OpenTelemetry, such as `http://localhost:4318`, which gets the spans of requests (OTLP over
+    /// HTTP). For programs that are built with the feature `otlp`
+    #[arg(long, value_name = "URL")]
+    pub(crate) otlp: Option<String>,
     /// Format of the log and the messages on standard error
     #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
     pub(crate) log_format: log::Format,

@@ -16,3 +16,4 @@ pub mod http;
 pub mod metrics;
 mod sync;
 mod text;
+pub mod trace;

@@ -3,6 +3,7 @@
 #![allow(clippy::print_stderr, reason = "messages for the user")]
 
 mod args;
+mod collector;
 mod log;
 mod memory;
 mod model;
@@ -22,6 +23,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use args::Args;
 use clap::Parser as _;
+use collector::Collector;
 use disco::Settings;
 use disco_models::encoding::Encode;
 use disco_models::serving::Serve;
@@ -84,9 +86,10 @@ fn run(args: &Args, signals: Signals) -> Result<()> {
     listener.set_nonblocking(true)?;
     let address = listener.local_addr()?;
     let settings = args.settings()?;
+    let recorder = metrics::install().context("metrics can't be recorded")?;
+    let collector = Collector::start(args.otlp.as_deref())?;
     let prepared = Kind::new(args, &settings)?;
 
-    let recorder = metrics::install().context("metrics can't be recorded")?;
     let waiting = args.max_num_seqs as usize + args.max_waiting_requests as usize;
     let (requests, inbox) = engine::channel(waiting);
     let (encoders, batches) = engine::encoders(waiting);
@@ -160,6 +163,7 @@ fn run(args: &Args, signals: Signals) -> Result<()> {
         origins,
         health: health.clone(),
         metrics: Some(recorder),
+        spans: collector.spans(),
     };
     let _noting = disco::programs::note(move || notes(address, &health.snapshot()));
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
@@ -171,6 +175,7 @@ fn run(args: &Args, signals: Signals) -> Result<()> {
     })?;
     // Only calls of the tokenizer are left.
     runtime.shutdown_background();
+    collector.end();
     match engine.join() {
         Ok(served) => served.context("the engine has failed"),
         Err(_) => bail!("the engine has panicked"),

@@ -1,14 +1,13 @@
 //! Texts that have ended.
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
 use crate::calls::Call;
 use crate::text::Entry;
 
 /// Why a text has ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Finish {
     /// By its own end or a stop string.
     Stop,
@@ -16,6 +15,23 @@ pub(crate) enum Finish {
     Length,
     /// By its own end, with calls of tools.
     ToolCalls,
+}
+
+impl Finish {
+    /// The name that clients know.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Stop => "stop",
+            Self::Length => "length",
+            Self::ToolCalls => "tool_calls",
+        }
+    }
+}
+
+impl Serialize for Finish {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
 }
 
 /// Why a text has ended, and the stop string that ended it.

@@ -38,6 +38,13 @@ pub enum Event {
         /// These tokens.
         cached: usize,
     },
+    /// Workers were lost, and nothing comes until they are replaced.
+    Lost {
+        /// What has failed.
+        why: Arc<str>,
+    },
+    /// The workers are ready again, and what was there of the text is computed again.
+    Replaced,
     /// The next token of the text.
     Token(Token),
     /// The text is complete.

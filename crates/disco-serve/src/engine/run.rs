@@ -341,6 +341,9 @@ impl Engine<'_> {
         self.health.step_ended(self.load());
         tracing::warn!(%error, resumed = voided.resumed.len(), "a step has failed");
         self.meters.resumed.increment(voided.resumed.len() as u64);
+        // The lines after the first one are about the state of each worker.
+        let reason: Arc<str> = error.to_string().lines().next().unwrap_or_default().into();
+        self.sequences.values_mut().for_each(|sequence| sequence.lost(reason.clone()));
         if let Some(Abandoned { id, position }) = voided.abandoned
             && let Some(sequence) = self.sequences.remove(&id)
         {
@@ -349,14 +352,13 @@ impl Engine<'_> {
                 position,
                 "a request is given up: the workers fail whenever they compute it"
             );
-            // The lines after the first one are about the state of each worker.
-            let reason = error.to_string().lines().next().unwrap_or_default().to_owned();
             sequence.fail(Failure::Failed(format!(
                 "the workers failed at position {position} of this request, while no other request was running: {reason}"
             )));
         }
         let began = Instant::now();
         self.workers.repair_until_ready(error).await?;
+        self.sequences.values_mut().for_each(Sequence::replaced);
         self.meters.repairs.increment(1);
         self.meters.last_repair.set(began.elapsed());
         tracing::info!(seconds = began.elapsed().as_secs_f64(), "the workers are ready again");

@@ -1,6 +1,7 @@
 //! A request that the engine has taken: what it gets, and how far its client has read.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -137,6 +138,16 @@ impl Sequence {
         self.text.push(chosen.id);
         self.tell(Event::Token(of(chosen)));
         allowed
+    }
+
+    /// Tells that workers were lost.
+    pub(super) fn lost(&mut self, why: Arc<str>) {
+        self.tell(Event::Lost { why });
+    }
+
+    /// Tells that they were replaced.
+    pub(super) fn replaced(&mut self) {
+        self.tell(Event::Replaced);
     }
 
     pub(super) fn end(mut self, end: End) {

@@ -11,6 +11,7 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use super::{BearerToken, Hosts, Origin};
 use crate::engine::{Encoders, Requests};
 use crate::health::Health;
+use crate::trace::Queue;
 
 /// A model that is served over HTTP.
 pub struct App {
@@ -32,6 +33,8 @@ pub struct App {
     pub health: Arc<Health>,
     /// Writes `/metrics`; `None` answers that there are none.
     pub metrics: Option<PrometheusHandle>,
+    /// Where spans of requests go; `None` records none.
+    pub spans: Option<Queue>,
 }
 
 /// A model that makes vectors of texts, or scores of pairs.

@@ -17,19 +17,25 @@ use super::request_id::RequestId;
 use super::respond::json;
 use super::shared::{Active, Shared, now};
 use super::stream;
+use super::traced::Traced;
 use crate::api::{
     ApiError, Ending, Finish, Format, Kind, Known, Message, MessageWriter, Object, Order, Prompt, Reply,
     ResponseWriter, Said, Wanted, Writer,
 };
 use crate::engine;
 use crate::text::ChoiceText;
+use crate::trace::Recorder;
+
+/// The names of operations in spans.
+const CHAT: &str = "chat";
+const COMPLETION: &str = "text_completion";
 
 /// Answers a chat.
 pub(super) async fn chat(
     State(shared): State<Arc<Shared>>,
     Extension(id): Extension<RequestId>,
     request: Request,
-) -> Result<Response, ApiError> {
+) -> Response {
     openai(Kind::Chat, shared, id, request).await
 }
 
@@ -38,7 +44,7 @@ pub(super) async fn completion(
     State(shared): State<Arc<Shared>>,
     Extension(id): Extension<RequestId>,
     request: Request,
-) -> Result<Response, ApiError> {
+) -> Response {
     openai(Kind::Completion, shared, id, request).await
 }
 
@@ -47,13 +53,14 @@ pub(super) async fn message(
     State(shared): State<Arc<Shared>>,
     Extension(id): Extension<RequestId>,
     request: Request,
-) -> Result<Response, ApiError> {
+) -> Response {
     let name = format!("msg_{:016x}", shared.random());
+    let of_writer = name.clone();
     let read = |object, known: Known<'_>| Message::parse(object, false, known);
     let write = |Message { order, shows_thinking }: Message, shared: &Shared| {
-        (order, Box::new(MessageWriter::new(name, shared.name.clone(), shows_thinking)) as Box<dyn Writer>)
+        (order, Box::new(MessageWriter::new(of_writer, shared.name.clone(), shows_thinking)) as Box<dyn Writer>)
     };
-    counted(shared, id, request, read, write).await
+    counted(shared, CHAT, name, id, request, read, write).await
 }
 
 /// Answers with a response.
@@ -61,22 +68,25 @@ pub(super) async fn response(
     State(shared): State<Arc<Shared>>,
     Extension(id): Extension<RequestId>,
     request: Request,
-) -> Result<Response, ApiError> {
+) -> Response {
     let name = format!("resp_{:016x}", shared.random());
+    let of_writer = name.clone();
     let write = |Wanted { order, repeated }: Wanted, shared: &Shared| {
-        (order, Box::new(ResponseWriter::new(name, now(), shared.name.clone(), repeated)) as Box<dyn Writer>)
+        (order, Box::new(ResponseWriter::new(of_writer, now(), shared.name.clone(), repeated)) as Box<dyn Writer>)
     };
-    counted(shared, id, request, Wanted::parse, write).await
+    counted(shared, CHAT, name, id, request, Wanted::parse, write).await
 }
 
 /// Answers in OpenAI's older forms.
-async fn openai(kind: Kind, shared: Arc<Shared>, id: RequestId, request: Request) -> Result<Response, ApiError> {
+async fn openai(kind: Kind, shared: Arc<Shared>, id: RequestId, request: Request) -> Response {
+    let operation = if kind == Kind::Chat { CHAT } else { COMPLETION };
     let name = format!("{}-{:016x}", if kind == Kind::Chat { "chatcmpl" } else { "cmpl" }, shared.random());
+    let of_writer = name.clone();
     let read = move |object, known: Known<'_>| Order::parse(kind, object, known);
     let write = move |order: Order, shared: &Shared| {
         let format = Format {
             kind,
-            id: name,
+            id: of_writer,
             created: now(),
             model: shared.name.clone(),
             text: shared.text.clone(),
@@ -85,18 +95,23 @@ async fn openai(kind: Kind, shared: Arc<Shared>, id: RequestId, request: Request
         };
         (order, Box::new(format) as Box<dyn Writer>)
     };
-    counted(shared, id, request, read, write).await
+    counted(shared, operation, name, id, request, read, write).await
 }
 
+/// Answers a request, with its spans and counters.
 async fn counted<T: Send + 'static>(
     shared: Arc<Shared>,
+    operation: &'static str,
+    name: String,
     id: RequestId,
     request: Request,
     read: impl FnOnce(Object, Known<'_>) -> Result<T, ApiError> + Send + 'static,
     write: impl FnOnce(T, &Shared) -> (Order, Box<dyn Writer>),
-) -> Result<Response, ApiError> {
-    let result = generate(&shared, id, request, read, write).await;
-    result.inspect_err(|error| shared.meters.rejected(error.code()))
+) -> Response {
+    let traced = Traced::begin(&shared, operation, &request, &id);
+    traced.recorder.note(|| [("gen_ai.response.id", Some(name.as_str().into()))]);
+    let result = generate(&shared, id, request, read, write, &traced.recorder).await;
+    traced.answer(result.inspect_err(|error| shared.meters.rejected(error.code())))
 }
 
 /// Answers a request that `read` understands, in the form of the writer that `write` makes of it.
@@ -106,6 +121,7 @@ async fn generate<T: Send + 'static>(
     request: Request,
     read: impl FnOnce(Object, Known<'_>) -> Result<T, ApiError> + Send + 'static,
     write: impl FnOnce(T, &Shared) -> (Order, Box<dyn Writer>),
+    recorder: &Recorder,
 ) -> Result<Response, ApiError> {
     let arrived = Instant::now();
     let active = shared.begin()?;
@@ -116,8 +132,30 @@ async fn generate<T: Send + 'static>(
     let (wanted, room) = shared.parse(request, move |object| read(object, checks.known())).await?;
     let (order, writer) = write(wanted, shared);
     let streams = order.streams;
-    let generation = submitted(order, shared, room, active, id, arrived).await?;
+    note(recorder, &order);
+    let mut generation = submitted(order, shared, room, active, id, arrived).await?;
+    generation.record(recorder.clone());
     if streams { Ok(stream::response(generation, writer)) } else { whole(generation, writer).await }
+}
+
+/// Records what a request wants.
+fn note(recorder: &Recorder, order: &Order) {
+    let Order { params, seed, stops, choices, max_tokens, streams, .. } = order;
+    let sampler = &params.sampler;
+    recorder.note(|| {
+        [
+            ("gen_ai.request.max_tokens", max_tokens.map(Into::into)),
+            ("gen_ai.request.temperature", Some(sampler.temperature.into())),
+            ("gen_ai.request.top_p", Some(sampler.top_p.into())),
+            ("gen_ai.request.top_k", (sampler.top_k > 0).then(|| i64::from(sampler.top_k).into())),
+            ("gen_ai.request.frequency_penalty", Some(params.frequency_penalty.into())),
+            ("gen_ai.request.presence_penalty", Some(params.presence_penalty.into())),
+            ("gen_ai.request.seed", seed.map(|seed| seed.cast_signed().into())),
+            ("gen_ai.request.stop_sequences", (!stops.is_empty()).then(|| stops.clone().into())),
+            ("gen_ai.request.choice.count", (*choices != 1).then(|| i64::from(*choices).into())),
+            ("gen_ai.request.stream", streams.then(|| true.into())),
+        ]
+    });
 }
 
 /// Reserves seats, tokenises, and hands all texts to the engine.

@@ -13,11 +13,13 @@ use tokio::time::{Sleep, sleep_until};
 
 use super::drain::{Phase, ending};
 use super::shared::{Active, Shared};
+use super::traced::{fail, leave};
 use crate::admission::Seats;
 use crate::api::{ApiError, Called, Ending, Finish, Said, Usage};
 use crate::calls::{Parted, Parting};
 use crate::engine::{End, Event, Running, Token};
 use crate::text::{ChoiceText, Entry, Piece, prompt_entries};
+use crate::trace::{Part, Recorder};
 
 /// All texts of a request. Dropping it cancels those that are not complete.
 pub(super) struct Generation {
@@ -29,6 +31,9 @@ pub(super) struct Generation {
     shared: Arc<Shared>,
     arrived: Instant,
     timeout: Pin<Box<Sleep>>,
+    recorder: Recorder,
+    /// Why texts have ended, in their order.
+    finishes: Vec<Option<Finish>>,
     _active: Active,
 }
 
@@ -86,7 +91,20 @@ impl Generation {
     ) -> Self {
         let usage = Usage { prompt: prompt_tokens, ..Usage::default() };
         let timeout = Box::pin(sleep_until((arrived + shared.limits.request_time).into()));
-        Self { choices, first: 0, usage, phase: shared.drain.subscribe(), shared, arrived, timeout, _active: active }
+        let (phase, finishes) = (shared.drain.subscribe(), vec![None; choices.len()]);
+        let recorder = Recorder::default();
+        Self { choices, first: 0, usage, phase, shared, arrived, timeout, recorder, finishes, _active: active }
+    }
+
+    /// Records the times of the texts from now on.
+    pub(super) fn record(&mut self, recorder: Recorder) {
+        recorder.begin(Part::Waiting);
+        self.recorder = recorder;
+    }
+
+    /// Records an error of the request.
+    pub(super) fn fail(&self, error: &ApiError) {
+        fail(&self.recorder, error);
     }
 
     /// Number of texts.
@@ -110,14 +128,12 @@ impl Generation {
     /// No event is lost.
     pub(super) async fn next(&mut self) -> Option<Result<Delta, ApiError>> {
         loop {
-            let (index, event) = match self.event().await? {
-                Ok(next) => next,
-                Err(error) => return Some(Err(error)),
+            let delta = match self.event().await? {
+                Ok((index, event)) => self.delta(index, event),
+                Err(error) => Err(error),
             };
-            match self.delta(index, event) {
-                Ok(None) => {}
-                Ok(Some(delta)) => return Some(Ok(delta)),
-                Err(error) => return Some(Err(error)),
+            if let Some(delta) = delta.inspect_err(|error| self.fail(error)).transpose() {
+                return Some(delta);
             }
         }
     }
@@ -162,11 +178,23 @@ impl Generation {
         let Some(event) = event else {
             return Ok(choice.echo.take().map(|text| Delta::of_prompt(index, text, Vec::new())));
         };
-        if let Event::Begun { cached } = event {
-            if choice.counts_prompt {
-                self.usage.cached += cached;
+        match &event {
+            Event::Begun { cached } => {
+                if choice.counts_prompt {
+                    self.usage.cached += cached;
+                }
+                self.recorder.begin(Part::Prompt);
+                return Ok(None);
             }
-            return Ok(None);
+            Event::Lost { why } => {
+                self.recorder.event("workers lost", || vec![("exception.message", (&**why).into())]);
+                return Ok(None);
+            }
+            Event::Replaced => {
+                self.recorder.event("workers replaced", Vec::new);
+                return Ok(None);
+            }
+            _ => {}
         }
         choice.seat = None;
         let piece = match event {
@@ -176,11 +204,14 @@ impl Generation {
                 return Ok(choice.echo.take().map(|text| Delta::of_prompt(index, text, entries)));
             }
             // As above.
-            Event::Begun { .. } => return Ok(None),
+            Event::Begun { .. } | Event::Lost { .. } | Event::Replaced => return Ok(None),
             Event::Token(token) => {
                 self.usage.completion += 1;
                 let now = Instant::now();
                 let last = choice.last_token.replace(now);
+                if last.is_none() {
+                    self.recorder.begin(Part::Generation);
+                }
                 self.shared.meters.token(last.is_none(), now.duration_since(last.unwrap_or(self.arrived)));
                 choice.token(token, text)?
             }
@@ -210,6 +241,7 @@ impl Generation {
             Finish::Stop if calls.count > 0 && !calls.is_named => Finish::ToolCalls,
             finish => finish,
         };
+        self.finishes[index] = Some(finish);
         Delta { index, said, ending: Some(Ending { finish, stop }) }
     }
 
@@ -249,7 +281,19 @@ impl Drop for Generation {
         if unfinished > 0 {
             tracing::info!(texts = unfinished, "a request ends before its texts are complete");
             (0..unfinished).for_each(|_| self.shared.meters.aborted());
+            leave(&self.recorder);
         }
+        let Self { usage, finishes, shared, .. } = self;
+        self.recorder.note(|| {
+            let finishes = finishes.iter().map(|finish| finish.map_or("error", Finish::name).to_owned());
+            [
+                ("gen_ai.response.model", Some((&*shared.name).into())),
+                ("gen_ai.response.finish_reasons", Some(finishes.collect::<Vec<_>>().into())),
+                ("gen_ai.usage.input_tokens", Some(usage.prompt.into())),
+                ("gen_ai.usage.output_tokens", Some(usage.completion.into())),
+                ("gen_ai.usage.cache_read.input_tokens", (usage.cached > 0).then(|| usage.cached.into())),
+            ]
+        });
     }
 }
 

@@ -31,6 +31,7 @@ mod shared;
 mod stall;
 mod stream;
 mod tokenize;
+mod traced;
 mod vectors;
 
 pub use app::{App, Encoder, Limits, Model};

@@ -26,6 +26,7 @@ use crate::engine::{Refused, Requests};
 use crate::grammar::{Constraint, Grammars};
 use crate::health::{Health, State};
 use crate::metrics::Meters;
+use crate::trace::Queue;
 
 /// The most bytes of a small body: one that is parsed on a thread of connections, which takes less than a millisecond, and
 /// whose text is tokenised in less than a second.
@@ -55,6 +56,7 @@ pub(super) struct Shared {
     pub(super) health: Arc<Health>,
     pub(super) metrics: Option<PrometheusHandle>,
     pub(super) meters: Meters,
+    pub(super) spans: Option<Queue>,
     pub(super) admission: Arc<Admission>,
     pub(super) drain: Drain,
     bodies: Bodies,
@@ -96,6 +98,7 @@ impl Shared {
             origins: app.origins,
             health: app.health,
             metrics: app.metrics,
+            spans: app.spans,
             drain,
             active: watch::Sender::new(0),
             small: Arc::new(Semaphore::new(cores)),

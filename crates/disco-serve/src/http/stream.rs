@@ -51,6 +51,7 @@ async fn next(mut events: Events) -> Option<(Result<Bytes, Infallible>, Events)>
     }
     let bytes = catching(events.advance()).await.unwrap_or_else(|error| {
         tracing::info!(%error, "a stream ends with an error");
+        events.generation.fail(&error);
         events.stage = Stage::Ended;
         events.writer.error(&error)
     });

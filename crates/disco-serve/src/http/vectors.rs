@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use axum::Extension;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::response::Response;
@@ -12,10 +13,13 @@ use disco_models::text::Text;
 use serde_json::{Value, json};
 
 use super::app::Encoder;
+use super::request_id::RequestId;
 use super::respond;
 use super::shared::{Active, Shared};
+use super::traced::Traced;
 use crate::api::{ApiError, Cut, Embed, Input, Known, Object, Rerank, Score};
 use crate::engine::Failure;
+use crate::trace::Recorder;
 
 /// The tokens of texts.
 type Texts = Vec<Vec<u32>>;
@@ -23,7 +27,17 @@ type Texts = Vec<Vec<u32>>;
 const TOO_LONG: &str = "the model takes";
 
 /// The vectors of texts.
-pub(super) async fn embeddings(State(shared): State<Arc<Shared>>, request: Request) -> Result<Response, ApiError> {
+pub(super) async fn embeddings(
+    State(shared): State<Arc<Shared>>,
+    Extension(id): Extension<RequestId>,
+    request: Request,
+) -> Response {
+    let traced = Traced::begin(&shared, "embeddings", &request, &id);
+    let result = embedded(&shared, request, &traced.recorder).await;
+    traced.answer(result)
+}
+
+async fn embedded(shared: &Arc<Shared>, request: Request, recorder: &Recorder) -> Result<Response, ApiError> {
     let tokens = |text: &Text, embed: &Embed, encoding: &Encoding| {
         let tokens = embed.inputs.iter().map(|input| match input {
             Input::Text(one) => {
@@ -37,7 +51,7 @@ pub(super) async fn embeddings(State(shared): State<Arc<Shared>>, request: Reque
         });
         tokens.collect::<Result<Vec<_>, ApiError>>()
     };
-    let (embed, vectors, count) = encoded(&shared, request, false, Embed::parse, tokens).await?;
+    let (embed, vectors, count) = encoded(shared, request, recorder, false, Embed::parse, tokens).await?;
     let width = vectors.first().map_or(0, Vec::len);
     if let Some(dimensions) = embed.dimensions.filter(|dimensions| *dimensions > width) {
         let why = format!("can be at most {width}, not {dimensions}");
@@ -53,22 +67,42 @@ pub(super) async fn embeddings(State(shared): State<Arc<Shared>>, request: Reque
         json!({"object": "embedding", "index": index, "embedding": embedding})
     });
     let data: Vec<_> = data.collect();
-    Ok(answer(&shared, json!({"object": "list", "data": data}), count))
+    Ok(answer(shared, json!({"object": "list", "data": data}), count))
 }
 
 /// Scores of pairs of texts.
-pub(super) async fn score(State(shared): State<Arc<Shared>>, request: Request) -> Result<Response, ApiError> {
-    let (wanted, vectors, count) = encoded(&shared, request, true, Score::parse, pairs).await?;
-    let data = scores(&shared, &wanted, &vectors).enumerate();
+pub(super) async fn score(
+    State(shared): State<Arc<Shared>>,
+    Extension(id): Extension<RequestId>,
+    request: Request,
+) -> Response {
+    let traced = Traced::begin(&shared, "score", &request, &id);
+    let result = scored(&shared, request, &traced.recorder).await;
+    traced.answer(result)
+}
+
+async fn scored(shared: &Arc<Shared>, request: Request, recorder: &Recorder) -> Result<Response, ApiError> {
+    let (wanted, vectors, count) = encoded(shared, request, recorder, true, Score::parse, pairs).await?;
+    let data = scores(shared, &wanted, &vectors).enumerate();
     let data: Vec<_> = data.map(|(index, score)| json!({"object": "score", "index": index, "score": score})).collect();
-    Ok(answer(&shared, json!({"object": "list", "data": data}), count))
+    Ok(answer(shared, json!({"object": "list", "data": data}), count))
 }
 
 /// Documents in the order of their scores.
-pub(super) async fn rerank(State(shared): State<Arc<Shared>>, request: Request) -> Result<Response, ApiError> {
+pub(super) async fn rerank(
+    State(shared): State<Arc<Shared>>,
+    Extension(id): Extension<RequestId>,
+    request: Request,
+) -> Response {
+    let traced = Traced::begin(&shared, "rerank", &request, &id);
+    let result = reranked(&shared, request, &traced.recorder).await;
+    traced.answer(result)
+}
+
+async fn reranked(shared: &Arc<Shared>, request: Request, recorder: &Recorder) -> Result<Response, ApiError> {
     let tokens = |text: &Text, rerank: &Rerank, encoding: &Encoding| pairs(text, &rerank.score, encoding);
-    let (rerank, vectors, count) = encoded(&shared, request, true, Rerank::parse, tokens).await?;
-    let mut order: Vec<_> = scores(&shared, &rerank.score, &vectors).enumerate().collect();
+    let (rerank, vectors, count) = encoded(shared, request, recorder, true, Rerank::parse, tokens).await?;
+    let mut order: Vec<_> = scores(shared, &rerank.score, &vectors).enumerate().collect();
     order.sort_by(|(_, a), (_, b)| b.total_cmp(a));
     let results = order.into_iter().take(rerank.top).map(|(index, score)| {
         let mut result = json!({"index": index, "relevance_score": score});
@@ -78,7 +112,7 @@ pub(super) async fn rerank(State(shared): State<Arc<Shared>>, request: Request) 
         result
     });
     let results: Vec<_> = results.collect();
-    Ok(answer(&shared, json!({"results": results}), count))
+    Ok(answer(shared, json!({"results": results}), count))
 }
 
 fn answer(shared: &Shared, mut object: Value, tokens: usize) -> Response {
@@ -92,6 +126,7 @@ fn answer(shared: &Shared, mut object: Value, tokens: usize) -> Response {
 async fn encoded<T: Send + Sync + 'static>(
     shared: &Arc<Shared>,
     request: Request,
+    recorder: &Recorder,
     is_score: bool,
     read: fn(Object, Known<'_>) -> Result<T, ApiError>,
     tokens: fn(&Text, &T, &Encoding) -> Result<Texts, ApiError>,
@@ -117,6 +152,7 @@ async fn encoded<T: Send + Sync + 'static>(
         let (wanted, texts) = shared.tokenise(room.bytes(), tokenise).await?;
         drop(room);
         let count = texts.iter().map(Vec::len).sum();
+        recorder.note(|| [("gen_ai.usage.input_tokens", Some(usize::into(count)))]);
         seats.correct(count)?;
         let vectors = encoders.encode(texts).await??;
         if vectors.iter().flatten().any(|number| !number.is_finite()) {

@@ -4,6 +4,8 @@ mod admission;
 mod browsers;
 mod chat;
 mod client;
+#[cfg(feature = "otlp")]
+pub(crate) mod collector;
 mod completions;
 mod connections;
 mod decoding;
@@ -21,3 +23,5 @@ mod responses;
 mod server;
 mod stops;
 mod tools;
+#[cfg(feature = "otlp")]
+mod traces;

@@ -67,6 +67,7 @@ impl Server {
             origins: Vec::new(),
             health: health.clone(),
             metrics,
+            spans: None,
         };
         change(&mut app);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

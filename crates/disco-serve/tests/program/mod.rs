@@ -12,6 +12,7 @@ mod server;
 mod slow;
 mod soak;
 mod tools;
+mod traces;
 mod vectors;
 
 use std::io::{BufRead as _, BufReader};

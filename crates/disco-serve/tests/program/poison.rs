@@ -104,6 +104,7 @@ impl Server {
             origins: Vec::new(),
             health: health.clone(),
             metrics: Some(recorder()),
+            spans: None,
         };
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
