@@ -176,7 +176,7 @@ pub(crate) fn long_tests() -> Vec<Step> {
         step("clients of the server", "run --quiet --package xtask -- fetch-clients"),
         long(
             "server: clients, lost workers and a soak",
-            "test --quiet --package disco-serve --test serve -- program::clients:: program::mix:: program::soak::",
+            "test --quiet --package disco-serve --features otlp --test serve -- program::clients:: program::mix:: program::soak::",
         ),
         long("tasks of torchrun", "test --quiet --package disco-tests --test sessions launchers::torchrun::"),
         long("ranks and tasks under Slurm", "test --quiet --package disco-runtime-cli --test mpi slurm::"),

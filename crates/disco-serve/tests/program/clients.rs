@@ -109,6 +109,23 @@ fn the_package_openapi_spec_validator_finds_no_fault_in_the_description() {
     succeed(command);
 }
 
+#[cfg(feature = "otlp")]
+#[test]
+fn spans_are_messages_of_opentelemetrys_protocol() {
+    use std::io::Write as _;
+
+    use crate::http::collector::Collector;
+
+    let folder = tempfile::tempdir().unwrap();
+    let Some(mut command) = script("otlp_client.py", &folder) else { return };
+    let collector = Collector::start(&[]);
+    let server = Server::start(&model("llama-3"), &["--otlp", &collector.url]);
+    server.complete("The river was", 5, json!({"stop": ["zz"]}));
+    let mut client = command.stdin(Stdio::piped()).spawn().unwrap();
+    client.stdin.take().unwrap().write_all(collector.received().body.to_string().as_bytes()).unwrap();
+    assert!(client.wait().unwrap().success());
+}
+
 #[test]
 fn the_client_lm_eval_measures_what_numpy_and_transformers_compute() {
     let folder = tempfile::tempdir().unwrap();
