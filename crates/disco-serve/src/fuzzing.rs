@@ -8,6 +8,7 @@ use crate::api::{Kind, Known, Message, Object, Order, Wanted};
 use crate::calls::{Form, Parser, Parting, Tool};
 use crate::grammar::{Constraint, Grammar, LIMITS};
 use crate::text::{Marks, Reasoning};
+use crate::trace::Context;
 
 /// Parses `bytes` as the body of a chat, a completion, a message and a response. Returns how many of these are valid.
 pub fn body(bytes: &[u8]) -> usize {
@@ -20,6 +21,16 @@ pub fn body(bytes: &[u8]) -> usize {
         parse(&|object| Wanted::parse(object, model).is_ok()),
     ];
     valid.into_iter().filter(|is_valid| *is_valid).count()
+}
+
+/// Reads `bytes` as the headers of a trace, a line each. Returns whether there is one; what is read is written back the same.
+pub fn context(bytes: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(bytes);
+    let (parent, state) = text.split_once('\n').unwrap_or((&text, ""));
+    let Some(context) = Context::parse(parent, state) else { return false };
+    let written = Context::response(context.trace, context.span, context.is_sampled);
+    assert_eq!(Context::parse(&written, &context.state).as_ref(), Some(&context), "{written}");
+    true
 }
 
 /// Parts `bytes` as a text of each form of calls, whole and in two parts. Returns the number of calls.
@@ -84,6 +95,8 @@ mod tests {
         );
         assert_eq!(super::body(br#"{"input": "x"}"#), 1);
         assert_eq!(super::body(b"{}"), 0);
+        assert!(super::context(b"cc-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-more\na=1"));
+        assert!(!super::context(b"00-0-0-01"));
         assert_eq!(super::parts(b"\x05<tool_call>{\"name\": \"f\"}</tool_call>"), 1);
         assert_eq!(super::grammar(br#"{"type": "array", "items": {}}"#), 1);
         assert_eq!(super::grammar(b"start: \"a\""), 2);
