@@ -6,7 +6,7 @@ use axum::http::header::RETRY_AFTER;
 use axum::http::{HeaderValue, Method};
 use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 
-use super::request_id::X_REQUEST_ID;
+use super::request_id::{TRACERESPONSE, X_REQUEST_ID};
 
 /// All origins.
 const ANY: &str = "*";
@@ -43,7 +43,7 @@ pub(super) fn layer(origins: &[Origin]) -> CorsLayer {
         .allow_methods([Method::GET, Method::POST])
         // Clients have headers of their own, such as `x-stainless-os`.
         .allow_headers(AllowHeaders::mirror_request())
-        .expose_headers([RETRY_AFTER, X_REQUEST_ID])
+        .expose_headers([RETRY_AFTER, X_REQUEST_ID, TRACERESPONSE])
 }
 
 #[cfg(test)]

@@ -7,6 +7,8 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue};
 
 /// The header in which a client names its request, and gets the name back.
 pub(super) const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// The header in which a client gets the span of its request.
+pub(super) const TRACERESPONSE: HeaderName = HeaderName::from_static("traceresponse");
 /// The most characters of a client's name.
 const MAX_LENGTH: usize = 128;
 

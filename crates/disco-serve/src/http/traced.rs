@@ -4,7 +4,7 @@ use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use axum::response::{IntoResponse as _, Response};
 
-use super::request_id::RequestId;
+use super::request_id::{RequestId, TRACERESPONSE};
 use super::shared::Shared;
 use crate::api::ApiError;
 use crate::trace::{Context, Recorder};
@@ -12,8 +12,6 @@ use crate::trace::{Context, Recorder};
 /// The header in which a client says which span the request is a part of, and the one beside it.
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
-/// The header in which it gets the span of the request.
-const TRACERESPONSE: HeaderName = HeaderName::from_static("traceresponse");
 
 /// A request that was not answered yet. If it is dropped before, its client has left, or its handler has panicked.
 pub(super) struct Traced {

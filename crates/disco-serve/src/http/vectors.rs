@@ -52,6 +52,13 @@ async fn embedded(shared: &Arc<Shared>, request: Request, recorder: &Recorder) -
         tokens.collect::<Result<Vec<_>, ApiError>>()
     };
     let (embed, vectors, count) = encoded(shared, request, recorder, false, Embed::parse, tokens).await?;
+    recorder.note(|| {
+        let format = if embed.is_base64 { "base64" } else { "float" };
+        [
+            ("gen_ai.embeddings.dimension.count", embed.dimensions.map(Into::into)),
+            ("gen_ai.request.encoding_formats", Some(vec![format.to_owned()].into())),
+        ]
+    });
     let width = vectors.first().map_or(0, Vec::len);
     if let Some(dimensions) = embed.dimensions.filter(|dimensions| *dimensions > width) {
         let why = format!("can be at most {width}, not {dimensions}");

@@ -1,14 +1,8 @@
 //! Each route and each field of `/openapi.json`, sent to the server.
 
 use std::collections::BTreeMap;
-use std::path::Path;
-use std::sync::Arc;
 
-use disco_candle::weights::Weights;
-use disco_models::encoding::Encoding;
-use disco_models::text::Text;
-use disco_serve::engine::encoders;
-use disco_serve::http::{BearerToken, Encoder};
+use disco_serve::http::BearerToken;
 use serde_json::{Value, json};
 
 use super::client::{Response, exchange, get};
@@ -213,22 +207,7 @@ async fn each_field_of_vectors_is_obeyed_refused_or_without_effect_as_its_schema
         ("bert-mean", &["/v1/embeddings"][..]),
         ("xlm-roberta-reranker", &["/rerank", "/v1/rerank", "/v2/rerank", "/score", "/v1/score"]),
     ] {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/embeddings").join(name);
-        let mut encoding = Encoding::of_folder(&folder).unwrap().unwrap();
-        encoding.longest = 64;
-        let (ways, mut batches) = encoders(64);
-        let (server, _double) = Server::start_with(|app| {
-            app.model.text = Arc::new(Text::open(&Weights::open(&folder).unwrap()).unwrap());
-            app.model.vocabulary = encoding.vocabulary;
-            app.encoder = Some(Encoder { encoders: ways, encoding });
-        })
-        .await;
-        tokio::spawn(async move {
-            while let Some(batch) = batches.recv().await {
-                // A client may have gone.
-                _ = batch.reply.send(Ok(vec![vec![0.5, 0.5]; batch.texts.len()]));
-            }
-        });
+        let server = Server::encoding(name, |_| ()).await;
         let counts = send_all(&server, paths).await;
         assert_eq!(counts.len(), paths.len());
     }

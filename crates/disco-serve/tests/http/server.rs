@@ -1,13 +1,17 @@
 //! A server with a double of the engine.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use disco_candle::weights::Weights;
 use disco_models::SamplingDefaults;
-use disco_serve::engine::{Event, Request, channel};
+use disco_models::encoding::Encoding;
+use disco_models::text::Text;
+use disco_serve::engine::{Event, Request, channel, encoders};
 use disco_serve::health::{Health, State};
-use disco_serve::http::{App, Drain, Limits, Model, serve};
+use disco_serve::http::{App, Drain, Encoder, Limits, Model, serve};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
@@ -75,6 +79,28 @@ impl Server {
         let drain = Drain::new();
         let task = tokio::spawn(serve(listener, app, drain.clone()));
         (Self { address, drain, health, task }, EngineDouble::new(inbox))
+    }
+
+    /// A server of the model for vectors or scores in a folder of `tests/embeddings`, after `change` of its parts. Its vectors have two numbers,
+    /// and its texts at most 64 tokens.
+    pub(crate) async fn encoding(name: &str, change: impl FnOnce(&mut App)) -> Self {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/embeddings").join(name);
+        let mut encoding = Encoding::of_folder(&folder).unwrap().unwrap();
+        encoding.longest = 64;
+        let (ways, mut batches) = encoders(64);
+        tokio::spawn(async move {
+            while let Some(batch) = batches.recv().await {
+                // A client may have gone.
+                _ = batch.reply.send(Ok(vec![vec![0.5, 0.5]; batch.texts.len()]));
+            }
+        });
+        let of_folder = |app: &mut App| {
+            app.model.text = Arc::new(Text::open(&Weights::open(&folder).unwrap()).unwrap());
+            app.model.vocabulary = encoding.vocabulary;
+            app.encoder = Some(Encoder { encoders: ways, encoding });
+            change(app);
+        };
+        Self::start_with(of_folder).await.0
     }
 
     /// A server whose engine answers all requests by the same events.

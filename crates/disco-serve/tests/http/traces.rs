@@ -47,6 +47,16 @@ fn traced(path: &str, body: &Value, flags: &str) -> String {
     posted(path, &body.to_string(), &format!("traceparent: 00-{TRACE}-{PARENT}-{flags}\r\ntracestate: a=1\r\n"))
 }
 
+/// The spans of a trace.
+async fn read(mut collector: Collector, trace: &str) -> (Collector, Vec<Value>) {
+    let trace = trace.to_owned();
+    let read = move || {
+        let spans = collector.trace(&trace);
+        (collector, spans)
+    };
+    tokio::task::spawn_blocking(read).await.unwrap()
+}
+
 /// The sum of a counter of spans.
 async fn count(server: &Server, name: &str) -> u64 {
     let metrics = get(server.address, "/metrics").await.body;
@@ -66,7 +76,7 @@ async fn grown(server: &Server, name: &str, before: u64) {
 
 #[tokio::test]
 async fn a_request_is_a_span_with_its_parts_in_the_trace_of_its_client() {
-    let mut collector = Collector::start(&[]);
+    let collector = Collector::start(&[]);
     let exporter = exporter(&collector.url, options());
     let (server, mut double) = Server::start_with(to(&exporter)).await;
     let body = json!({
@@ -90,7 +100,7 @@ async fn a_request_is_a_span_with_its_parts_in_the_trace_of_its_client() {
             id = serde_json::from_str::<Value>(&chunk).unwrap()["id"].as_str().unwrap().to_owned();
         }
     }
-    let spans = tokio::task::spawn_blocking(move || collector.trace(TRACE)).await.unwrap();
+    let (_, spans) = read(collector, TRACE).await;
     let [whole, waiting, generating @ ..] = &spans[..] else { panic!("{spans:?}") };
     let [reading, generation] = generating else { panic!("{spans:?}") };
     let response = format!("00-{TRACE}-{}-01", whole["spanId"].as_str().unwrap());
@@ -136,17 +146,12 @@ async fn a_request_is_a_span_with_its_parts_in_the_trace_of_its_client() {
 
 #[tokio::test]
 async fn spans_say_why_requests_have_no_texts() {
-    let mut collector = Collector::start(&[]);
+    let collector = Collector::start(&[]);
     let exporter = exporter(&collector.url, options());
     let (server, mut double) = Server::start_with(to(&exporter)).await;
     let refused = exchange(server.address, traced(COMPLETIONS, &json!({"prompt": "x", "n": 0}), "01").as_bytes()).await;
     assert_eq!((refused.status, refused.header("traceresponse").is_some()), (400, true));
-    let (mut collector, spans) = tokio::task::spawn_blocking(move || {
-        let spans = collector.trace(TRACE);
-        (collector, spans)
-    })
-    .await
-    .unwrap();
+    let (collector, spans) = read(collector, TRACE).await;
     let found = attributes(&spans[0]);
     assert_eq!((spans.len(), &found["error.type"]), (1, &json!("invalid_value")));
     assert_eq!((&found["http.response.status_code"], spans[0].get("status")), (&json!(400), None));
@@ -156,26 +161,49 @@ async fn spans_say_why_requests_have_no_texts() {
     let taken = double.take().await;
     drop(stream);
     taken.abandoned().await;
-    let (mut collector, spans) = tokio::task::spawn_blocking(move || {
-        let spans = collector.trace(TRACE);
-        (collector, spans)
-    })
-    .await
-    .unwrap();
+    let (collector, spans) = read(collector, TRACE).await;
     assert_eq!((spans.len(), &attributes(&spans[0])["error.type"]), (2, &json!("cancelled")));
     // An engine that fails.
     let mut stream = Stream::connect(server.address).await;
     stream.write(traced(COMPLETIONS, &json!({"prompt": "x"}), "01").as_bytes()).await;
     drop(double.take().await);
     assert_eq!(stream.response().await.status, 500);
-    let spans = tokio::task::spawn_blocking(move || collector.trace(TRACE)).await.unwrap();
+    let (_, spans) = read(collector, TRACE).await;
     assert_eq!(attributes(&spans[0])["error.type"], "internal_error");
     assert_eq!(spans[0]["status"], json!({"code": 2, "message": "the reply can't be completed: the engine has ended"}));
 }
 
 #[tokio::test]
+async fn vectors_and_scores_have_one_span() {
+    let collector = Collector::start(&[]);
+    let exporter = exporter(&collector.url, options());
+    let server = Server::encoding("bert-mean", to(&exporter)).await;
+    let body = json!({"input": "river", "dimensions": 1, "user": "me"});
+    let reply = exchange(server.address, traced("/v1/embeddings", &body, "01").as_bytes()).await;
+    let tokens = reply.json()["usage"]["prompt_tokens"].clone();
+    let (mut collector, spans) = read(collector, TRACE).await;
+    let found = attributes(&spans[0]);
+    assert_eq!((spans.len(), &spans[0]["name"]), (1, &json!("embeddings tiny")));
+    assert_eq!(
+        (&found["gen_ai.usage.input_tokens"], &found["gen_ai.embeddings.dimension.count"]),
+        (&tokens, &json!(1))
+    );
+    let server = Server::encoding("xlm-roberta-reranker", to(&exporter)).await;
+    for (path, name, body) in [
+        ("/rerank", "rerank tiny", json!({"query": "river", "documents": ["sea"]})),
+        ("/score", "score tiny", json!({"text_1": "river", "text_2": "sea"})),
+    ] {
+        let reply = exchange(server.address, traced(path, &body, "01").as_bytes()).await;
+        assert_eq!(reply.status, 200, "{reply:?}");
+        let spans;
+        (collector, spans) = read(collector, TRACE).await;
+        assert_eq!((spans.len(), &spans[0]["name"]), (1, &json!(name)));
+    }
+}
+
+#[tokio::test]
 async fn a_trace_that_its_client_does_not_record_is_only_answered() {
-    let mut collector = Collector::start(&[]);
+    let collector = Collector::start(&[]);
     let exporter = exporter(&collector.url, options());
     let (server, double) = Server::start_with(to(&exporter)).await;
     tokio::spawn(double.answer_all(|_| text("x")));
@@ -185,7 +213,7 @@ async fn a_trace_that_its_client_does_not_record_is_only_answered() {
     // Without a trace of the client, the request begins one.
     let reply = server.post(COMPLETIONS, json!({"prompt": "x"})).await;
     let own = reply.header("traceresponse").unwrap()[3..35].to_owned();
-    let spans = tokio::task::spawn_blocking(move || collector.trace(&own)).await.unwrap();
+    let (_, spans) = read(collector, &own).await;
     // This engine says nothing about the prompt.
     assert_eq!((spans.len(), spans[0].get("parentSpanId"), &spans[0]["flags"]), (3, None, &json!(0x101)));
 }
