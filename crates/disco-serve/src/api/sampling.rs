@@ -7,9 +7,6 @@ use serde_json::Value;
 use super::fields::token;
 use super::{ApiError, Fields, Known};
 
-/// The most entries of `logit_bias`.
-const MAX_TOKENS_LISTED: usize = 1024;
-
 /// The fields that chats and completions have in common, without logprobs.
 ///
 /// # Errors
@@ -44,17 +41,11 @@ pub(super) fn params(fields: &mut Fields, model: Known<'_>) -> Result<Params, Ap
 
 fn logit_bias(fields: &mut Fields, vocabulary: usize) -> Result<Vec<(u32, f32)>, ApiError> {
     const NAME: &str = "logit_bias";
-    let entries = fields.object(NAME)?.unwrap_or_default();
-    if entries.len() > MAX_TOKENS_LISTED {
-        return Err(ApiError::param(NAME, format!("can have at most {MAX_TOKENS_LISTED} entries")));
-    }
-    let mut biases = Vec::with_capacity(entries.len());
-    for (key, value) in entries {
+    let entries = fields.object(NAME)?.unwrap_or_default().into_iter().map(|(key, value)| {
         let number = key.parse::<i64>().map_or(Value::String(key), Value::from);
-        let bias = value.as_f64().filter(|bias| (-100.0..=100.0).contains(bias));
-        let bias = bias.ok_or_else(|| ApiError::param(NAME, "must have numbers between -100 and 100"))?;
-        biases.push((token(NAME, &number, vocabulary)?, bias as f32));
-    }
+        Ok((token(NAME, &number, vocabulary)?, value.as_f64().unwrap_or_default() as f32))
+    });
+    let mut biases = entries.collect::<Result<Vec<_>, ApiError>>()?;
     biases.sort_unstable_by_key(|(token, _)| *token);
     biases.dedup_by_key(|(token, _)| *token);
     Ok(biases)

@@ -35,6 +35,13 @@ fn permits(schema: &Value, value: &Value) -> bool {
     let is_within = match value {
         Value::Number(number) => sized("minimum", "maximum", number.as_f64().unwrap()),
         Value::String(text) => sized("minLength", "maxLength", text.len() as f64),
+        Value::Object(fields) if schema.get("propertyNames").is_some() => {
+            // The only pattern.
+            assert_eq!(schema["propertyNames"]["pattern"], "^[0-9]+$");
+            sized("minProperties", "maxProperties", fields.len() as f64)
+                && fields.keys().all(|name| name.parse::<u32>().is_ok())
+                && fields.values().all(|value| permits(&schema["additionalProperties"], value))
+        }
         Value::Array(values) => {
             let items = schema.get("items");
             sized("minItems", "maxItems", values.len() as f64)
@@ -98,6 +105,7 @@ fn own_examples(path: &str, field: &str) -> Option<Vec<Value>> {
         "documents" | "text_1" | "text_2" => json!(["x", {"text": "x"}, ["x"], [{"text": "x"}]]),
         // Fewer do not leave a text.
         "truncate_prompt_tokens" => json!([-1, 9]),
+        "logit_bias" => json!([{}, {"1": -100, "2": 0.5}]),
         "dimensions" => json!([1, 2]),
         _ => return None,
     };

@@ -63,7 +63,7 @@ async fn a_value_out_of_range_or_of_another_type_is_refused_by_name() {
             let reply = server.post(path, body).await;
             let name = more.as_object().unwrap().keys().next().unwrap();
             let param = reply.error()["param"].as_str().unwrap_or_default().to_owned();
-            let field = param.split('[').next().unwrap();
+            let field = param.split(['[', '.']).next().unwrap();
             assert_eq!((reply.status, field), (400, name.as_str()), "{more}: {reply:?}");
             assert!(reply.error()["message"].as_str().unwrap().contains(name.as_str()), "{reply:?}");
         }

@@ -29,6 +29,11 @@ pub(crate) enum Shape {
     /// A token of some vocabulary. The handler, which knows the vocabulary, checks it again.
     Token,
     Object,
+    /// An object with so many tokens at most, each with such a value.
+    OfTokens {
+        most: usize,
+        of: &'static Self,
+    },
     List {
         least: usize,
         most: usize,
@@ -107,6 +112,20 @@ impl Shape {
                 }
                 _ => Ok(()),
             },
+            Self::OfTokens { most, of } => {
+                let entries = value.as_object().into_iter().flatten();
+                let count = entries.clone().count();
+                if count > most {
+                    return fault(format!("can have at most {most} entries, not {count}"));
+                }
+                for (key, value) in entries {
+                    if key.is_empty() || !key.bytes().all(|byte| byte.is_ascii_digit()) {
+                        return fault(format!("has {key:?} for a token"));
+                    }
+                    of.check(value).map_err(|Fault { part, why }| Fault { part: format!(".{key}{part}"), why })?;
+                }
+                Ok(())
+            }
             Self::List { least, most, of } => {
                 let values = value.as_array().map(Vec::as_slice).unwrap_or_default();
                 if values.len() < least {
@@ -141,7 +160,7 @@ impl Shape {
             Self::Text { .. } | Self::Word(_) => value.is_string(),
             Self::Number { .. } => value.is_number(),
             Self::Integer { .. } | Self::Limit { .. } => integer(value).is_some(),
-            Self::Object => value.is_object(),
+            Self::Object | Self::OfTokens { .. } => value.is_object(),
             Self::List { .. } => value.is_array(),
             Self::Either(shapes) => shapes.iter().any(|shape| shape.is_kind_of(value)),
         }
@@ -154,6 +173,7 @@ impl Shape {
             Self::Text { .. } => "a string".to_owned(),
             Self::Number { .. } => "a number".to_owned(),
             Self::Integer { .. } | Self::Limit { .. } => "an integer".to_owned(),
+            Self::OfTokens { .. } => Self::Object.words(),
             Self::List { most: usize::MAX, .. } => self.words(),
             Self::List { .. } => "a list".to_owned(),
             _ => self.words(),
@@ -178,6 +198,7 @@ impl Shape {
             Self::Limit { least } => format!("an integer of at least {least}, or -1"),
             Self::Token => "a token".to_owned(),
             Self::Object => "an object".to_owned(),
+            Self::OfTokens { most, of } => format!("an object: for each of at most {most} tokens {}", of.words()),
             Self::List { least: 0, most: usize::MAX, of } => format!("a list of {}", of.plural(2)),
             Self::List { least, most: usize::MAX, of } => format!("a list of at least {least} {}", of.plural(least)),
             Self::List { least: 0, most, of } => format!("a list of at most {most} {}", of.plural(most)),
@@ -200,7 +221,7 @@ impl Shape {
             Self::Number { .. } => "number".to_owned(),
             Self::Integer { .. } | Self::Limit { .. } => "integer".to_owned(),
             Self::Token => "token".to_owned(),
-            Self::Object => "object".to_owned(),
+            Self::Object | Self::OfTokens { .. } => "object".to_owned(),
             Self::List { of, .. } => {
                 return format!("list{} of {}", if count == 1 { "" } else { "s" }, of.plural(2));
             }
@@ -220,6 +241,10 @@ impl Shape {
             Self::Limit { least } => json!({"anyOf": [{"type": "integer", "minimum": least}, {"const": -1}]}),
             Self::Token => json!({"type": "integer", "minimum": 0, "maximum": u32::MAX}),
             Self::Object => json!({"type": "object"}),
+            Self::OfTokens { most, of } => json!({
+                "type": "object", "maxProperties": most,
+                "propertyNames": {"pattern": "^[0-9]+$"}, "additionalProperties": of.schema(),
+            }),
             Self::List { of, .. } => json!({"type": "array", "items": of.schema()}),
             Self::Either(shapes) => json!({"anyOf": shapes.iter().map(Self::schema).collect::<Vec<_>>()}),
         };
@@ -269,6 +294,7 @@ mod tests {
     #[test]
     fn a_fault_names_the_part_and_the_bound() {
         const TEXTS: Shape = list(&Shape::Text { least: 1, most: 4 });
+        const BIASES: Shape = Shape::OfTokens { most: 1, of: &Shape::Number { least: -1.0, most: 1.0 } };
         const NESTED: Shape = list(&Shape::Either(&[TEXT, TOKENS]));
         for (shape, value, part, why) in [
             (Shape::Number { least: 0.0, most: 1.0 }, json!(3), "", "must be between 0 and 1, not 3"),
@@ -280,6 +306,10 @@ mod tests {
             (TEXTS, json!(["a", ""]), "[1]", "can't be an empty string"),
             (TEXTS, json!(["abcde"]), "[0]", "can be a string of at most 4 bytes"),
             (TEXTS, json!({}), "", "must be a list of strings (1 to 4 bytes)"),
+            (BIASES, json!({"7": 2}), ".7", "must be between -1 and 1, not 2"),
+            (BIASES, json!({"7": 1, "8": 1}), "", "can have at most 1 entries, not 2"),
+            (BIASES, json!({"x": 1}), "", "has \"x\" for a token"),
+            (BIASES, json!([]), "", "must be an object"),
             (TOKENS, json!([]), "", "needs at least 1 token"),
             (NESTED, json!(["a", []]), "[1]", "needs at least 1 token"),
             (NESTED, json!([true]), "[0]", "must be a string or a list of 1 to 3 tokens"),

@@ -15,6 +15,7 @@ pub(super) const TEMPERATURE: Shape = Shape::Number { least: 0.0, most: 2.0 };
 pub(super) const PROBABILITY: Shape = Shape::Number { least: 0.0, most: 1.0 };
 pub(super) const TOP_K: Shape = Shape::Integer { least: -1, most: u32::MAX as i64 };
 pub(super) const MESSAGES: Shape = Shape::List { least: 1, most: 4096, of: &Shape::Object };
+const BIASES: Shape = Shape::OfTokens { most: 1024, of: &Shape::Number { least: -100.0, most: 100.0 } };
 const PENALTY: Shape = Shape::Number { least: -2.0, most: 2.0 };
 const LOGPROBS: Shape = Shape::Integer { least: 0, most: 20 };
 const STOP: Shape = Shape::Text { least: 1, most: 256 };
@@ -55,11 +56,7 @@ pub(super) const TEXTS: Part = Part {
             Shape::Number { least: 0.01, most: 100.0 },
             "divides the logits of tokens that prompt or text have",
         ),
-        obeyed(
-            "logit_bias",
-            Shape::Object,
-            "numbers between -100 and 100 for at most 1024 tokens, which are added to their logits",
-        ),
+        obeyed("logit_bias", BIASES, "is added to the logits of tokens"),
         obeyed("stop", STOPS, "texts that end the text, and are no part of it"),
         obeyed("stop_token_ids", Shape::List { least: 0, most: 1024, of: &Shape::Token }, "tokens that end the text"),
         obeyed("ignore_eos", Shape::Bool, "whether the text goes on behind the model's own ends"),
