@@ -2,6 +2,8 @@
 
 use serde_json::{Map, Value as Json, json};
 
+use super::messages;
+
 /// A chat with a model: messages, and other things that a chat template knows.
 ///
 /// ```
@@ -51,6 +53,12 @@ impl Chat {
     pub fn with_prompt(prompt: &str, system: Option<&str>) -> Self {
         let system = system.map(|system| json!({"role": "system", "content": system}));
         Self::new(system.into_iter().chain([json!({"role": "user", "content": prompt})]).collect())
+    }
+
+    /// The chat with its instructions in front, for templates that refuse them elsewhere; `None` if they are there.
+    pub(super) fn with_instructions_in_front(&self) -> Option<Self> {
+        let messages = messages::with_instructions_in_front(&self.messages)?;
+        Some(Self { messages, ..self.clone() })
     }
 
     /// All texts and keys of the chat.

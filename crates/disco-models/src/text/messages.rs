@@ -2,6 +2,11 @@
 
 use serde_json::Value as Json;
 
+/// The role of instructions of a program, which some templates have apart from the system's.
+pub(super) const DEVELOPER: &str = "developer";
+pub(super) const SYSTEM: &str = "system";
+const USER: &str = "user";
+
 /// Messages with a mark at the end of some texts.
 pub(super) struct Marked {
     pub(super) messages: Vec<Json>,
@@ -54,6 +59,40 @@ pub(super) fn rename(messages: &mut [Json], from: &str, to: &str) {
     for role in messages.iter_mut().filter_map(|message| message.get_mut("role")).filter(|role| **role == from) {
         *role = to.into();
     }
+}
+
+/// The messages with one of instructions in front at most: those behind the first message of another role are a part of what the user
+/// says there, and several in front are one. `None` if that changes nothing.
+pub(super) fn with_instructions_in_front(messages: &[Json]) -> Option<Vec<Json>> {
+    let instructs = |message: &Json| [SYSTEM, DEVELOPER].map(Json::from).contains(&message["role"]);
+    let mut all: Vec<Json> = Vec::with_capacity(messages.len());
+    let mut has_changed = false;
+    // Whether the last message has what instructions say.
+    let mut is_joined = false;
+    for message in messages {
+        let first_role = all.first().filter(|_| all.iter().all(instructs)).map(|first| first["role"].clone());
+        let moves = instructs(message) && !all.is_empty();
+        let mut message = message.clone();
+        if moves {
+            message["role"] = first_role.unwrap_or_else(|| USER.into());
+        }
+        match all.last_mut() {
+            Some(last) if last["role"] == message["role"] && (moves || (is_joined && message["role"] == USER)) => {
+                join(last, &message)?;
+            }
+            _ => all.push(message),
+        }
+        is_joined = moves;
+        has_changed |= moves;
+    }
+    has_changed.then_some(all)
+}
+
+/// Adds the text of a message to that of another one; `None` if one of them has no text.
+fn join(to: &mut Json, from: &Json) -> Option<()> {
+    let joined = format!("{}\n\n{}", to["content"].as_str()?, from["content"].as_str()?);
+    to["content"] = joined.into();
+    Some(())
 }
 
 /// The messages with the arguments of calls as JSON texts; `None` if no call has an object.

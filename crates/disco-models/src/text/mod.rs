@@ -177,23 +177,27 @@ impl Text {
         if tokens.is_empty() { Err(error("it has no tokens".into())) } else { Ok(tokens) }
     }
 
-    /// The tokens of a chat. Special tokens in its messages, tools, documents and variables are text.
+    /// The tokens of a chat. Special tokens in its messages, tools, documents and variables are text. Instructions of the system behind
+    /// other messages are a part of the user's, if the template refuses or leaves out a message otherwise.
     ///
     /// # Errors
     /// The model has no chat template, or it does not accept the chat or leaves out a message; the text has no tokens.
     pub fn chat(&self, chat: &Chat) -> Result<Vec<u32>, TextError> {
-        let tokens = self.encode_chat(self.template()?, chat)?;
+        let template = self.template()?;
+        let tokens = fitted(chat, |chat| self.encode_chat(template, chat))?;
         if tokens.is_empty() { Err(TextError::Chat("it has no tokens".into())) } else { Ok(tokens) }
     }
 
-    /// The text of a chat, as the template of the model renders it.
+    /// The text of a chat, as the template of the model renders it, with instructions as in [`chat`](Self::chat).
     ///
     /// # Errors
     /// The model has no chat template, or it does not accept the chat or leaves out a message.
     pub fn render(&self, chat: &Chat) -> Result<String, TextError> {
         let template = self.template()?;
-        let text = template.render(chat, &self.specials).map_err(TextError::Chat)?;
-        self.check_roles(template, chat).map(|()| text)
+        fitted(chat, |chat| {
+            let text = template.render(chat, &self.specials).map_err(TextError::Chat)?;
+            self.check_roles(template, chat).map(|()| text)
+        })
     }
 
     /// The chat template for chats with or without tools.
@@ -337,6 +341,17 @@ impl TextError {
     fn file(path: &Path, why: String) -> Self {
         Self::File { path: path.to_owned(), why }
     }
+}
+
+/// What `render` makes of a chat, or else of the chat with its instructions in front.
+///
+/// # Errors
+/// The error of the chat as it is, if both fail.
+fn fitted<T>(chat: &Chat, render: impl Fn(&Chat) -> Result<T, TextError>) -> Result<T, TextError> {
+    render(chat).or_else(|why| match chat.with_instructions_in_front() {
+        Some(changed) => render(&changed).map_err(|_| why),
+        None => Err(why),
+    })
 }
 
 /// The text of a file; `None` if there is no such file.

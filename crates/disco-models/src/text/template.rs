@@ -27,10 +27,6 @@ const SPECIALS: [&str; 7] =
 /// The template for chats with tools, in lists of named templates.
 const TOOL_USE: &str = "tool_use";
 
-/// The role of instructions of a program, which some templates have apart from the system's.
-const DEVELOPER: &str = "developer";
-const SYSTEM: &str = "system";
-
 /// The name and the text of each special token of a model.
 pub(super) type Specials = Vec<(&'static str, String)>;
 
@@ -123,8 +119,8 @@ impl ChatTemplate {
             text.because("the chat template of the model can't be used")
         };
         let mut messages = chat.messages.clone();
-        if !template.contains(DEVELOPER) {
-            messages::rename(&mut messages, DEVELOPER, SYSTEM);
+        if !template.contains(messages::DEVELOPER) {
+            messages::rename(&mut messages, messages::DEVELOPER, messages::SYSTEM);
         }
         if chat.continues && !messages::mark_last(&mut messages) {
             return Err("the last message, which is to be continued, has no text of the assistant".into());

@@ -36,8 +36,7 @@ fn a_message_that_the_template_leaves_out_is_named_with_its_role() {
         (first, vec![said("system", "x"), said("user", "hi")], None),
         // What assistants have said need not be repeated.
         (first, vec![said("developer", "x"), said("user", "hi"), said("assistant", "yes")], None),
-        (first, vec![said("system", "x"), said("system", "x"), said("user", "x")], Some((1, "system"))),
-        (first, vec![said("user", "hi"), said("developer", "hi")], Some((1, "developer"))),
+        (first, vec![said("user", "hi"), said("tool", "x")], Some((1, "tool"))),
     ];
     for (template, messages, expected) in cases {
         let (text, chat) = (bytes("gpt-2", template), Chat::new(messages));
@@ -49,6 +48,46 @@ fn a_message_that_the_template_leaves_out_is_named_with_its_role() {
         let expected = expected.map(|(message, role)| (message, role.to_owned()));
         assert_eq!(found, [expected.clone(), expected], "{chat:?}");
     }
+}
+
+#[test]
+fn instructions_that_a_template_refuses_in_their_place_are_said_by_the_user() {
+    // Qwen 3.5 and Mistral refuse them behind the first message, and Mistral two messages of the user in a row.
+    let strict = "{% for m in messages %}{% if m.role == 'system' and not loop.first %}{{ raise_exception('system first') }}{% endif %}\
+                  {% if loop.index0 and m.role == messages[loop.index0 - 1].role %}{{ raise_exception('roles') }}{% endif %}\
+                  <{{ m.role }}>{{ m.content }}{% endfor %}";
+    let leaves_out = "{% for m in messages %}{% if m.role != 'system' or loop.first %}<{{ m.role }}>{{ m.content }}{% endif %}{% endfor %}";
+    for (messages, expected) in [
+        (vec![said("user", "hi"), said("system", "Agents: a")], "<user>hi\n\nAgents: a"),
+        (vec![said("system", "a"), said("developer", "b"), said("user", "hi")], "<system>a\n\nb<user>hi"),
+        (
+            vec![
+                said("user", "hi"),
+                said("assistant", "yes"),
+                said("developer", "a"),
+                said("system", "b"),
+                said("user", "go"),
+            ],
+            "<user>hi<assistant>yes<user>a\n\nb\n\ngo",
+        ),
+    ] {
+        for template in [strict, leaves_out] {
+            let text = bytes("gpt-2", template);
+            let chat = Chat::new(messages.clone());
+            assert_eq!(text.render(&chat).unwrap(), expected);
+            assert_eq!(text.decode(&text.chat(&chat).unwrap()).unwrap(), expected);
+        }
+        // A template that has them anywhere gets them where they are.
+        let rendered = bytes("gpt-2", ANY).render(&Chat::new(messages.clone())).unwrap();
+        assert_eq!(
+            rendered.matches("<system>").count(),
+            messages.iter().filter(|it| !["user", "assistant"].contains(&it["role"].as_str().unwrap())).count()
+        );
+    }
+    // The error is that of the chat as it is.
+    let refused = Chat::new(vec![said("user", "a"), said("user", "b"), said("system", "c")]);
+    let error = bytes("gpt-2", strict).chat(&refused).unwrap_err().to_string();
+    assert!(error.contains("roles"), "{error}");
 }
 
 #[test]
