@@ -193,7 +193,18 @@ impl ApiError {
             504 => "timeout_error",
             _ => "invalid_request_error",
         };
-        json!({"type": "error", "error": {"type": kind, "message": self.to_string()}})
+        // Clients look for these words of Anthropic's: they ask for fewer tokens then, or for a summary of the chat.
+        let message = match self {
+            Self::TooLong { prompt, max_tokens, limit, .. } if prompt < limit => {
+                format!("input length and `max_tokens` exceed context limit: {prompt} + {max_tokens} > {limit}: {self}")
+            }
+            Self::TooLong { prompt, limit, .. } => {
+                format!("prompt is too long: {prompt} tokens > {limit} maximum: {self}")
+            }
+            Self::PromptTooLong { .. } => format!("prompt is too long: {self}"),
+            _ => self.to_string(),
+        };
+        json!({"type": "error", "error": {"type": kind, "message": message}})
     }
 
     /// OpenAI's error object.

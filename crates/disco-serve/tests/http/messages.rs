@@ -92,6 +92,7 @@ async fn the_template_gets_instructions_calls_and_results() {
     let format = json!({"type": "json_schema", "schema": {"type": "object"}});
     let body = message(json!({
         "output_config": {"format": format, "effort": "low"},
+        "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
         "system": [{"type": "text", "text": "x-anthropic-billing-header: 1"}, {"type": "text", "text": "Be kind."}],
         "messages": [
             {"role": "user", "content": [{"type": "text", "text": "hi", "cache_control": {"type": "ephemeral"}}]},
@@ -146,7 +147,13 @@ async fn errors_have_the_form_of_the_interface() {
             json!({"messages": [{"role": "user", "content": [{"type": "image"}]}]}),
             400,
             "invalid_request_error",
-            "`messages[0].content[0]` has the type \"image\": the model takes only text",
+            "`messages[0].content[0].image` is not supported: the model takes only text",
+        ),
+        (
+            json!({"messages": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": [{"type": "image"}]}]}]}),
+            400,
+            "invalid_request_error",
+            "`messages[0].content[0].tool_result.content[0].image` is not supported: the model takes only text",
         ),
         (
             json!({"output_config": {"format": {"type": "xml"}}}),
@@ -160,6 +167,13 @@ async fn errors_have_the_form_of_the_interface() {
             "invalid_request_error",
             "`output_config.format.schema` must be an object",
         ),
+        (
+            json!({"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}}),
+            400,
+            "invalid_request_error",
+            "`context_management.edits[0].type` is not supported by this server, which has edits of the type \
+             \"clear_thinking_20251015\" only",
+        ),
         (json!({"mcp_servers": [{}]}), 400, "invalid_request_error", "`mcp_servers` is not supported by this server"),
     ] {
         let reply = server.post(MESSAGES, message(more)).await;
@@ -168,4 +182,22 @@ async fn errors_have_the_form_of_the_interface() {
     }
     let reply = server.post("/v1/messages/nothing", message(json!({}))).await;
     assert_eq!((reply.status, &reply.json()["type"]), (404, &json!("error")));
+}
+
+#[tokio::test]
+async fn errors_of_the_context_have_the_words_that_clients_look_for() {
+    let server = Server::with_template(TEMPLATE, text("x")).await;
+    for (words, max_tokens) in [(10, 1000), (1100, 1), (10_000, 1)] {
+        let body =
+            message(json!({"messages": [{"role": "user", "content": "q ".repeat(words)}], "max_tokens": max_tokens}));
+        let count = server.post("/v1/messages/count_tokens", body.clone()).await.json()["input_tokens"].clone();
+        let expected = match words {
+            10 => format!("input length and `max_tokens` exceed context limit: {count} + 1000 > 1000: the prompt has"),
+            1100 => format!("prompt is too long: {count} tokens > 1000 maximum: the prompt has"),
+            _ => "prompt is too long: the prompt has more than 1000 tokens".to_owned(),
+        };
+        let reply = server.post(MESSAGES, body).await;
+        let error = reply.json()["error"]["message"].as_str().unwrap().to_owned();
+        assert!(reply.status == 400 && error.starts_with(&expected), "{error}: {expected}");
+    }
 }

@@ -1,5 +1,6 @@
 //! Anthropic's interface, `/v1/messages`.
 
+mod edits;
 mod read;
 mod write;
 

@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
+use super::edits::edit;
 use crate::api::{ApiError, COUNTED_MESSAGE, Fields, Kind, Known, MESSAGE, Object, Order};
 
 /// Fields that are those of chats by another name.
@@ -42,6 +43,7 @@ impl Message {
         for (index, message) in given.iter().enumerate() {
             add(&mut messages, message, &format!("messages[{index}]"))?;
         }
+        edit(&mut messages, fields)?;
         chat.insert("messages".into(), messages.into());
         for (name, chats) in OF_CHATS {
             chat.extend(fields.value(name)?.map(|value| (chats.to_owned(), value)));
@@ -84,12 +86,13 @@ fn format(fields: &mut Fields) -> Result<Option<Value>, ApiError> {
     }
 }
 
-/// The text of a block.
+/// The text of a block. The error for another kind of block has its path as Anthropic's errors have it, in which Claude Code finds the images
+/// that it then leaves out.
 fn text(block: &Value, name: String) -> Result<String, ApiError> {
     match (block["type"].as_str(), block["text"].as_str()) {
         (Some("text"), Some(text)) => Ok(text.to_owned()),
         (Some(kind), _) if kind != "text" => {
-            Err(ApiError::param(name, format!("has the type {kind:?}: the model takes only text")))
+            Err(ApiError::param(format!("{name}.{kind}"), "is not supported: the model takes only text"))
         }
         _ => Err(ApiError::param(name, "must have `type` and `text`")),
     }
@@ -129,7 +132,7 @@ fn add(messages: &mut Vec<Value>, message: &Value, name: &str) -> Result<(), Api
             Some("tool_result") => {
                 let content = match &block["content"] {
                     Value::Null => String::new(),
-                    content => texts(content, &format!("{name}.content"))?.join("\n"),
+                    content => texts(content, &format!("{name}.tool_result.content"))?.join("\n"),
                 };
                 messages.push(json!({"role": "tool", "tool_call_id": field("tool_use_id")?, "content": content}));
             }

@@ -19,9 +19,10 @@ const OF_MESSAGES: Part = Part {
         obeyed("thinking", Shape::Object, "`type` `enabled` or `adaptive`: the reply has the reasoning"),
         obeyed("output_config", Shape::Object, "`format`: a `json_schema`; `effort` has no effect"),
         obeyed("output_format", Shape::Object, "the same `format` by its old name"),
+        obeyed("context_management", Shape::Object, "`edits` of the type `clear_thinking_20251015`"),
     ],
     without_effect: &["cache_control", "metadata", "service_tier"],
-    refused: &[refused("[] or {}", "", &["container", "context_management", "mcp_servers"])],
+    refused: &[refused("[] or {}", "", &["container", "mcp_servers"])],
 };
 
 const MAX_TOKENS: Shape = Shape::Limit { least: 1 };
