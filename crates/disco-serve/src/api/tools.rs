@@ -5,8 +5,8 @@ use serde_json::{Map, Value, json};
 use super::{ApiError, Fields};
 use crate::calls::{Choice, Tool, Tools};
 
-/// The most bytes of a tool's name.
-const MAX_NAME: usize = 64;
+/// The most bytes of a tool's name, those of Anthropic.
+const MAX_NAME: usize = 128;
 
 /// Takes the fields `tools`, `tool_choice` and `parallel_tool_calls`. Returns the tools that can be called, and all as the chat
 /// template gets them; `None`: the chat goes without tools.

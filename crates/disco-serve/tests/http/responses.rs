@@ -73,6 +73,43 @@ async fn a_response_has_reasoning_messages_and_calls() {
 }
 
 #[tokio::test]
+async fn functions_of_a_namespace_have_its_name() {
+    let parameters = json!({"type": "object", "properties": {}});
+    let tools = json!([
+        {"type": "function", "name": "open", "parameters": parameters},
+        {"type": "namespace", "name": "files", "description": "About files.", "tools": [
+            {"type": "function", "name": "open", "description": "Opens one.", "parameters": parameters},
+            {"type": "custom", "name": "patch"},
+        ]},
+    ]);
+    let input = json!([
+        {"role": "user", "content": "hi"},
+        {"type": "function_call", "call_id": "a", "namespace": "files", "name": "open", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "a", "output": "ok"},
+    ]);
+    let template = with_template(TEMPLATE);
+    let (server, mut double) = Server::start_with(move |app| app.model.text = Arc::clone(&template)).await;
+    let choice = json!({"type": "function", "namespace": "files", "name": "open"});
+    let body = json!({"input": input, "tools": tools, "tool_choice": choice}).to_string();
+    let address = server.address;
+    tokio::spawn(async move { super::client::post(address, RESPONSES, &body).await });
+    let prompt = TEXT.decode(&double.take().await.request().prompt).unwrap();
+    assert!(prompt.starts_with("user:hi;assistant:files.open{};tool:ok;"), "{prompt}");
+    let listed: Value = serde_json::from_str(&prompt[prompt.find('[').unwrap()..]).unwrap();
+    let names: Vec<_> = listed.as_array().unwrap().iter().map(|it| it["function"]["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["open", "files.open"]);
+    assert_eq!(listed[1]["function"]["description"], "About files.\n\nOpens one.");
+
+    for (name, namespace) in [("open", Value::Null), ("files.open", json!("files"))] {
+        let said = format!("<tool_call>{{\"name\": \"{name}\", \"arguments\": {{}}}}</tool_call>");
+        let server = Server::with_template(TEMPLATE, text(&said)).await;
+        let whole = server.post(RESPONSES, json!({"input": "hi", "tools": tools})).await.json();
+        let call = &whole["output"][0];
+        assert_eq!((&call["name"], &call["namespace"]), (&json!("open"), &namespace), "{whole}");
+    }
+}
+
+#[tokio::test]
 async fn a_response_that_is_cut_is_incomplete() {
     let cut: Vec<_> = bytes("abc").into_iter().map(Event::Token).chain([Event::End(End::Length)]).collect();
     let server = Server::with_template(TEMPLATE, cut).await;

@@ -2,7 +2,7 @@
 
 use super::body::{Body, Field, Part, obeyed, refused, required};
 use super::shape::{Shape, TEXT, list};
-use super::texts::{ALL, MESSAGES, PROBABILITY, STOPS, TEMPERATURE, TOP_K};
+use super::texts::{ALL, MESSAGES, PROBABILITY, STOPS, TEMPERATURE, TOOLS, TOP_K};
 
 const OF_MESSAGES: Part = Part {
     title: "Messages",
@@ -14,7 +14,7 @@ const OF_MESSAGES: Part = Part {
         obeyed("temperature", TEMPERATURE, "0 takes the most probable token"),
         obeyed("top_p", PROBABILITY, "takes the most probable tokens that have this probability together"),
         obeyed("top_k", TOP_K, "takes so many most probable tokens; 0 and -1 take all"),
-        obeyed("tools", Shape::List { least: 0, most: 128, of: &Shape::Object }, "tools of the type `custom`"),
+        obeyed("tools", TOOLS, "tools of the type `custom`"),
         obeyed("tool_choice", Shape::Object, "`type` `auto`, `any`, `none` or `tool`; `disable_parallel_tool_use`"),
         obeyed("thinking", Shape::Object, "`type` `enabled` or `adaptive`: the reply has the reasoning"),
         obeyed("output_config", Shape::Object, "`format`: a `json_schema`; `effort` has no effect"),

@@ -15,6 +15,8 @@ pub(super) const TEMPERATURE: Shape = Shape::Number { least: 0.0, most: 2.0 };
 pub(super) const PROBABILITY: Shape = Shape::Number { least: 0.0, most: 1.0 };
 pub(super) const TOP_K: Shape = Shape::Integer { least: -1, most: u32::MAX as i64 };
 pub(super) const MESSAGES: Shape = Shape::List { least: 1, most: 4096, of: &Shape::Object };
+/// More than the 128 of OpenAI, as programs that have other servers' tools send more to Anthropic's interface.
+pub(super) const TOOLS: Shape = Shape::List { least: 0, most: 1024, of: &Shape::Object };
 const BIASES: Shape = Shape::OfTokens { most: 1024, of: &Shape::Number { least: -100.0, most: 100.0 } };
 const PENALTY: Shape = Shape::Number { least: -2.0, most: 2.0 };
 const LOGPROBS: Shape = Shape::Integer { least: 0, most: 20 };
@@ -176,7 +178,7 @@ pub(super) const CHAT_PROMPT: Part = Part {
         obeyed("continue_final_message", Shape::Bool, "whether the text continues the last message"),
         obeyed("chat_template_kwargs", Shape::Object, "variables of the chat template"),
         obeyed("reasoning_effort", TEXT, "the variable `reasoning_effort` of the chat template"),
-        obeyed("tools", Shape::List { least: 0, most: 128, of: &Shape::Object }, "tools of the type `function`"),
+        obeyed("tools", TOOLS, "tools of the type `function`"),
         obeyed(
             "tool_choice",
             TOOL_CHOICE,

@@ -1,6 +1,7 @@
 //! OpenAI's newer interface, `/v1/responses`, without storage.
 
 mod read;
+mod tools;
 mod write;
 
 pub(crate) use read::Wanted;

@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
+use super::tools::{function, functions, joined};
 use crate::api::{ApiError, Kind, Known, Object, Order, RESPONSE};
 
 /// Fields that a response repeats, and their values if a request has none.
@@ -26,7 +27,7 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
-    /// Tools of other types than functions are left out, as clients send them always.
+    /// Tools of other types than functions and namespaces of functions are left out, as clients send them always.
     ///
     /// # Errors
     /// A field has a value that it can't have, or asks for something that is not supported.
@@ -73,12 +74,12 @@ impl Wanted {
             chat.insert("response_format".into(), response_format(format));
         }
         let tools = fields.list("tools")?;
-        let functions: Vec<_> = tools.iter().filter(|tool| tool["type"] == "function").map(function).collect();
+        let functions = functions(&tools);
         repeated.insert("tools".into(), tools.into());
         chat.insert("tools".into(), functions.into());
         let choice = match &repeated["tool_choice"] {
             Value::Object(choice) if choice.get("type").is_some_and(|kind| kind == "function") => {
-                json!({"type": "function", "function": {"name": choice.get("name")}})
+                function(&choice.clone().into())
             }
             Value::Object(choice) if choice.get("type").is_some_and(|kind| kind == "allowed_tools") => {
                 let tools = choice.get("tools").and_then(Value::as_array).into_iter().flatten().map(function);
@@ -112,14 +113,6 @@ fn response_format(format: &Value) -> Value {
     if format["type"] == "json_schema" { json!({"type": "json_schema", "json_schema": format}) } else { format.clone() }
 }
 
-fn function(tool: &Value) -> Value {
-    let mut function = tool.clone();
-    if let Some(function) = function.as_object_mut() {
-        function.remove("type");
-    }
-    json!({"type": "function", "function": function})
-}
-
 /// The texts of a content.
 fn text(content: &Value, name: &str) -> Result<String, ApiError> {
     const KINDS: [&str; 5] = ["input_text", "output_text", "reasoning_text", "summary_text", "text"];
@@ -147,9 +140,12 @@ fn add(messages: &mut Vec<Value>, item: &Value, name: &str) -> Result<(), ApiErr
     let of = |key: &str| item[key].as_str().ok_or_else(|| ApiError::param(format!("{name}.{key}"), "must be a string"));
     messages.push(match item["type"].as_str().unwrap_or("message") {
         "message" => json!({"role": of("role")?, "content": text(&item["content"], &format!("{name}.content"))?}),
-        "function_call" => json!({"role": "assistant", "content": "", "tool_calls": [
-            {"id": of("call_id")?, "type": "function", "function": {"name": of("name")?, "arguments": of("arguments")?}},
-        ]}),
+        "function_call" => {
+            let name = joined(item["namespace"].as_str(), of("name")?);
+            json!({"role": "assistant", "content": "", "tool_calls": [
+                {"id": of("call_id")?, "type": "function", "function": {"name": name, "arguments": of("arguments")?}},
+            ]})
+        }
         "function_call_output" => {
             let output = text(&item["output"], &format!("{name}.output"))?;
             json!({"role": "tool", "tool_call_id": of("call_id")?, "content": output})

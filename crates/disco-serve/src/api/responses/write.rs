@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
+use super::tools::parted;
 use crate::api::ApiError;
 use crate::api::finished::{Called, Ending, Finish, Reply, Said, Usage};
 use crate::api::writer::{Writer, named};
@@ -149,17 +150,22 @@ impl ResponseWriter {
 
     fn call(&mut self, Called { id, call, .. }: &Called) -> String {
         let (item_id, index) = (self.item_id("fc", self.output.len()), self.output.len());
+        let (namespace, name) = parted(&self.repeated["tools"], &call.name);
+        let (namespace, name) = (namespace.map(str::to_owned), name.to_owned());
         let item = |arguments: &str, status: &str| {
-            json!({
-                "type": "function_call", "id": item_id, "call_id": id, "name": call.name, "arguments": arguments,
-                "status": status,
-            })
+            let mut item = json!({
+                "type": "function_call", "id": item_id, "call_id": id, "name": name, "arguments": arguments, "status": status,
+            });
+            if let Some(namespace) = &namespace {
+                item["namespace"] = namespace.as_str().into();
+            }
+            item
         };
         let added = json!({"output_index": index, "item": item("", "in_progress")});
         let mut events = self.event("response.output_item.added", added);
         let arguments = json!({"item_id": item_id, "output_index": index, "delta": call.arguments});
         events += &self.event("response.function_call_arguments.delta", arguments);
-        let done = json!({"item_id": item_id, "output_index": index, "name": call.name, "arguments": call.arguments});
+        let done = json!({"item_id": item_id, "output_index": index, "name": name, "arguments": call.arguments});
         events += &self.event("response.function_call_arguments.done", done);
         events + &self.complete(item(&call.arguments, "completed"))
     }
