@@ -115,11 +115,6 @@ impl Order {
         if let Some(param) = constrains.filter(|_| !params.ends.iter().any(|end| model.ends.contains(end))) {
             return Err(ApiError::param(param, "needs an end of the text: it can't hold with `ignore_eos`"));
         }
-        if tools.as_ref().is_some_and(Tools::constrain)
-            && let Some(Asked { param, .. }) = &grammar
-        {
-            return Err(ApiError::param(param, "can't constrain the text beside calls that have to follow a schema"));
-        }
         Ok(Self {
             prompts,
             choices,

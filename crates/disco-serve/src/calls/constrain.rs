@@ -15,13 +15,15 @@ struct Rules<'a> {
     mark: &'a dyn Fn(&str) -> String,
 }
 
-/// The grammar of texts with the calls that `tools` demand. `special` is the number of a mark that is a special token.
+/// The grammar of texts with the calls that `tools` demand. A text without calls, if there may be one, is one of `answer`. `special` is the
+/// number of a mark that is a special token.
 ///
 /// # Errors
 /// The name of the tool whose schema can't be used, and the reason.
 pub(crate) fn grammar(
     form: Form,
     tools: &Tools,
+    answer: Option<&Grammar>,
     special: impl Fn(&str) -> Option<u32>,
 ) -> Result<Grammar, (String, String)> {
     let mark = |mark: &str| special(mark).map_or_else(|| literal(mark), |token| format!("<[{token}]>"));
@@ -40,7 +42,7 @@ pub(crate) fn grammar(
         calls.push(format!("call_{number}"));
     }
     rules.add("call", &calls.join(" | "));
-    rules.start(special(form.begin()).is_some());
+    rules.start(answer, special(form.begin()).is_some());
     Ok(Grammar::Lark(rules.text))
 }
 
@@ -143,8 +145,8 @@ impl Rules<'_> {
         Ok(())
     }
 
-    /// The whole text: calls, or also others, of which only the mark tells them.
-    fn start(&mut self, is_special: bool) {
+    /// The whole text: calls, or also an answer, or else other texts, of which only the mark tells them.
+    fn start(&mut self, answer: Option<&Grammar>, is_special: bool) {
         let begin = (self.mark)(self.form.begin());
         let many = |separator: &str| {
             if self.tools.parallel { format!("call ({separator} call)*") } else { "call".to_owned() }
@@ -161,6 +163,12 @@ impl Rules<'_> {
         };
         self.add("calls", &calls);
         let is_due = self.tools.choice != Choice::Auto;
+        if let Some(answer) = answer.filter(|_| !is_due) {
+            self.add("answer", &answer.definition());
+            let calls = if self.form == Form::Llama { "calls".to_owned() } else { format!("{begin} calls") };
+            self.add("start", &format!("answer | {calls}"));
+            return;
+        }
         let start = match self.form {
             Form::Llama if is_due => "calls".to_owned(),
             Form::Llama => "calls | TEXT".to_owned(),

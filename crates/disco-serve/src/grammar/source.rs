@@ -47,17 +47,22 @@ impl Grammar {
     }
 
     /// What the model thinks, its end by this mark, perhaps a special token, and then this grammar.
-    pub(crate) fn behind(self, close: &str, special: Option<u32>) -> Self {
+    pub(crate) fn behind(&self, close: &str, special: Option<u32>) -> Self {
         let thought = match special {
             Some(token) => format!("thought: THOUGHT? <[{token}]>\nTHOUGHT: /(?s:.+)/"),
             None => format!("thought[lazy]: /(?s:.*)/ {}", Value::from(close)),
         };
-        let body = match self {
-            Self::Schema(schema) => format!("%json {schema}"),
-            Self::Regex(regex) => format!("/{}/", of_slashes(&regex)),
-            Self::Lark(grammar) => format!("%lark {{\n{grammar}\n}}"),
-        };
+        let body = self.definition();
         Self::Lark(format!("start: thought SPACE? body\n{thought}\nSPACE: /\\s{{1,8}}/\nbody: {body}\n"))
+    }
+
+    /// The definition of a rule in Lark's notation that has these texts.
+    pub(crate) fn definition(&self) -> String {
+        match self {
+            Self::Schema(schema) => format!("%json {schema}"),
+            Self::Regex(regex) => format!("/{}/", of_slashes(regex)),
+            Self::Lark(grammar) => format!("%lark {{\n{grammar}\n}}"),
+        }
     }
 
     pub(super) fn check_size(&self) -> Result<(), String> {

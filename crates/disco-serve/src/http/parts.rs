@@ -52,20 +52,23 @@ impl Parts {
         Ok(Self { calling: calling.transpose()?, reasoning: marks.map(|marks| (marks, is_open(marks))) })
     }
 
-    /// What constrains the texts: what the client asks for, or the calls that it demands; behind the reasoning, if the prompt has begun
-    /// it.
+    /// What constrains the texts: what the client asks for, and the calls that it demands or permits beside that; behind the reasoning, if
+    /// the prompt has begun it.
     ///
     /// # Errors
     /// A schema of a tool can't be used.
     pub(super) fn grammar(&self, asked: Option<Asked>, text: &Text) -> Result<Option<Asked>, ApiError> {
-        let demanded = || {
-            let Calling { form, tools, .. } = self.calling.as_ref().filter(|calling| calling.tools.constrain())?;
-            let grammar = grammar(*form, tools, |mark| text.special_token(mark));
-            let grammar =
-                grammar.map_err(|(tool, why)| ApiError::param("tools", format!("of {tool:?}: the schema {why}")));
-            Some(grammar.map(|grammar| Asked { param: "tools".to_owned(), grammar }))
+        let calling = self.calling.as_ref().filter(|calling| asked.is_some() || calling.tools.constrain());
+        let asked = match calling {
+            Some(Calling { form, tools, .. }) => {
+                let (param, answer) = asked.map_or(("tools".to_owned(), None), |it| (it.param, Some(it.grammar)));
+                let grammar = grammar(*form, tools, answer.as_ref(), |mark| text.special_token(mark));
+                let why = |(tool, why)| ApiError::param("tools", format!("of {tool:?}: the schema {why}"));
+                Some(Asked { param, grammar: grammar.map_err(why)? })
+            }
+            None => asked,
         };
-        let Some(asked) = asked.map(Ok).or_else(demanded).transpose()? else { return Ok(None) };
+        let Some(asked) = asked else { return Ok(None) };
         let grammar = match self.reasoning {
             Some((marks, true)) => asked.grammar.behind(marks.close, text.special_token(marks.close)),
             _ => asked.grammar,

@@ -75,6 +75,15 @@ async fn demanded_calls_have_a_grammar_of_the_models_form() {
         (json!({"tools": strict}), call, "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"B"),
         (json!({"tools": strict}), "It rains, and I need no tool.", "a <tool_call>\n{\"name\": \"w\""),
         (json!({"parallel_tool_calls": false}), call, ""),
+        // What the client asks for is the text of an answer without calls.
+        (json!({"guided_regex": "It [a-z]+."}), "It rains.", "It rains. <tool_call>"),
+        (
+            json!({"guided_regex": "It [a-z]+.", "tools": strict}),
+            call,
+            "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"B",
+        ),
+        (json!({"response_format": {"type": "json_object"}}), call, "Let"),
+        (json!({"response_format": {"type": "json_object"}, "tool_choice": "required"}), call, "{"),
     ] {
         let (server, body) = (server.address, chat(more.clone()));
         let client = tokio::spawn(async move { super::client::post(server, CHAT, &body.to_string()).await });
@@ -110,7 +119,7 @@ async fn what_is_no_tool_is_refused_by_name() {
         (json!({"tool_choice": "required", "ignore_eos": true}), "tools"),
         (json!({"tool_choice": {"type": "function", "function": {"name": "other"}}}), "tool_choice"),
         (json!({"tools": [], "tool_choice": "required"}), "tool_choice"),
-        (json!({"tool_choice": "required", "guided_regex": "a"}), "guided_regex"),
+        (json!({"guided_regex": "("}), "guided_regex"),
     ] {
         let reply = server.post(CHAT, chat(more.clone())).await;
         assert_eq!((reply.status, &reply.error()["param"]), (400, &json!(param)), "{more}: {reply:?}");

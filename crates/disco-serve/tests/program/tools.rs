@@ -112,11 +112,20 @@ fn calls_that_are_demanded_follow_their_schemas_in_each_form() {
         let choice = &ask(named).json()["choices"][0];
         assert_eq!(choice["message"]["tool_calls"][0]["function"], json!({"name": "now", "arguments": "{}"}), "{name}");
         assert_eq!(choice["finish_reason"], "stop", "{name}");
-        // Of one's own accord, at most one call, and nothing that is none.
-        let answer = ask(json!({"max_tokens": 60})).json();
-        let message = &answer["choices"][0]["message"];
-        message["tool_calls"].as_array().into_iter().flatten().for_each(|call| {
-            let _: Json = serde_json::from_str(call["function"]["arguments"].as_str().unwrap()).unwrap();
-        });
+        // Of one's own accord, at most one call, and nothing that is none. A schema of the answer is for texts without calls.
+        let seven = json!({"type": "json_schema", "json_schema": {"name": "n", "schema": {"const": 7}}});
+        for more in
+            [json!({"max_tokens": 60}), json!({"response_format": seven}), json!({"response_format": seven, "seed": 1})]
+        {
+            let choice = &ask(more.clone()).json()["choices"][0];
+            let message = &choice["message"];
+            message["tool_calls"].as_array().into_iter().flatten().for_each(|call| {
+                let _: Json = serde_json::from_str(call["function"]["arguments"].as_str().unwrap()).unwrap();
+            });
+            let is_answer = message["tool_calls"].is_null() && choice["finish_reason"] == "stop";
+            if is_answer && !more["response_format"].is_null() {
+                assert_eq!(message["content"].as_str().unwrap().trim(), "7", "{name}: {choice}");
+            }
+        }
     }
 }
