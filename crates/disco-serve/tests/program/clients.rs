@@ -78,6 +78,50 @@ fn the_client_anthropic_gets_messages_and_calls_through_a_lost_worker() {
     succeed(command);
 }
 
+/// Runs a framework of agents, which calls three tools, against a model that writes the calls.
+fn loops_over_tools(client: &str) {
+    // Long enough to lose a worker in it.
+    let plan: String = (0..200).map(|number| format!("Step {number} of my plan is done. ")).collect();
+    loops(client, plan.trim_end(), "All is booked: two nights in Oslo.", true);
+    // Answers of a schema have nothing beside them.
+    loops(client, "", &json!({"city": "Oslo", "nights": 2}).to_string(), false);
+}
+
+/// The same with what the model says before the first call, and behind the last one.
+fn loops(client: &str, first: &str, last: &str, loses_workers: bool) {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(mut command) = script("prescribed.py", &folder) else { return };
+    let calls = [
+        ("weather", json!({"city": "Oslo", "days": 2})),
+        ("book", json!({"stops": [{"city": "Oslo", "nights": 2}, {"city": "Tromsø", "nights": 1}], "note": null})),
+        ("weather", json!({"city": "Tromsø \"north\"\n", "days": 1})),
+    ];
+    let [one, two, three] = calls.each_ref().map(|(name, arguments)| {
+        format!("<tool_call>\n{{\"name\": \"{name}\", \"arguments\": {arguments}}}\n</tool_call>")
+    });
+    let one = if first.is_empty() { one } else { format!("<think>A journey.</think>{first}\n{one}") };
+    command.arg(folder.path().join("prescribed")).arg(model("llama-3"));
+    command.arg(json!({"turns": [one, two, three, last.to_owned()], "plain": "No tools."}).to_string());
+    succeed(command);
+    let server = Server::start(&folder.path().join("prescribed"), &["--kv-cache-bytes", "64M"]);
+    let Some(mut command) = script(client, &folder) else { return };
+    let calls = calls.map(|(_, arguments)| arguments);
+    let said = json!({"thought": "A journey.", "first": first, "last": last, "calls": calls});
+    command.arg(server.address.to_string()).arg(said.to_string());
+    command.args(server.workers().iter().filter(|_| loses_workers).map(ToString::to_string));
+    succeed(command);
+}
+
+#[test]
+fn the_framework_openai_agents_loops_over_tools_through_a_lost_worker() {
+    loops_over_tools("agents_client.py");
+}
+
+#[test]
+fn the_framework_pydantic_ai_loops_over_tools_through_a_lost_worker() {
+    loops_over_tools("pydantic_client.py");
+}
+
 #[test]
 fn texts_of_random_schemas_are_valid_for_the_package_jsonschema() {
     const SCHEMAS: usize = 700;
