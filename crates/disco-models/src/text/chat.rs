@@ -55,9 +55,9 @@ impl Chat {
         Self::new(system.into_iter().chain([json!({"role": "user", "content": prompt})]).collect())
     }
 
-    /// The chat with its instructions in front, for templates that refuse them elsewhere; `None` if they are there.
-    pub(super) fn with_instructions_in_front(&self) -> Option<Self> {
-        let messages = messages::with_instructions_in_front(&self.messages)?;
+    /// The chat for templates that refuse instructions behind other messages, or two messages of the user in a row; `None` if it has none.
+    pub(super) fn strict(&self) -> Option<Self> {
+        let messages = messages::strict(&self.messages)?;
         Some(Self { messages, ..self.clone() })
     }
 

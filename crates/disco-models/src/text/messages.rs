@@ -61,14 +61,12 @@ pub(super) fn rename(messages: &mut [Json], from: &str, to: &str) {
     }
 }
 
-/// The messages with one of instructions in front at most: those behind the first message of another role are a part of what the user
-/// says there, and several in front are one. `None` if that changes nothing.
-pub(super) fn with_instructions_in_front(messages: &[Json]) -> Option<Vec<Json>> {
+/// The messages as strict templates have them: instructions in front are one message, others are a part of what the user says there, and
+/// the user says one message at a time. `None` if that changes nothing.
+pub(super) fn strict(messages: &[Json]) -> Option<Vec<Json>> {
     let instructs = |message: &Json| [SYSTEM, DEVELOPER].map(Json::from).contains(&message["role"]);
     let mut all: Vec<Json> = Vec::with_capacity(messages.len());
     let mut has_changed = false;
-    // Whether the last message has what instructions say.
-    let mut is_joined = false;
     for message in messages {
         let first_role = all.first().filter(|_| all.iter().all(instructs)).map(|first| first["role"].clone());
         let moves = instructs(message) && !all.is_empty();
@@ -77,12 +75,12 @@ pub(super) fn with_instructions_in_front(messages: &[Json]) -> Option<Vec<Json>>
             message["role"] = first_role.unwrap_or_else(|| USER.into());
         }
         match all.last_mut() {
-            Some(last) if last["role"] == message["role"] && (moves || (is_joined && message["role"] == USER)) => {
+            Some(last) if last["role"] == message["role"] && (moves || message["role"] == USER) => {
                 join(last, &message)?;
+                has_changed = true;
             }
             _ => all.push(message),
         }
-        is_joined = moves;
         has_changed |= moves;
     }
     has_changed.then_some(all)

@@ -177,8 +177,8 @@ impl Text {
         if tokens.is_empty() { Err(error("it has no tokens".into())) } else { Ok(tokens) }
     }
 
-    /// The tokens of a chat. Special tokens in its messages, tools, documents and variables are text. Instructions of the system behind
-    /// other messages are a part of the user's, if the template refuses or leaves out a message otherwise.
+    /// The tokens of a chat. Special tokens in its messages, tools, documents and variables are text. If the template refuses or leaves out
+    /// a message, instructions behind other messages are a part of the user's, and messages of the user in a row are one.
     ///
     /// # Errors
     /// The model has no chat template, or it does not accept the chat or leaves out a message; the text has no tokens.
@@ -188,7 +188,7 @@ impl Text {
         if tokens.is_empty() { Err(TextError::Chat("it has no tokens".into())) } else { Ok(tokens) }
     }
 
-    /// The text of a chat, as the template of the model renders it, with instructions as in [`chat`](Self::chat).
+    /// The text of a chat, as the template of the model renders it, with messages as in [`chat`](Self::chat).
     ///
     /// # Errors
     /// The model has no chat template, or it does not accept the chat or leaves out a message.
@@ -343,12 +343,12 @@ impl TextError {
     }
 }
 
-/// What `render` makes of a chat, or else of the chat with its instructions in front.
+/// What `render` makes of a chat, or else of the chat for strict templates.
 ///
 /// # Errors
 /// The error of the chat as it is, if both fail.
 fn fitted<T>(chat: &Chat, render: impl Fn(&Chat) -> Result<T, TextError>) -> Result<T, TextError> {
-    render(chat).or_else(|why| match chat.with_instructions_in_front() {
+    render(chat).or_else(|why| match chat.strict() {
         Some(changed) => render(&changed).map_err(|_| why),
         None => Err(why),
     })

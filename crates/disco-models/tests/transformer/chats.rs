@@ -51,8 +51,8 @@ fn a_message_that_the_template_leaves_out_is_named_with_its_role() {
 }
 
 #[test]
-fn instructions_that_a_template_refuses_in_their_place_are_said_by_the_user() {
-    // Qwen 3.5 and Mistral refuse them behind the first message, and Mistral two messages of the user in a row.
+fn messages_that_a_template_refuses_in_their_place_are_said_with_others_of_the_user() {
+    // Qwen 3.5 and Mistral refuse instructions behind the first message, and Mistral two messages of the user in a row.
     let strict = "{% for m in messages %}{% if m.role == 'system' and not loop.first %}{{ raise_exception('system first') }}{% endif %}\
                   {% if loop.index0 and m.role == messages[loop.index0 - 1].role %}{{ raise_exception('roles') }}{% endif %}\
                   <{{ m.role }}>{{ m.content }}{% endfor %}";
@@ -79,13 +79,12 @@ fn instructions_that_a_template_refuses_in_their_place_are_said_by_the_user() {
         }
         // A template that has them anywhere gets them where they are.
         let rendered = bytes("gpt-2", ANY).render(&Chat::new(messages.clone())).unwrap();
-        assert_eq!(
-            rendered.matches("<system>").count(),
-            messages.iter().filter(|it| !["user", "assistant"].contains(&it["role"].as_str().unwrap())).count()
-        );
+        assert_eq!(rendered.matches('<').count(), messages.len());
     }
+    let twice = Chat::new(vec![said("system", "a"), said("user", "b"), said("user", "c")]);
+    assert_eq!(bytes("gpt-2", strict).render(&twice).unwrap(), "<system>a<user>b\n\nc");
     // The error is that of the chat as it is.
-    let refused = Chat::new(vec![said("user", "a"), said("user", "b"), said("system", "c")]);
+    let refused = Chat::new(vec![said("assistant", "a"), said("assistant", "b"), said("system", "c")]);
     let error = bytes("gpt-2", strict).chat(&refused).unwrap_err().to_string();
     assert!(error.contains("roles"), "{error}");
 }
