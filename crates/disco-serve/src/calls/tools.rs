@@ -40,7 +40,7 @@ impl Tools {
     }
 
     /// The schema of a tool's arguments in calls that are held to it.
-    pub(super) fn schema<'a>(&self, tool: &'a Tool) -> Option<&'a Value> {
+    pub(crate) fn schema<'a>(&self, tool: &'a Tool) -> Option<&'a Value> {
         (tool.is_strict || self.choice != Choice::Auto).then_some(&tool.parameters)
     }
 }

@@ -6,12 +6,13 @@
 
 mod compile;
 mod constraint;
+mod harmless;
 mod source;
 mod tokens;
 mod words;
 
-pub(crate) use compile::Grammars;
 #[cfg(any(fuzzing, test))]
 pub(crate) use compile::LIMITS;
+pub(crate) use compile::{Grammars, Unusable};
 pub use constraint::Constraint;
 pub(crate) use source::{Grammar, MAX_BYTES, bounded};

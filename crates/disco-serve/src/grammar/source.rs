@@ -3,6 +3,8 @@
 use llguidance::api::TopLevelGrammar;
 use serde_json::{Value, json};
 
+use super::harmless;
+
 /// The most bytes of a grammar.
 pub(crate) const MAX_BYTES: usize = 256 << 10;
 /// The most levels of a schema, and references in it, each of which the compiler follows.
@@ -111,6 +113,7 @@ pub(crate) fn bounded(schema: Value) -> Result<Value, String> {
             size.values, size.alternatives
         ));
     }
+    harmless::remove(&mut schema);
     // A client's would set options of the compiler.
     schema["x-guidance"] = json!({"whitespace_pattern": SPACE});
     Ok(schema)

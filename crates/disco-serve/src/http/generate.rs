@@ -197,7 +197,10 @@ async fn submitted(
     let asking = parts.clone();
     let grammar = shared.tokenise(bytes, move |text| asking.grammar(grammar, text)).await?;
     let grammar = match grammar {
-        Some(asked) => Some(shared.compile(asked).await?),
+        Some(asked) => {
+            let parts = parts.clone();
+            Some(shared.compile(asked, move |compile| parts.refused_tool(compile)).await?)
+        }
         None => None,
     };
     let mut choices = Vec::with_capacity(texts);

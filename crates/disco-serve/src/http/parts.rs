@@ -7,6 +7,7 @@ use disco_models::text::Text;
 use super::generation::Calls;
 use crate::api::{ApiError, Asked};
 use crate::calls::{Choice, Form, Parser, Parting, Tool, Tools, grammar};
+use crate::grammar::{Grammar, Unusable};
 use crate::text::{Marks, Reasoning};
 
 /// The end of a prompt that tells whether the model's reasoning has begun, in tokens.
@@ -63,8 +64,7 @@ impl Parts {
             Some(Calling { form, tools, .. }) => {
                 let (param, answer) = asked.map_or(("tools".to_owned(), None), |it| (it.param, Some(it.grammar)));
                 let grammar = grammar(*form, tools, answer.as_ref(), |mark| text.special_token(mark));
-                let why = |(tool, why)| ApiError::param("tools", format!("of {tool:?}: the schema {why}"));
-                Some(Asked { param, grammar: grammar.map_err(why)? })
+                Some(Asked { param, grammar: grammar.map_err(|(tool, why)| of_tool(&tool, &why))? })
             }
             None => asked,
         };
@@ -74,6 +74,15 @@ impl Parts {
             _ => asked.grammar,
         };
         Ok(Some(Asked { grammar, ..asked }))
+    }
+
+    /// The error of the first tool whose schema can't be compiled.
+    pub(super) fn refused_tool(&self, compile: impl Fn(&Grammar) -> Result<(), Unusable>) -> Option<ApiError> {
+        let Calling { tools, .. } = self.calling.as_ref()?;
+        tools.all.iter().find_map(|tool| {
+            let schema = Grammar::schema(tools.schema(tool)?.clone()).ok()?;
+            compile(&schema).err().map(|why| of_tool(&tool.name, &why.to_string()))
+        })
     }
 
     /// The special tokens that are marks of parts.
@@ -97,4 +106,8 @@ impl Parts {
             Calls::new(form.has_short_ids(), matches!(tools.choice, Choice::Named(_)))
         })
     }
+}
+
+fn of_tool(tool: &str, why: &str) -> ApiError {
+    ApiError::param("tools", format!("of {tool:?}: the schema {why}"))
 }

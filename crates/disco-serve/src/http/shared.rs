@@ -23,7 +23,7 @@ use super::{App, BearerToken, Hosts, Limits, Origin};
 use crate::admission::Admission;
 use crate::api::{ApiError, Asked, Known, Object};
 use crate::engine::{Refused, Requests};
-use crate::grammar::{Constraint, Grammars};
+use crate::grammar::{Constraint, Grammar, Grammars, Unusable};
 use crate::health::{Health, State};
 use crate::metrics::Meters;
 use crate::trace::Queue;
@@ -201,11 +201,16 @@ impl Shared {
         done.await.map_err(|_| ApiError::Panicked)?
     }
 
-    /// Compiles a grammar on a thread that leaves the processors to others.
+    /// Compiles a grammar on a thread that leaves the processors to others. If that fails, `reason` can find the error of a part with the
+    /// compiler that it gets.
     ///
     /// # Errors
     /// It can't be compiled, or not in time; others take too long; or the compiler panicked.
-    pub(super) async fn compile(self: &Arc<Self>, asked: Asked) -> Result<Constraint, ApiError> {
+    pub(super) async fn compile(
+        self: &Arc<Self>,
+        asked: Asked,
+        reason: impl FnOnce(&dyn Fn(&Grammar) -> Result<(), Unusable>) -> Option<ApiError> + Send + 'static,
+    ) -> Result<Constraint, ApiError> {
         let Asked { param, grammar } = asked;
         if let Some(known) = self.grammars.known(&grammar) {
             return Ok(known);
@@ -214,19 +219,22 @@ impl Shared {
         let permit = permit.map_err(|_| Refused::Full)?.map_err(|_| ApiError::Shutdown)?;
         let shared = self.clone();
         let (sender, done) = oneshot::channel();
+        let named = param.clone();
         let thread = thread::Builder::new().name("grammar".into()).stack_size(COMPILER_STACK).spawn(move || {
             let _permit = permit;
             // A system that refuses it has its reasons.
             _ = setpriority_process(None, 19);
-            let compiled = shared.grammars.compile(&grammar, &shared.text, &shared.ends, shared.vocabulary);
+            let compile =
+                |grammar: &Grammar| shared.grammars.compile(grammar, &shared.text, &shared.ends, shared.vocabulary);
+            let compiled = compile(&grammar).map_err(|why| {
+                reason(&|grammar| compile(grammar).map(drop)).unwrap_or_else(|| ApiError::param(named, why.to_string()))
+            });
             // The receiver is gone if the time is over.
             _ = sender.send(compiled);
         });
         thread.map_err(|error| ApiError::Failed(format!("a thread can't be started: {error}")))?;
         match timeout(COMPILING, done).await {
-            Ok(compiled) => {
-                compiled.map_err(|_| ApiError::Panicked)?.map_err(|why| ApiError::param(param, why.to_string()))
-            }
+            Ok(compiled) => compiled.map_err(|_| ApiError::Panicked)?,
             Err(_) => Err(ApiError::param(param, format!("was not compiled within {} s", COMPILING.as_secs()))),
         }
     }

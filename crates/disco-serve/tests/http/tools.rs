@@ -104,6 +104,28 @@ async fn demanded_calls_have_a_grammar_of_the_models_form() {
 }
 
 #[tokio::test]
+async fn the_tool_whose_schema_has_an_unknown_keyword_is_named() {
+    let server = Server::with_template(TEMPLATE, text("x")).await;
+    let function = |name: &str, parameters: Value| json!({"type": "function", "function": {"name": name, "strict": true, "parameters": parameters}});
+    // What zod writes for a record.
+    let record = json!({"type": "object", "propertyNames": {"type": "string"}, "additionalProperties": {}});
+    for (last, expected) in [
+        (json!({"propertyNames": {"type": "string"}}), None),
+        (
+            json!({"uniqueItems": true}),
+            Some("`tools` of \"last\": the schema can't be compiled: Unimplemented keys: [\"uniqueItems\"]"),
+        ),
+    ] {
+        let tools = json!([function("first", record.clone()), function("last", last)]);
+        for more in [json!({"tools": tools}), json!({"tools": tools, "response_format": {"type": "json_object"}})] {
+            let reply = server.post(CHAT, chat(more)).await;
+            let why = (reply.status != 200).then(|| reply.error()["message"].as_str().unwrap().to_owned());
+            assert_eq!(why.as_deref(), expected, "{reply:?}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn what_is_no_tool_is_refused_by_name() {
     let server = Server::with_template(TEMPLATE, text("x")).await;
     let of_type = |kind: &str| json!({"tools": [{"type": kind}]});
