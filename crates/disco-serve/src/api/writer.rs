@@ -13,6 +13,11 @@ pub(crate) trait Writer: Send {
     /// The events of a part of a text, and of its end.
     fn part(&mut self, index: usize, said: &Said, ending: Option<&Ending>) -> String;
 
+    /// What keeps a stream open while there is no event, for this reason: a comment, unless clients of the interface count events only.
+    fn waiting(&mut self, reason: &str) -> String {
+        format!(": {reason}\n\n")
+    }
+
     /// The events behind all texts.
     fn closing(&mut self, usage: Usage) -> String;
 

@@ -69,8 +69,10 @@ impl Events {
         }
         let keep_alive = self.generation.shared().limits.keep_alive;
         match timeout(keep_alive, self.generation.next()).await {
-            Err(_) if self.generation.shared().state() == State::Repairing => Ok(": repairing\n\n".into()),
-            Err(_) => Ok(": keep-alive\n\n".into()),
+            Err(_) => {
+                let is_repairing = self.generation.shared().state() == State::Repairing;
+                Ok(self.writer.waiting(if is_repairing { "repairing" } else { "keep-alive" }))
+            }
             Ok(Some(delta)) => {
                 let Delta { index, said, ending } = delta?;
                 Ok(self.writer.part(index, &said, ending.as_ref()))

@@ -47,6 +47,26 @@ async fn an_engine_that_is_gone_ends_its_texts_with_an_error() {
 }
 
 #[tokio::test]
+async fn a_stream_without_tokens_has_events_for_clients_that_count_them() {
+    let messages = json!([{"role": "user", "content": "x"}]);
+    for (route, body, kind) in [
+        ("/v1/messages", json!({"messages": messages, "max_tokens": 5, "stream": true}), "\"type\":\"ping\""),
+        ("/v1/responses", json!({"input": "x", "stream": true}), "\"type\":\"response.in_progress\""),
+    ] {
+        let (server, mut double) = Server::start_with(|app| app.limits.keep_alive = Duration::from_millis(5)).await;
+        let mut stream = server.stream(route, body).await;
+        let _taken = double.take().await;
+        stream.head().await;
+        // The first one begins the answer.
+        stream.event().await.unwrap();
+        for _ in 0..3 {
+            let event = stream.event().await.unwrap();
+            assert!(event.contains(kind), "{event}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_stream_without_tokens_has_comments() {
     let (server, mut double) = Server::start_with(|app| app.limits.keep_alive = Duration::from_millis(5)).await;
     let body = json!({"messages": [{"role": "user", "content": "x"}], "stream": true});

@@ -105,7 +105,11 @@ fn tokens(usage: Usage) -> Value {
 impl Writer for MessageWriter {
     fn opening(&mut self, _: usize, prompt: usize) -> String {
         let message = self.message(&[], None, &tokens(Usage { prompt, ..Usage::default() }));
-        named(&json!({"type": "message_start", "message": message})) + &named(&json!({"type": "ping"}))
+        named(&json!({"type": "message_start", "message": message})) + &self.waiting("")
+    }
+
+    fn waiting(&mut self, _: &str) -> String {
+        named(&json!({"type": "ping"}))
     }
 
     fn part(&mut self, _: usize, said: &Said, ending: Option<&Ending>) -> String {

@@ -181,8 +181,12 @@ impl ResponseWriter {
 impl Writer for ResponseWriter {
     fn opening(&mut self, _: usize, _: usize) -> String {
         let response = self.response("in_progress", None, &Value::Null);
-        let created = self.event("response.created", json!({"response": response}));
-        created + &self.event("response.in_progress", json!({"response": response}))
+        self.event("response.created", json!({"response": response})) + &self.waiting("")
+    }
+
+    fn waiting(&mut self, _: &str) -> String {
+        let response = self.response("in_progress", None, &Value::Null);
+        self.event("response.in_progress", json!({"response": response}))
     }
 
     fn part(&mut self, _: usize, said: &Said, ending: Option<&Ending>) -> String {
