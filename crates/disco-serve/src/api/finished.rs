@@ -66,14 +66,17 @@ pub(crate) struct Usage {
     pub(crate) completion: usize,
     /// Those of the prompts that the cache had.
     pub(crate) cached: usize,
+    /// Those of the texts that are reasoning, with the end of the mark before it.
+    pub(crate) reasoning: usize,
 }
 
 impl Usage {
     pub(super) fn json(self) -> Value {
-        let Self { prompt, completion, cached } = self;
+        let Self { prompt, completion, cached, reasoning } = self;
         json!({
             "prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion,
             "prompt_tokens_details": {"cached_tokens": cached},
+            "completion_tokens_details": {"reasoning_tokens": reasoning},
         })
     }
 }

@@ -20,6 +20,11 @@ pub(crate) struct Parted {
 }
 
 impl Parting {
+    /// Whether the text so far ends inside of the reasoning.
+    pub(crate) fn thinks(&self) -> bool {
+        self.reasoning.as_ref().is_some_and(Reasoning::is_open)
+    }
+
     /// Adds a part of the text, or the last one.
     pub(crate) fn push(&mut self, text: String, is_last: bool) -> Parted {
         let mut parted = Parted { text, ..Parted::default() };

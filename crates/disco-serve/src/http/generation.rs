@@ -226,6 +226,8 @@ impl Generation {
             return Ok(Some(self.finished(index, piece, Finish::Stop)));
         }
         let said = self.parted(index, piece, false);
+        let is_thought = !said.reasoning.is_empty() || self.choices[index].parting.thinks();
+        self.usage.reasoning += usize::from(is_thought);
         Ok((!said.is_empty()).then_some(Delta { index, said, ending: None }))
     }
 

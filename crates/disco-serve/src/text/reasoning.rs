@@ -60,6 +60,11 @@ impl Reasoning {
         Self { marks, state: if is_open { State::Thinking } else { State::Begin }, held: String::new() }
     }
 
+    /// Whether the text so far ends inside of the reasoning.
+    pub(crate) fn is_open(&self) -> bool {
+        self.state == State::Thinking
+    }
+
     /// Adds a part.
     pub(crate) fn push(&mut self, part: &str) -> Thought {
         self.held.push_str(part);

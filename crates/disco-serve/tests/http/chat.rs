@@ -26,7 +26,7 @@ async fn a_chat_is_answered_by_one_object() {
     let prompt = TEXT.chat(&Chat::with_prompt("hello", None)).unwrap();
     let usage = json!({
         "prompt_tokens": prompt.len(), "completion_tokens": 9, "total_tokens": prompt.len() + 9,
-        "prompt_tokens_details": {"cached_tokens": 0},
+        "prompt_tokens_details": {"cached_tokens": 0}, "completion_tokens_details": {"reasoning_tokens": 0},
     });
     assert_eq!(reply["usage"], usage);
     let message = json!({"role": "assistant", "content": "Hi, you!", "refusal": null});

@@ -43,6 +43,9 @@ async fn a_response_has_reasoning_messages_and_calls() {
     assert_eq!(whole["output"][1]["content"][0]["text"], "Let me see.");
     assert_eq!(whole["output"][2]["arguments"], "{\"city\":\"Oslo\"}");
     assert_eq!(whole["tools"], tools());
+    // A byte is a token here: from the last one of the mark that begins the reasoning to the last but one of the mark that ends it.
+    let thought = 1 + "Hm.".len() + "</think".len();
+    assert_eq!(whole["usage"]["output_tokens_details"]["reasoning_tokens"], thought);
 
     let events = events(&server, json!({"input": "hi", "tools": tools(), "stream": true})).await;
     let kinds: Vec<_> = events.iter().map(|event| event["type"].as_str().unwrap()).collect();

@@ -76,7 +76,7 @@ fn usage_tells_the_tokens_that_the_cache_had() {
     let usage = |texts: u32, cached: u32| {
         json!({
             "prompt_tokens": 50, "completion_tokens": 2 * texts, "total_tokens": 50 + 2 * texts,
-            "prompt_tokens_details": {"cached_tokens": cached},
+            "prompt_tokens_details": {"cached_tokens": cached}, "completion_tokens_details": {"reasoning_tokens": 0},
         })
     };
     assert_eq!(ask(1), usage(1, 0));

@@ -71,9 +71,9 @@ impl ResponseWriter {
             "id": self.id, "object": "response", "created_at": self.created, "status": status, "model": model,
             "output": self.output, "error": error, "store": false, "previous_response_id": null, "truncation": "disabled",
             "incomplete_details": is_cut.then(|| json!({"reason": "max_output_tokens"})), "background": false,
-            "usage": usage.map(|Usage { prompt, completion, cached }| json!({
+            "usage": usage.map(|Usage { prompt, completion, cached, reasoning }| json!({
                 "input_tokens": prompt, "input_tokens_details": {"cached_tokens": cached}, "output_tokens": completion,
-                "output_tokens_details": {"reasoning_tokens": 0}, "total_tokens": prompt + completion,
+                "output_tokens_details": {"reasoning_tokens": reasoning}, "total_tokens": prompt + completion,
             })),
         });
         for (name, value) in &self.repeated {
