@@ -201,3 +201,21 @@ async fn errors_of_the_context_have_the_words_that_clients_look_for() {
         assert!(reply.status == 400 && error.starts_with(&expected), "{error}: {expected}");
     }
 }
+
+#[tokio::test]
+async fn tokens_that_the_cache_had_are_counted_apart() {
+    let said: Vec<_> = [Event::Begun { cached: 4 }].into_iter().chain(text("x")).collect();
+    let server = Server::with_template(TEMPLATE, said).await;
+    let all =
+        server.post("/v1/messages/count_tokens", message(json!({}))).await.json()["input_tokens"].as_u64().unwrap();
+    let usage = |uncached: u64, cached: u32, output: u32| {
+        json!({
+            "input_tokens": uncached, "cache_read_input_tokens": cached, "cache_creation_input_tokens": 0, "output_tokens": output,
+        })
+    };
+    let whole = server.post(MESSAGES, message(json!({}))).await.json();
+    assert_eq!(whole["usage"], usage(all - 4, 4, 2));
+    let events = server.events(MESSAGES, message(json!({"stream": true}))).await;
+    assert_eq!(events[0]["message"]["usage"], usage(all, 0, 0));
+    assert_eq!(events[events.len() - 2]["usage"], usage(all - 4, 4, 2));
+}

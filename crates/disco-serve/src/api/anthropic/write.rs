@@ -98,8 +98,12 @@ fn tool_use(called: &Called, input: &Value) -> Value {
     json!({"type": "tool_use", "id": called.id, "name": called.call.name, "input": input})
 }
 
-fn tokens(usage: Usage) -> Value {
-    json!({"input_tokens": usage.prompt, "output_tokens": usage.completion})
+/// Tokens that the cache had are counted apart. It is not known at the begin of a stream how many these are.
+fn tokens(Usage { prompt, completion, cached, .. }: Usage) -> Value {
+    json!({
+        "input_tokens": prompt.saturating_sub(cached), "cache_read_input_tokens": cached, "cache_creation_input_tokens": 0,
+        "output_tokens": completion,
+    })
 }
 
 impl Writer for MessageWriter {
