@@ -64,6 +64,7 @@ fn clear_thinking(messages: &mut [Value], turns: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::{COUNTED_MESSAGE, Object};
 
     fn edited(keep: &Value) -> Result<Vec<String>, String> {
         let thought = |text: &str| json!({"role": "assistant", "content": "", "reasoning_content": text});
@@ -79,8 +80,10 @@ mod tests {
             user,
             json!({"role": "assistant"}),
         ];
-        let body = json!({"context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": keep}]}});
-        let mut fields = Fields::parse(body.to_string().as_bytes()).unwrap();
+        let edits = json!({"edits": [{"type": "clear_thinking_20251015", "keep": keep}]});
+        let body = json!({"model": "m", "messages": [{}], "context_management": edits});
+        let object = Object::parse(body.to_string().as_bytes()).unwrap();
+        let mut fields = object.fields(&COUNTED_MESSAGE).unwrap();
         edit(&mut messages, &mut fields).map_err(|error| error.to_string())?;
         Ok(messages.iter().filter_map(|it| it["reasoning_content"].as_str().map(str::to_owned)).collect())
     }
