@@ -52,12 +52,17 @@ impl Grammar {
             Some(token) => format!("thought: THOUGHT? <[{token}]>\nTHOUGHT: /(?s:.+)/"),
             None => format!("thought[lazy]: /(?s:.*)/ {}", Value::from(close)),
         };
+        self.after("thought SPACE?", &format!("{thought}\nSPACE: /\\s{{1,8}}/\n"))
+    }
+
+    /// What the definition of Lark's notation `before` matches, by these rules, and then this grammar.
+    pub(crate) fn after(self, before: &str, rules: &str) -> Self {
         let body = match self {
             Self::Schema(schema) => format!("%json {schema}"),
             Self::Regex(regex) => format!("/{}/", of_slashes(&regex)),
             Self::Lark(grammar) => format!("%lark {{\n{grammar}\n}}"),
         };
-        Self::Lark(format!("start: thought SPACE? body\n{thought}\nSPACE: /\\s{{1,8}}/\nbody: {body}\n"))
+        Self::Lark(format!("start: {before} body\n{rules}body: {body}\n"))
     }
 
     pub(super) fn check_size(&self) -> Result<(), String> {

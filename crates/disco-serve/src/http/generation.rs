@@ -1,5 +1,6 @@
 //! The texts of one request, while the engine generates them.
 
+use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use super::drain::{Phase, ending};
 use super::shared::{Active, Shared};
 use crate::admission::Seats;
 use crate::api::{ApiError, Called, Ending, Finish, Said, Usage};
-use crate::calls::{Parted, Parting};
+use crate::calls::{Part, Parting};
 use crate::engine::{End, Event, Running, Token};
 use crate::text::{ChoiceText, Entry, Piece, prompt_entries};
 
@@ -25,6 +26,8 @@ pub(super) struct Generation {
     /// The choice that is polled first. It moves with each event, so that no choice starves.
     first: usize,
     usage: Usage,
+    /// Parts that are not taken yet.
+    ready: VecDeque<Delta>,
     phase: watch::Receiver<Phase>,
     shared: Arc<Shared>,
     arrived: Instant,
@@ -60,10 +63,12 @@ pub(super) struct Choice {
 }
 
 /// What clients get of calls.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Calls {
     /// Number of calls so far.
     count: usize,
+    /// The id and the name of the call that grows.
+    open: Option<(String, String)>,
     /// Whether ids have nine letters and digits.
     has_short_ids: bool,
     /// Whether the client has chosen the tool, so that a call is nothing that the text ends with.
@@ -72,7 +77,7 @@ pub(super) struct Calls {
 
 impl Calls {
     pub(super) fn new(has_short_ids: bool, is_named: bool) -> Self {
-        Self { count: 0, has_short_ids, is_named }
+        Self { has_short_ids, is_named, ..Self::default() }
     }
 }
 
@@ -86,7 +91,18 @@ impl Generation {
     ) -> Self {
         let usage = Usage { prompt: prompt_tokens, ..Usage::default() };
         let timeout = Box::pin(sleep_until((arrived + shared.limits.request_time).into()));
-        Self { choices, first: 0, usage, phase: shared.drain.subscribe(), shared, arrived, timeout, _active: active }
+        let ready = VecDeque::new();
+        Self {
+            choices,
+            first: 0,
+            usage,
+            ready,
+            phase: shared.drain.subscribe(),
+            shared,
+            arrived,
+            timeout,
+            _active: active,
+        }
     }
 
     /// Number of texts.
@@ -110,14 +126,15 @@ impl Generation {
     /// No event is lost.
     pub(super) async fn next(&mut self) -> Option<Result<Delta, ApiError>> {
         loop {
+            if let Some(delta) = self.ready.pop_front() {
+                return Some(Ok(delta));
+            }
             let (index, event) = match self.event().await? {
                 Ok(next) => next,
                 Err(error) => return Some(Err(error)),
             };
-            match self.delta(index, event) {
-                Ok(None) => {}
-                Ok(Some(delta)) => return Some(Ok(delta)),
-                Err(error) => return Some(Err(error)),
+            if let Err(error) = self.take(index, event) {
+                return Some(Err(error));
             }
         }
     }
@@ -155,28 +172,30 @@ impl Generation {
         ended.or(late).or(event).await
     }
 
-    /// The part of a text that an event completes. An event of `None` stands for the prompt's text.
-    fn delta(&mut self, index: usize, event: Option<Event>) -> Result<Option<Delta>, ApiError> {
+    /// Takes the parts of a text that an event completes. An event of `None` stands for the prompt's text.
+    fn take(&mut self, index: usize, event: Option<Event>) -> Result<(), ApiError> {
         let text = &*self.shared.text;
         let choice = &mut self.choices[index];
         let Some(event) = event else {
-            return Ok(choice.echo.take().map(|text| Delta::of_prompt(index, text, Vec::new())));
+            self.ready.extend(choice.echo.take().map(|text| Delta::of_prompt(index, text, Vec::new())));
+            return Ok(());
         };
         if let Event::Begun { cached } = event {
             if choice.counts_prompt {
                 self.usage.cached += cached;
             }
-            return Ok(None);
+            return Ok(());
         }
         choice.seat = None;
         let piece = match event {
             Event::Prompt(tokens) => {
                 let entries = prompt_entries(tokens, text)?;
                 choice.awaits_prompt = false;
-                return Ok(choice.echo.take().map(|text| Delta::of_prompt(index, text, entries)));
+                self.ready.extend(choice.echo.take().map(|text| Delta::of_prompt(index, text, entries)));
+                return Ok(());
             }
             // As above.
-            Event::Begun { .. } => return Ok(None),
+            Event::Begun { .. } => return Ok(()),
             Event::Token(token) => {
                 self.usage.completion += 1;
                 let now = Instant::now();
@@ -187,43 +206,84 @@ impl Generation {
             Event::End(end) => {
                 let piece = choice.text.finish(text)?;
                 let finish = if end == End::Token { Finish::Stop } else { Finish::Length };
-                return Ok(Some(self.finished(index, piece, finish)));
+                self.finish(index, piece, finish);
+                return Ok(());
             }
             Event::Failed(failure) => return Err(failure.into()),
         };
         if piece.stop.is_some() {
-            return Ok(Some(self.finished(index, piece, Finish::Stop)));
+            self.finish(index, piece, Finish::Stop);
+        } else {
+            self.part(index, piece, false);
         }
-        let said = self.parted(index, piece, false);
-        Ok((!said.is_empty()).then_some(Delta { index, said, ending: None }))
+        Ok(())
     }
 
-    /// The last delta of a text, which is cancelled if the engine has not ended it.
-    fn finished(&mut self, index: usize, piece: Piece, finish: Finish) -> Delta {
+    /// Takes the last parts of a text, which is cancelled if the engine has not ended it.
+    fn finish(&mut self, index: usize, piece: Piece, finish: Finish) {
         let finish = if piece.stop.is_some() { Finish::Stop } else { finish };
         self.choices[index].running = None;
         self.shared.meters.finished(finish == Finish::Stop, self.arrived.elapsed());
         let stop = piece.stop.clone();
-        let said = self.parted(index, piece, true);
-        let calls = self.choices[index].calls;
+        self.part(index, piece, true);
+        let calls = &self.choices[index].calls;
         let finish = match finish {
-            Finish::Stop if calls.count > 0 && !calls.is_named => Finish::ToolCalls,
+            // A call that is not complete is none.
+            Finish::Stop if calls.count > 0 && calls.open.is_none() && !calls.is_named => Finish::ToolCalls,
             finish => finish,
         };
-        Delta { index, said, ending: Some(Ending { finish, stop }) }
+        let ending = Some(Ending { finish, stop });
+        match self.ready.back_mut().filter(|last| last.index == index) {
+            Some(last) => last.ending = ending,
+            None => self.ready.push_back(Delta { index, said: Said::default(), ending }),
+        }
     }
 
-    /// The next part of a text, in its parts.
-    fn parted(&mut self, index: usize, piece: Piece, is_last: bool) -> Said {
+    /// Takes the next part of a text: what is thought, said and called in this order is one delta.
+    fn part(&mut self, index: usize, piece: Piece, is_last: bool) {
         let choice = &mut self.choices[index];
-        let Parted { reasoning, text, calls } = choice.parting.push(piece.text, is_last);
-        let first = choice.calls.count;
-        choice.calls.count += calls.len();
-        let calls = (first..).zip(calls).map(|(index, call)| {
-            let id = call_id(self.shared.random(), choice.calls.has_short_ids);
-            Called { index, id, call }
-        });
-        Said { reasoning, text, calls: calls.collect(), entries: piece.entries }
+        let mut said = Said { entries: piece.entries, ..Said::default() };
+        for part in choice.parting.push(piece.text, is_last) {
+            let is_late = match part {
+                Part::Reasoning(_) => !(said.text.is_empty() && said.calls.is_empty()),
+                Part::Text(_) => !said.calls.is_empty(),
+                _ => false,
+            };
+            if is_late {
+                self.ready.push_back(Delta { index, said: std::mem::take(&mut said), ending: None });
+            }
+            match part {
+                Part::Reasoning(reasoning) => said.reasoning += &reasoning,
+                Part::Text(text) => said.text += &text,
+                Part::Begin(name) => {
+                    let id = call_id(self.shared.random(), choice.calls.has_short_ids);
+                    choice.calls.open = Some((id, name));
+                    choice.calls.count += 1;
+                    said.extend(Said { calls: choice.calls.part(true, String::new()), ..Said::default() });
+                }
+                Part::Arguments(arguments) => {
+                    said.extend(Said { calls: choice.calls.part(false, arguments), ..Said::default() });
+                }
+                Part::End => {
+                    let mut calls = choice.calls.part(false, String::new());
+                    calls.iter_mut().for_each(|call| call.ends = true);
+                    said.extend(Said { calls, ..Said::default() });
+                    choice.calls.open = None;
+                }
+            }
+        }
+        if !said.is_empty() {
+            self.ready.push_back(Delta { index, said, ending: None });
+        }
+    }
+}
+
+impl Calls {
+    /// A part of the call that grows.
+    fn part(&self, begins: bool, arguments: String) -> Vec<Called> {
+        let index = self.count.saturating_sub(1);
+        let part = |(id, name): (String, String)| Called { index, id, name, arguments, begins, ends: false };
+        self.open.clone().map(part).into_iter().collect()
     }
 }
 
