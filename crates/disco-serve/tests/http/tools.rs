@@ -6,7 +6,7 @@ use disco_serve::engine::{End, Event};
 use serde_json::{Value, json};
 
 use super::double::text;
-use super::model::{bytes, with_specials};
+use super::model::{bytes, with_specials, with_template};
 use super::server::Server;
 
 const CHAT: &str = "/v1/chat/completions";
@@ -169,6 +169,28 @@ async fn a_call_that_is_cut_has_the_arguments_so_far() {
     let chunks = server.stream(CHAT, body).await.objects().await;
     assert_eq!(merged(&chunks).0[0]["function"]["arguments"], "{\"city\":\"O");
     assert_eq!(chunks.last().unwrap()["choices"][0]["finish_reason"], "stop");
+}
+
+#[tokio::test]
+async fn earlier_messages_have_the_keys_that_templates_ask_for() {
+    const TEMPLATE: &str = "{% for m in messages %}{{ m.role }}:{{ m.thinking }}{{ m.content }}{% if 'tool_calls' in m %}\
+        {{ m.tool_calls[0].function.name }}{% endif %};{% endfor %}";
+    let call = json!({"id": "a", "type": "function", "function": {"name": "weather", "arguments": "{}"}});
+    for (message, expected) in [
+        (json!({"reasoning": "Hm.", "tool_calls": [call]}), "assistant:Hm.weather;"),
+        (json!({"reasoning_content": "Hm.", "content": "I look.", "tool_calls": [call]}), "assistant:I look.weather;"),
+        (json!({"reasoning": "Hm.", "content": "It rains.", "tool_calls": []}), "assistant:It rains.;"),
+        (json!({"content": "It rains.", "tool_calls": null}), "assistant:It rains.;"),
+    ] {
+        let text = with_template(TEMPLATE);
+        let (server, mut double) = Server::start_with(move |app| app.model.text = text).await;
+        let mut message = message;
+        message["role"] = "assistant".into();
+        let (address, body) = (server.address, json!({"messages": [message]}).to_string());
+        tokio::spawn(async move { super::client::post(address, CHAT, &body).await });
+        let prompt: Vec<u32> = double.take().await.request().prompt.to_vec();
+        assert_eq!(super::model::TEXT.decode(&prompt).unwrap(), expected);
+    }
 }
 
 #[tokio::test]
