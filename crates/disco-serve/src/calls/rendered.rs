@@ -327,4 +327,47 @@ proptest! {
     ) {
         prop_assert_eq!(parsed(form, &text, &[cut.min(text.len())]), (text, vec![]));
     }
+
+    #[test]
+    fn the_parts_of_a_text_do_not_matter(
+        (form, text) in prop::sample::select(&Form::ALL[..]).prop_flat_map(|form| (Just(form), pieces(form))),
+        cuts in prop::collection::vec(0usize..200, 0..6),
+    ) {
+        let mut cuts: Vec<_> = cuts.into_iter().map(|cut| cut.min(text.len())).collect();
+        cuts.sort_unstable();
+        prop_assert_eq!(parsed(form, &text, &cuts), parsed(form, &text, &[]));
+        prop_assert_eq!(parsed(form, &text, &(1..text.len()).collect::<Vec<_>>()), parsed(form, &text, &[]));
+    }
+}
+
+/// Texts of marks and of parts of calls in any order.
+fn pieces(form: Form) -> impl Strategy<Value = String> {
+    const PIECES: [&str; 24] = [
+        "{\"name\": \"f\", ",
+        "\"arguments\": ",
+        "{\"a\": \"x\"}",
+        "{",
+        "}",
+        "[",
+        "]",
+        "\"",
+        "\\",
+        ",",
+        ":",
+        "é",
+        " ",
+        "\n",
+        "f",
+        "1",
+        "<function=f>",
+        "<parameter=a>",
+        "</parameter>",
+        "</function>",
+        "call:f",
+        "commentary to=functions.f",
+        "analysis",
+        "```json",
+    ];
+    let marks = form.marks().into_iter().chain(PIECES).collect::<Vec<_>>();
+    prop::collection::vec(prop::sample::select(marks), 0..16).prop_map(|pieces| pieces.concat())
 }
