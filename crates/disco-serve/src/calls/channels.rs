@@ -96,7 +96,7 @@ impl Channels {
     /// Does what can be done with the held text. Returns whether there is more to do.
     fn step(&mut self, parts: &mut Vec<Part>) -> bool {
         match &mut self.state {
-            State::Header => match header(&self.held) {
+            State::Header => match header(&self.held, &self.tools) {
                 Ok((length, next)) => {
                     self.held.drain(..length);
                     self.state = match next {
@@ -198,7 +198,7 @@ fn undecided_of(text: &str) -> usize {
 }
 
 /// The length of a header with its mark, and what follows it.
-fn header(text: &str) -> Result<(usize, State), Not> {
+fn header(text: &str, tools: &[Tool]) -> Result<(usize, State), Not> {
     let rest = text.trim_start();
     // What a header can begin with.
     if !HEADS.iter().chain(&["assistant", "to=", "json"]).any(|begin| past(rest, begin) != Err(Not::Ever)) {
@@ -214,9 +214,51 @@ fn header(text: &str) -> Result<(usize, State), Not> {
         found.split(is_end).next()
     };
     let length = text.len() - rest.len() + end + MESSAGE.len();
-    if let Some(name) = word("to=").and_then(|to| to.strip_prefix(FUNCTIONS)).filter(|name| !name.is_empty()) {
+    // Some models leave out the first part of the name.
+    let is_tool = |name: &&str| tools.iter().any(|tool| tool.name == *name);
+    let name = word("to=").and_then(|to| to.strip_prefix(FUNCTIONS).or(Some(to).filter(is_tool)));
+    if let Some(name) = name.filter(|name| !name.is_empty()) {
         return Ok((length, State::Called(name.to_owned())));
     }
     let is_reasoning = word(CHANNEL) == Some("analysis");
     Ok((length, State::Message { is_reasoning, is_begun: false }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Form;
+    use super::super::rendered::{called, parsed};
+
+    #[test]
+    fn headers_are_read_as_models_write_them() {
+        let call = || vec![called("f", "{\"a\":1}")];
+        for (text, said, calls) in [
+            (" to=functions.f<|channel|>commentary <|constrain|>json<|message|>{\"a\": 1}<|call|>", "", call()),
+            ("<|channel|>commentary to=f<|message|>{\"a\": 1}", "", call()),
+            (
+                "<|channel|>commentary to=functions.f<|channel|>commentary json<|message|> {\"a\": 1}x<|end|>",
+                "",
+                call(),
+            ),
+            (
+                "<|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json<|message|>",
+                "",
+                vec![called("f", "{}")],
+            ),
+            (
+                "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Yes.<|return|>",
+                "Hm.Yes.",
+                vec![],
+            ),
+            ("<|channel|>final<|message|>A <|end or <|start", "A <|end or <|start", vec![]),
+            ("<|channel|>commentary to=functions.f<|message|>none", "none", vec![]),
+            ("<|channel|>commentary to=python<|message|>1 + 1", "1 + 1", vec![]),
+            ("<|channel|>fin", "", vec![]),
+            ("It rains <|end|>.", "It rains \n.", vec![]),
+        ] {
+            for cut in 0..text.len() {
+                assert_eq!(parsed(Form::Harmony, text, &[cut]), (said.to_owned(), calls.clone()), "{text} at {cut}");
+            }
+        }
+    }
 }
