@@ -160,13 +160,16 @@ impl Rules<'_> {
             let name = format!("{rule}_{place}");
             self.value(&name, value, root, level + 1)?;
             let pair = format!("{} {name}", literal(&format!("{key}:")));
-            self.add(&format!("{name}_later"), &later);
             let is_required = schema["required"].as_array().is_some_and(|all| all.iter().any(|it| it == key));
-            let or = |rest: &str| if is_required { String::new() } else { format!(" | {rest}") };
-            let behind = if place + 1 == properties.len() { String::new() } else { format!(" {name}_later") };
-            self.add(&format!("{name}_first"), &first);
-            first = format!("{pair}{behind}{}", or(&format!("{name}_first")));
-            later = format!("\",\" {pair}{behind}{}", or(&format!("{name}_later")));
+            self.add(&format!("{name}_later"), &later);
+            let (mut next_first, mut next_later) =
+                (format!("{pair} {name}_later"), format!("\",\" {pair} {name}_later"));
+            if !is_required {
+                self.add(&format!("{name}_first"), &first);
+                next_first += &format!(" | {name}_first");
+                next_later += &format!(" | {name}_later");
+            }
+            (first, later) = (next_first, next_later);
         }
         self.add(&format!("{rule}_all"), &first);
         self.add(rule, &format!("\"{{\" {rule}_all \"}}\""));
