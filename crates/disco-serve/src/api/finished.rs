@@ -82,19 +82,22 @@ impl Said {
         self.reasoning.is_empty() && self.text.is_empty() && self.calls.is_empty() && self.entries.is_empty()
     }
 
+    /// Adds a call, or the next part of the last one.
+    pub(crate) fn call(&mut self, next: Called) {
+        match self.calls.last_mut().filter(|last| last.index == next.index) {
+            Some(last) => {
+                last.arguments += &next.arguments;
+                last.ends = next.ends;
+            }
+            None => self.calls.push(next),
+        }
+    }
+
     /// Adds the next part.
     pub(crate) fn extend(&mut self, next: Self) {
         self.reasoning += &next.reasoning;
         self.text += &next.text;
-        for next in next.calls {
-            match self.calls.last_mut().filter(|last| last.index == next.index) {
-                Some(last) => {
-                    last.arguments += &next.arguments;
-                    last.ends = next.ends;
-                }
-                None => self.calls.push(next),
-            }
-        }
+        next.calls.into_iter().for_each(|next| self.call(next));
         self.entries.extend(next.entries);
     }
 }

@@ -12,10 +12,11 @@ use futures_lite::FutureExt as _;
 use tokio::sync::watch;
 use tokio::time::{Sleep, sleep_until};
 
+use super::calls::Calls;
 use super::drain::{Phase, ending};
 use super::shared::{Active, Shared};
 use crate::admission::Seats;
-use crate::api::{ApiError, Called, Ending, Finish, Said, Usage};
+use crate::api::{ApiError, Ending, Finish, Said, Usage};
 use crate::calls::{Part, Parting};
 use crate::engine::{End, Event, Running, Token};
 use crate::text::{ChoiceText, Entry, Piece, prompt_entries};
@@ -60,25 +61,6 @@ pub(super) struct Choice {
     pub(super) counts_prompt: bool,
     parting: Parting,
     calls: Calls,
-}
-
-/// What clients get of calls.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Calls {
-    /// Number of calls so far.
-    count: usize,
-    /// The id and the name of the call that grows.
-    open: Option<(String, String)>,
-    /// Whether ids have nine letters and digits.
-    has_short_ids: bool,
-    /// Whether the client has chosen the tool, so that a call is nothing that the text ends with.
-    is_named: bool,
-}
-
-impl Calls {
-    pub(super) fn new(has_short_ids: bool, is_named: bool) -> Self {
-        Self { has_short_ids, is_named, ..Self::default() }
-    }
 }
 
 impl Generation {
@@ -226,10 +208,8 @@ impl Generation {
         self.shared.meters.finished(finish == Finish::Stop, self.arrived.elapsed());
         let stop = piece.stop.clone();
         self.part(index, piece, true);
-        let calls = &self.choices[index].calls;
         let finish = match finish {
-            // A call that is not complete is none.
-            Finish::Stop if calls.count > 0 && calls.open.is_none() && !calls.is_named => Finish::ToolCalls,
+            Finish::Stop if self.choices[index].calls.end_a_text() => Finish::ToolCalls,
             finish => finish,
         };
         let ending = Some(Ending { finish, stop });
@@ -252,38 +232,24 @@ impl Generation {
             if is_late {
                 self.ready.push_back(Delta { index, said: std::mem::take(&mut said), ending: None });
             }
-            match part {
-                Part::Reasoning(reasoning) => said.reasoning += &reasoning,
-                Part::Text(text) => said.text += &text,
-                Part::Begin(name) => {
-                    let id = call_id(self.shared.random(), choice.calls.has_short_ids);
-                    choice.calls.open = Some((id, name));
-                    choice.calls.count += 1;
-                    said.extend(Said { calls: choice.calls.part(true, String::new()), ..Said::default() });
+            let called = match part {
+                Part::Reasoning(reasoning) => {
+                    said.reasoning += &reasoning;
+                    None
                 }
-                Part::Arguments(arguments) => {
-                    said.extend(Said { calls: choice.calls.part(false, arguments), ..Said::default() });
+                Part::Text(text) => {
+                    said.text += &text;
+                    None
                 }
-                Part::End => {
-                    let mut calls = choice.calls.part(false, String::new());
-                    calls.iter_mut().for_each(|call| call.ends = true);
-                    said.extend(Said { calls, ..Said::default() });
-                    choice.calls.open = None;
-                }
-            }
+                Part::Begin(name) => choice.calls.begin(name, self.shared.random()),
+                Part::Arguments(arguments) => choice.calls.part(arguments),
+                Part::End => choice.calls.end(),
+            };
+            called.into_iter().for_each(|called| said.call(called));
         }
         if !said.is_empty() {
             self.ready.push_back(Delta { index, said, ending: None });
         }
-    }
-}
-
-impl Calls {
-    /// A part of the call that grows.
-    fn part(&self, begins: bool, arguments: String) -> Vec<Called> {
-        let index = self.count.saturating_sub(1);
-        let part = |(id, name): (String, String)| Called { index, id, name, arguments, begins, ends: false };
-        self.open.clone().map(part).into_iter().collect()
     }
 }
 
@@ -292,15 +258,6 @@ impl Delta {
     fn of_prompt(index: usize, text: String, entries: Vec<Entry>) -> Self {
         Self { index, said: Said { text, entries, ..Said::default() }, ending: None }
     }
-}
-
-/// An id for a call. A template of Mistral demands nine letters and digits.
-fn call_id(random: u64, is_short: bool) -> String {
-    const LETTERS: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz012345";
-    if !is_short {
-        return format!("call_{random:016x}");
-    }
-    (0..9).map(|place| char::from(LETTERS[(random >> (5 * place)) as usize % LETTERS.len()])).collect()
 }
 
 impl Drop for Generation {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use disco_models::text::Text;
 
-use super::generation::Calls;
+use super::calls::Calls;
 use crate::api::{ApiError, Asked};
 use crate::calls::{Choice, Form, Parting, Tool, Tools, grammar, in_final};
 use crate::text::{Marks, Reasoning};
