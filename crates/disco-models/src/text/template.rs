@@ -27,6 +27,9 @@ const SPECIALS: [&str; 7] =
 /// The template for chats with tools, in lists of named templates.
 const TOOL_USE: &str = "tool_use";
 
+/// What the template of SmolLM3 calls the tools.
+const XML_TOOLS: &str = "xml_tools";
+
 /// The role of instructions of a program, which some templates have apart from the system's.
 const DEVELOPER: &str = "developer";
 const SYSTEM: &str = "system";
@@ -109,6 +112,9 @@ impl ChatTemplate {
         // Templates write these two, whether the model has them or not.
         let mut values: BTreeMap<&str, Value> = [("bos_token", "".into()), ("eos_token", "".into())].into();
         values.extend(specials.iter().map(|(name, text)| (*name, text.into())));
+        if chat.tools.is_some() && template.contains(XML_TOOLS) {
+            values.insert(XML_TOOLS, Value::from(Serde(&chat.tools)));
+        }
         values.extend(chat.variables.iter().map(|(name, value)| (name.as_str(), Value::from(Serde(value)))));
         values.extend([
             // As transformers: a chat without tools and documents has `None` for them.
