@@ -5,7 +5,7 @@ use llguidance::toktrie::ApproximateTokEnv;
 use llguidance::{Matcher, ParserFactory};
 
 use crate::api::{Kind, Known, Message, Object, Order, Wanted};
-use crate::calls::{Form, Parser, Parting, Tool};
+use crate::calls::{Form, Part, Parting, Tool};
 use crate::grammar::{Constraint, Grammar, LIMITS};
 use crate::text::{Marks, Reasoning};
 use crate::trace::Context;
@@ -44,19 +44,31 @@ pub fn parts(bytes: &[u8]) -> usize {
     for form in Form::ALL {
         let parted = |parts: &[&str]| {
             let reasoning = Some(Reasoning::new(marks, cut.is_multiple_of(2)));
-            let mut parting = Parting { reasoning, calls: Some(Parser::new(form, tools())) };
-            let mut all = parting.push(String::new(), false);
+            let mut parting = match form {
+                Form::Harmony => Parting::channels(tools(), true, cut.is_multiple_of(2)),
+                form => Parting::new(reasoning, Some((form, tools()))),
+            };
+            let (mut said, mut calls) = ([String::new(), String::new()], Vec::new());
             for (index, part) in parts.iter().enumerate() {
-                let next = parting.push((*part).to_owned(), index + 1 == parts.len());
-                all.reasoning += &next.reasoning;
-                all.text += &next.text;
-                all.calls.extend(next.calls);
+                for part in parting.push((*part).to_owned(), index + 1 == parts.len()) {
+                    match part {
+                        Part::Reasoning(reasoning) => said[0] += &reasoning,
+                        Part::Text(text) => said[1] += &text,
+                        Part::Begin(name) => calls.push((name, String::new(), false)),
+                        Part::Arguments(more) => {
+                            calls.iter_mut().last().into_iter().for_each(|(_, all, _)| *all += &more)
+                        }
+                        Part::End => {
+                            calls.iter_mut().last().into_iter().for_each(|(_, _, is_complete)| *is_complete = true)
+                        }
+                    }
+                }
             }
-            all
+            (said, calls)
         };
         let whole = parted(&[&text]);
         assert_eq!(parted(&[first, second]), whole, "{form:?}");
-        calls += whole.calls.len();
+        calls += whole.1.len();
     }
     calls
 }

@@ -27,6 +27,9 @@ const SPECIALS: [&str; 7] =
 /// The template for chats with tools, in lists of named templates.
 const TOOL_USE: &str = "tool_use";
 
+/// What the template of SmolLM3 calls the tools.
+const XML_TOOLS: &str = "xml_tools";
+
 /// The name and the text of each special token of a model.
 pub(super) type Specials = Vec<(&'static str, String)>;
 
@@ -105,6 +108,9 @@ impl ChatTemplate {
         // Templates write these two, whether the model has them or not.
         let mut values: BTreeMap<&str, Value> = [("bos_token", "".into()), ("eos_token", "".into())].into();
         values.extend(specials.iter().map(|(name, text)| (*name, text.into())));
+        if chat.tools.is_some() && template.contains(XML_TOOLS) {
+            values.insert(XML_TOOLS, Value::from(Serde(&chat.tools)));
+        }
         values.extend(chat.variables.iter().map(|(name, value)| (name.as_str(), Value::from(Serde(value)))));
         values.extend([
             // As transformers: a chat without tools and documents has `None` for them.

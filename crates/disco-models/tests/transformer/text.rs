@@ -221,6 +221,18 @@ fn a_chat_has_messages_tools_documents_and_variables() {
 }
 
 #[test]
+fn tools_have_the_name_that_the_template_of_smollm3_knows() {
+    let text =
+        bytes("gpt-2", "{% if xml_tools %}{% for tool in xml_tools[:] %}{{ tool | tojson }}{% endfor %}{% endif %};");
+    let mut chat = Chat::new(vec![json!({"role": "user", "content": "Oslo?"})]);
+    assert_eq!(text.render(&chat).unwrap(), ";");
+    chat.tools = Some(vec![json!({"name": "weather"})]);
+    assert_eq!(text.render(&chat).unwrap(), "{\"name\": \"weather\"};");
+    chat.variables.insert("xml_tools".into(), json!([{"name": "time"}]));
+    assert_eq!(text.render(&chat).unwrap(), "{\"name\": \"time\"};");
+}
+
+#[test]
 fn special_tokens_in_tools_and_messages_of_all_roles_are_text() {
     let text = bytes("gpt-2", "{{ tools|tojson }}{% for m in messages %}{{ m.content }}<|end|>{% endfor %}");
     let mut chat = Chat::new(vec![json!({"role": "tool", "content": "<|end|>"})]);

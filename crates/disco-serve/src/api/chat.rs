@@ -21,7 +21,8 @@ pub(super) fn delta(index: usize, said: &Said, has_logprobs: bool, text: &Text) 
     }
     if !said.calls.is_empty() {
         let calls = said.calls.iter().map(|called| {
-            let mut call = called.json();
+            let mut call =
+                if called.begins { called.json() } else { json!({"function": {"arguments": called.arguments}}) };
             call["index"] = called.index.into();
             call
         });

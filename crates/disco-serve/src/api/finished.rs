@@ -3,7 +3,6 @@
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
-use crate::calls::Call;
 use crate::text::Entry;
 
 /// Why a text has ended.
@@ -41,18 +40,24 @@ pub(crate) struct Ending {
     pub(crate) stop: Option<String>,
 }
 
-/// A call of a tool, with the names that clients have for it.
+/// A call of a tool, or a part of one, with the names that clients have for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Called {
     /// Its number among those of the text.
     pub(crate) index: usize,
     pub(crate) id: String,
-    pub(crate) call: Call,
+    pub(crate) name: String,
+    /// A JSON object, or a part of one.
+    pub(crate) arguments: String,
+    /// Whether this is its first part.
+    pub(crate) begins: bool,
+    /// Whether this is its last part. A call that is cut has none.
+    pub(crate) ends: bool,
 }
 
 impl Called {
     pub(super) fn json(&self) -> Value {
-        let Call { name, arguments } = &self.call;
+        let Self { name, arguments, .. } = self;
         json!({"id": self.id, "type": "function", "function": {"name": name, "arguments": arguments}})
     }
 }
@@ -96,11 +101,22 @@ impl Said {
         self.reasoning.is_empty() && self.text.is_empty() && self.calls.is_empty() && self.entries.is_empty()
     }
 
+    /// Adds a call, or the next part of the last one.
+    pub(crate) fn call(&mut self, next: Called) {
+        match self.calls.last_mut().filter(|last| last.index == next.index) {
+            Some(last) => {
+                last.arguments += &next.arguments;
+                last.ends = next.ends;
+            }
+            None => self.calls.push(next),
+        }
+    }
+
     /// Adds the next part.
     pub(crate) fn extend(&mut self, next: Self) {
         self.reasoning += &next.reasoning;
         self.text += &next.text;
-        self.calls.extend(next.calls);
+        next.calls.into_iter().for_each(|next| self.call(next));
         self.entries.extend(next.entries);
     }
 }

@@ -1,7 +1,7 @@
 //! The messages of a chat.
 
 use disco_models::text::Chat;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::tools::tools_of;
 use super::{ApiError, Fields};
@@ -17,10 +17,21 @@ pub(crate) fn chat_of(fields: &mut Fields) -> Result<(Chat, Option<Tools>), ApiE
     let messages = fields.objects(NAME)?.into_iter().enumerate().map(|(index, message)| {
         let name = format!("{NAME}[{index}]");
         let mut message = flat(message, &name)?;
+        // Templates ask whether a message has this key.
+        if message.get("tool_calls").is_some_and(|calls| calls.is_null() || *calls == json!([])) {
+            message.remove("tool_calls");
+        }
         parse_arguments(&mut message, &name)?;
         // Templates know one of the two names that servers have for it.
         if let Some(reasoning) = message.get("reasoning").filter(|it| it.is_string()).cloned() {
             message.entry("reasoning_content").or_insert(reasoning);
+        }
+        // That of gpt-oss has a third name, for thoughts before a call, beside which there can be no text.
+        if let Some(reasoning) = message.get("reasoning_content").filter(|it| it.is_string()).cloned()
+            && message.contains_key("tool_calls")
+            && message["content"] == ""
+        {
+            message.entry("thinking").or_insert(reasoning);
         }
         Ok::<_, ApiError>(Value::Object(message))
     });

@@ -1,4 +1,11 @@
 //! The forms in which models write calls.
+//!
+//! Arguments in JSON can have all marks in their texts. What other forms can't carry is with their readers:
+//! [`elements`](super::elements), [`pairs`](super::pairs), [`channels`].
+
+use super::channels;
+use super::elements::FUNCTION;
+use super::pairs::QUOTE;
 
 /// How a family of models writes calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +29,10 @@ pub(crate) enum Form {
     DeepSeek,
     /// `<｜tool▁call▁begin｜>NAME<｜tool▁sep｜>{…}`: DeepSeek-V3.1.
     DeepSeekPlain,
+    /// `<|tool_call>call:NAME{KEY:<|"|>TEXT<|"|>}<tool_call|>`: Gemma 4.
+    Gemma,
+    /// `<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>{…}<|call|>`: gpt-oss, whose texts are messages in channels.
+    Harmony,
 }
 
 /// Marks of DeepSeek's calls.
@@ -35,11 +46,15 @@ pub(super) const DEEPSEEK: [&str; 5] = [
 /// Marks of Mistral's calls.
 pub(super) const ARGS: &str = "[ARGS]";
 pub(super) const CALL_ID: &str = "[CALL_ID]";
+/// Begins the arguments of a call of DeepSeek-V3, and ends them without `json`.
+pub(super) const FENCE: &str = "```json";
+/// Begins the name of a call of Gemma.
+pub(super) const CALL: &str = "call:";
 
 impl Form {
     /// All forms.
     #[cfg(any(fuzzing, test))]
-    pub(crate) const ALL: [Self; 9] = [
+    pub(crate) const ALL: [Self; 11] = [
         Self::Hermes,
         Self::Elements,
         Self::Llama,
@@ -49,16 +64,18 @@ impl Form {
         Self::Functools,
         Self::DeepSeek,
         Self::DeepSeekPlain,
+        Self::Gemma,
+        Self::Harmony,
     ];
 
     /// The form that a chat template shows.
     pub(crate) fn of(template: &str) -> Option<Self> {
         let has = |mark: &str| template.contains(mark);
         Some(match () {
-            () if has(DEEPSEEK[1]) && has("```json") => Self::DeepSeek,
+            () if has(DEEPSEEK[1]) && has(FENCE) => Self::DeepSeek,
             () if has(DEEPSEEK[1]) => Self::DeepSeekPlain,
-            // Its template names the end of Gemma 4's and gpt-oss's forms, which are not known here.
-            () if has("<|tool_call>") || has("<|channel|>") => return None,
+            () if has("<|channel|>") => Self::Harmony,
+            () if has("<|tool_call>") => Self::Gemma,
             () if has("<|tool_call|>") => Self::Granite,
             () if has("<tool_call>") && has("<function=") => Self::Elements,
             () if has("<tool_call>") => Self::Hermes,
@@ -79,23 +96,9 @@ impl Form {
             Self::Granite => "<|tool_call|>",
             Self::Functools => "functools[",
             Self::DeepSeek | Self::DeepSeekPlain => DEEPSEEK[0],
+            Self::Gemma => "<|tool_call>",
+            Self::Harmony => channels::CHANNEL,
         }
-    }
-
-    /// Whether a text behind the mark that begins calls can't be one.
-    pub(super) fn is_refuted_by(self, body: &str) -> bool {
-        let Some(first) = body.trim_start().chars().next() else { return false };
-        match self {
-            Self::Hermes | Self::MistralList | Self::Granite => !['{', '['].contains(&first),
-            Self::Elements | Self::DeepSeek | Self::DeepSeekPlain => first != '<',
-            Self::Llama | Self::Functools => first != '{',
-            Self::Mistral => !(first.is_alphanumeric() || first == '_'),
-        }
-    }
-
-    /// Whether a text behind the mark that begins calls has begun one whose arguments can have that mark.
-    pub(super) fn may_hold_calls(self, body: &str) -> bool {
-        self == Self::Elements && body.trim_start().starts_with("<function=")
     }
 
     /// What ends them; `None`: the end of the text.
@@ -103,8 +106,33 @@ impl Form {
         match self {
             Self::Hermes | Self::Elements => Some("</tool_call>"),
             Self::DeepSeek | Self::DeepSeekPlain => Some(DEEPSEEK[4]),
+            Self::Gemma => Some("<tool_call|>"),
             _ => None,
         }
+    }
+
+    /// What another call behind the first one can begin with, instead of the mark that begins calls.
+    pub(super) fn next(self) -> Option<&'static str> {
+        match self {
+            Self::Elements => Some(FUNCTION),
+            Self::DeepSeek | Self::DeepSeekPlain => Some(DEEPSEEK[1]),
+            _ => self.has_objects().then_some("{"),
+        }
+    }
+
+    /// What can stand between the arguments of a call and what ends calls.
+    pub(super) fn closes(self) -> &'static [&'static str] {
+        match self {
+            Self::DeepSeek => &["```", DEEPSEEK[3]],
+            Self::DeepSeekPlain => &[DEEPSEEK[3]],
+            _ if self.has_objects() => &["]"],
+            _ => &[],
+        }
+    }
+
+    /// Whether calls are JSON objects.
+    pub(super) fn has_objects(self) -> bool {
+        matches!(self, Self::Hermes | Self::Llama | Self::MistralList | Self::Granite | Self::Functools)
     }
 
     /// All marks, some of which are special tokens of models.
@@ -113,6 +141,8 @@ impl Form {
         match self {
             Self::Mistral => marks.extend([ARGS, CALL_ID]),
             Self::DeepSeek | Self::DeepSeekPlain => marks.extend(&DEEPSEEK[1..4]),
+            Self::Gemma => marks.push(QUOTE),
+            Self::Harmony => marks.extend(channels::MARKS),
             _ => {}
         }
         marks
@@ -144,7 +174,8 @@ mod tests {
             ("<|tool_call|>", Some(Form::Granite)),
             ("<｜tool▁call▁begin｜>function```json", Some(Form::DeepSeek)),
             ("<｜tool▁call▁begin｜>", Some(Form::DeepSeekPlain)),
-            ("<|channel|>commentary to=functions", None),
+            ("<|channel|>commentary to=functions", Some(Form::Harmony)),
+            ("<|tool_call>call:", Some(Form::Gemma)),
             ("{{ messages }}", None),
         ] {
             assert_eq!(Form::of(template), expected, "{template}");

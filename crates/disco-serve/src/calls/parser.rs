@@ -2,303 +2,292 @@
 
 use std::sync::Arc;
 
-use super::{Call, Form, Tool};
+use super::arguments::{Arguments, Known};
+use super::json::{Reach, Scan};
+use super::object::Object;
+use super::reading::{Not, Taken, past};
+use super::{Form, Part, Tool};
 use crate::text::undecided;
-
-/// A part of a text.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
-    Text(String),
-    Call(Call),
-}
 
 /// Finds the calls of a growing text. Text that may begin a call, and white space before one, is held back until the next part
 /// decides it, so the result does not depend on the parts.
 #[derive(Debug)]
-pub(crate) struct Parser {
+pub(super) struct Parser {
     form: Form,
     tools: Arc<[Tool]>,
     state: State,
     held: String,
-    /// The white space before the mark that begins calls.
-    space: String,
-    /// Where the search for the end of a call goes on.
-    searched: usize,
+    /// What stands before a call that has begun, and is text if it is none: white space and the mark that begins calls.
+    before: String,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 enum State {
     /// Nothing but white space has come.
     Begin,
     Text,
-    /// Behind the mark that begins calls.
-    Marked,
-    /// In a text that may be a call without a mark.
-    Bare,
-    /// Behind a call.
+    /// In what may be the begin of a call.
+    Head(Object),
+    Arguments(Arguments),
+    /// In the rest of an object, behind the arguments.
+    Rest(Scan),
+    /// Behind a call, before what ends calls.
+    After,
+    /// Behind calls.
     Behind,
 }
 
 impl Parser {
-    pub(crate) fn new(form: Form, tools: Arc<[Tool]>) -> Self {
-        Self { form, tools, state: State::Begin, held: String::new(), space: String::new(), searched: 0 }
+    pub(super) fn new(form: Form, tools: Arc<[Tool]>) -> Self {
+        Self { form, tools, state: State::Begin, held: String::new(), before: String::new() }
     }
 
     /// Adds a part.
-    pub(crate) fn push(&mut self, part: &str) -> Vec<Part> {
+    pub(super) fn push(&mut self, part: &str) -> Vec<Part> {
         self.held.push_str(part);
         let mut parts = Vec::new();
-        loop {
-            let goes_on = match self.state {
-                State::Begin | State::Text | State::Behind => self.text(&mut parts),
-                State::Marked => self.marked(&mut parts),
-                State::Bare => false,
-            };
-            if !goes_on {
-                return parts;
-            }
-        }
+        while self.step(&mut parts) {}
+        parts
     }
 
     /// The parts of the text that was held back, after the last part.
-    pub(crate) fn finish(&mut self) -> Vec<Part> {
+    pub(super) fn finish(&mut self) -> Vec<Part> {
         let held = std::mem::take(&mut self.held);
-        let begin = self.form.begin();
-        match self.state {
-            State::Behind if held.trim().is_empty() => Vec::new(),
-            State::Marked => match self.form.read(&held, &self.tools) {
-                Some(calls) => calls.into_iter().map(Part::Call).collect(),
-                None => vec![Part::Text(format!("{}{begin}{held}", self.space))],
-            },
-            State::Bare => {
-                match self.form.read(&held, &self.tools).filter(|calls| calls.iter().all(|it| self.knows(it))) {
-                    Some(calls) => calls.into_iter().map(Part::Call).collect(),
-                    None => vec![Part::Text(held)],
-                }
+        let text = match self.state {
+            State::Begin | State::Text => held,
+            State::Head(_) => std::mem::take(&mut self.before) + &held,
+            State::Arguments(_) | State::Rest(_) => String::new(),
+            State::Behind | State::After => {
+                let rest = held.trim();
+                let ends = self.form.end().into_iter().chain(self.form.closes().iter().copied());
+                let is_cut = matches!(self.state, State::After) && ends.into_iter().any(|end| end.starts_with(rest));
+                if rest.is_empty() || is_cut { String::new() } else { held }
             }
-            _ if held.is_empty() => Vec::new(),
-            _ => vec![Part::Text(held)],
+        };
+        if text.is_empty() { Vec::new() } else { vec![Part::Text(text)] }
+    }
+
+    /// Does what can be done with the held text. Returns whether there is more to do.
+    fn step(&mut self, parts: &mut Vec<Part>) -> bool {
+        match &mut self.state {
+            State::Begin | State::Text | State::Behind => self.text(parts),
+            State::Head(object) => match self.form.head(&self.held, object, &self.tools) {
+                Ok(head) => {
+                    self.held.drain(..head.length);
+                    parts.push(Part::Begin(head.name));
+                    self.state = match head.arguments {
+                        Known::Follow(arguments) => State::Arguments(arguments),
+                        Known::Are(arguments) => {
+                            parts.extend([Part::Arguments(arguments), Part::End]);
+                            State::After
+                        }
+                    };
+                    true
+                }
+                Err(Not::Yet) => false,
+                Err(Not::Ever) => {
+                    let before = std::mem::take(&mut self.before);
+                    parts.extend((!before.is_empty()).then_some(Part::Text(before)));
+                    self.state = State::Text;
+                    true
+                }
+            },
+            State::Arguments(arguments) => {
+                let Taken { json, length, is_end } = arguments.take(&self.held);
+                self.held.drain(..length);
+                if !json.is_empty() {
+                    parts.push(Part::Arguments(json));
+                }
+                if is_end {
+                    parts.push(Part::End);
+                    self.state = if self.form.has_objects() { State::Rest(Scan::inside()) } else { State::After };
+                }
+                is_end
+            }
+            State::Rest(scan) => match scan.follow(&self.held) {
+                Reach::On => {
+                    self.held.clear();
+                    false
+                }
+                Reach::End(length) | Reach::Broken(length) => {
+                    self.held.drain(..length);
+                    self.state = State::After;
+                    true
+                }
+            },
+            State::After => self.after(),
         }
     }
 
-    fn knows(&self, call: &Call) -> bool {
-        self.tools.iter().any(|tool| tool.name == call.name)
-    }
-
-    /// Text up to the next call. Returns whether there is more to do.
+    /// Text up to the next call.
     fn text(&mut self, parts: &mut Vec<Part>) -> bool {
-        if self.state == State::Begin && self.form.may_be_bare() && self.held.trim_start().starts_with('{') {
-            self.state = State::Bare;
-            return false;
+        let is_begin = matches!(self.state, State::Begin);
+        if is_begin && self.form.may_be_bare() && self.held.trim_start().starts_with('{') {
+            self.before.clear();
+            self.state = State::Head(Object::of(&self.tools));
+            return true;
         }
         let begin = self.form.begin();
         let (end, is_marked) = match self.held.find(begin) {
             Some(place) => (place, true),
             None => (undecided(&self.held, begin), false),
         };
-        let text = self.held[..end].trim_end();
-        if !text.is_empty() {
-            parts.push(Part::Text(text.to_owned()));
+        let shown = self.held[..end].trim_end().len();
+        if shown > 0 {
+            parts.push(Part::Text(self.held[..shown].to_owned()));
             self.state = State::Text;
         }
         if is_marked {
-            self.space = self.held[text.len()..end].to_owned();
+            self.before = self.held[shown..end + begin.len()].to_owned();
             self.held.drain(..end + begin.len());
-            (self.state, self.searched) = (State::Marked, 0);
+            self.state = State::Head(Object::default());
         } else {
-            let shown = text.len();
             self.held.drain(..shown);
         }
         is_marked
     }
 
-    /// Calls up to the mark that ends them: the first one behind which the text is calls. Texts in arguments may have others.
-    fn marked(&mut self, parts: &mut Vec<Part>) -> bool {
-        let begin = self.form.begin();
-        if self.form.is_refuted_by(&self.held) {
-            parts.push(Part::Text(std::mem::take(&mut self.space) + begin));
-            self.state = State::Text;
-            return true;
-        }
-        let Some(end) = self.form.end() else { return false };
-        while let Some(place) = self.held[self.searched..].find(end).map(|place| self.searched + place) {
-            self.searched = place + end.len();
-            let mut calls = self.form.read(&self.held[..place], &self.tools);
-            // What came before may have been no call.
-            if let (None, Some(last)) = (&calls, self.held[..place].rfind(begin))
-                && !self.form.may_hold_calls(&self.held)
-            {
-                calls = self.form.read(&self.held[last + begin.len()..place], &self.tools);
-                if calls.is_some() {
-                    let text = self.held[..last].trim_end();
-                    parts.push(Part::Text(format!("{}{begin}{text}", std::mem::take(&mut self.space))));
+    /// What follows a call: what ends calls, another call, or text.
+    fn after(&mut self) -> bool {
+        let rest = self.held.trim_start();
+        let end = self.form.end();
+        let mut may_follow = rest.is_empty();
+        for mark in self.form.closes().iter().copied().chain(end) {
+            match past(rest, mark) {
+                Ok(behind) => {
+                    self.held = behind.to_owned();
+                    if Some(mark) == end {
+                        self.state = State::Behind;
+                    }
+                    return true;
                 }
-            }
-            if let Some(calls) = calls {
-                parts.extend(calls.into_iter().map(Part::Call));
-                self.held.drain(..self.searched);
-                self.state = State::Behind;
-                return true;
+                Err(not) => may_follow |= not == Not::Yet,
             }
         }
-        // A mark may have come in part.
-        self.searched = undecided(&self.held, end);
-        false
+        // Between objects stand commas or, in calls of Llama, semicolons.
+        let is_between = |c: char| c.is_whitespace() || (self.form.has_objects() && [',', ';', '['].contains(&c));
+        let next = rest.trim_start_matches(is_between);
+        may_follow |= next.is_empty();
+        let marks = [(Some(self.form.begin()), true), (self.form.next(), false)];
+        for (mark, is_begin) in marks.into_iter().filter_map(|(mark, is_begin)| Some((mark?, is_begin))) {
+            match past(next, mark) {
+                Ok(behind) => {
+                    let next = if is_begin { behind } else { next };
+                    self.before = self.held[..self.held.len() - next.len()].to_owned();
+                    self.held = next.to_owned();
+                    let is_bare = self.form.may_be_bare() && !is_begin;
+                    let object = if is_bare { Object::of(&self.tools) } else { Object::default() };
+                    self.state = State::Head(object);
+                    return true;
+                }
+                Err(not) => may_follow |= not == Not::Yet,
+            }
+        }
+        if !may_follow {
+            self.state = State::Behind;
+        }
+        !may_follow
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-    use serde_json::json;
-
+    use super::super::rendered::{called, parsed};
     use super::*;
-
-    fn tools() -> Arc<[Tool]> {
-        let schema =
-            json!({"type": "object", "properties": {"text": {"type": "string"}, "count": {"type": "integer"}}});
-        let tool = |name: &str| Tool { name: name.into(), parameters: schema.clone(), is_strict: false };
-        [tool("f"), tool("get_weather")].into()
-    }
-
-    /// Calls as a model of this form writes them.
-    fn written(form: Form, calls: &[Call]) -> String {
-        let with = |key: &str| {
-            let object = |call: &Call| format!("{{\"name\": \"{}\", \"{key}\": {}}}", call.name, call.arguments);
-            calls.iter().map(object).collect::<Vec<_>>()
-        };
-        let each = |write: &dyn Fn(&Call) -> String| calls.iter().map(write).collect::<Vec<_>>();
-        match form {
-            Form::Hermes => {
-                let calls = with("arguments").into_iter().map(|call| format!("<tool_call>\n{call}\n</tool_call>"));
-                calls.collect::<Vec<_>>().join("\n")
-            }
-            Form::Elements => each(&|call| {
-                let arguments: serde_json::Map<_, _> = serde_json::from_str(&call.arguments).unwrap();
-                let parameter = |(key, value): (&String, &serde_json::Value)| {
-                    let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-                    format!("<parameter={key}>\n{value}\n</parameter>\n")
-                };
-                let parameters: String = arguments.iter().map(parameter).collect();
-                format!("<tool_call>\n<function={}>\n{parameters}</function>\n</tool_call>", call.name)
-            })
-            .join("\n"),
-            Form::Llama => with("parameters").join("; "),
-            Form::MistralList => format!("[TOOL_CALLS][{}]", with("arguments").join(", ")),
-            Form::Mistral => each(&|call| format!("[TOOL_CALLS]{}[ARGS]{}", call.name, call.arguments)).concat(),
-            Form::Granite => format!("<|tool_call|>[{}]", with("arguments").join(", ")),
-            Form::Functools => format!("functools[{}]", with("arguments").join(",")),
-            Form::DeepSeek | Form::DeepSeekPlain => {
-                let calls = each(&|Call { name, arguments }| match form {
-                    Form::DeepSeek => format!(
-                        "<｜tool▁call▁begin｜>function<｜tool▁sep｜>{name}\n```json\n{arguments}\n```<｜tool▁call▁end｜>"
-                    ),
-                    _ => format!("<｜tool▁call▁begin｜>{name}<｜tool▁sep｜>{arguments}<｜tool▁call▁end｜>"),
-                });
-                format!("<｜tool▁calls▁begin｜>{}<｜tool▁calls▁end｜>", calls.join("\n"))
-            }
-        }
-    }
-
-    /// The text and the calls of a text that comes in parts which end at these bytes.
-    fn parsed(form: Form, text: &str, cuts: &[usize]) -> (String, Vec<Call>) {
-        let mut parser = Parser::new(form, tools());
-        let mut start = 0;
-        let ends = cuts.iter().map(|cut| text.floor_char_boundary(*cut)).chain([text.len()]);
-        let mut parts = Vec::new();
-        for end in ends.filter(|end| *end > 0) {
-            parts.extend(parser.push(&text[start..end]));
-            start = end;
-        }
-        parts.extend(parser.finish());
-        let (mut shown, mut calls) = (String::new(), Vec::new());
-        for part in parts {
-            match part {
-                Part::Text(text) => shown += &text,
-                Part::Call(call) => calls.push(call),
-            }
-        }
-        (shown, calls)
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(40))]
-
-        #[test]
-        fn calls_are_read_wherever_the_text_is_cut(
-            form in prop::sample::select(&Form::ALL[..]),
-            calls in prop::collection::vec((prop::bool::ANY, "[a-z <>/_\"\\\\{}\\[\\]é]{0,12}", any::<i32>()), 1..4),
-            said in "[A-Za-z <\\[]{0,8}",
-        ) {
-            let calls: Vec<_> = calls.into_iter().map(|(first, text, count)| {
-                // A text with the mark that ends calls, which some forms can hold.
-                let text = if first && form == Form::Hermes { format!("</tool_call>{text}") } else { text };
-                let name = if first { "f" } else { "get_weather" };
-                Call { name: name.into(), arguments: json!({"text": text, "count": count}).to_string() }
-            }).collect();
-            // A call of Llama is the whole text.
-            let said = if form == Form::Llama { String::new() } else { said };
-            let text = format!("{said}{}", written(form, &calls));
-            for cut in 0..text.len() {
-                let (shown, found) = parsed(form, &text, &[cut]);
-                prop_assert_eq!(shown, said.trim_end(), "{:?} at {}: {}", form, cut, text);
-                prop_assert_eq!(&found, &calls, "{:?} at {}: {}", form, cut, text);
-            }
-            let all: Vec<_> = (1..text.len()).collect();
-            prop_assert_eq!(parsed(form, &text, &all), (said.trim_end().to_owned(), calls));
-        }
-
-        #[test]
-        fn a_text_without_calls_stays_as_it_is(
-            form in prop::sample::select(&Form::ALL[..]), text in "[a-z <>/_|\\[\\]{}\"\n]{0,40}", cut in 0usize..40,
-        ) {
-            prop_assert_eq!(parsed(form, &text, &[cut.min(text.len())]), (text, vec![]));
-        }
-    }
 
     #[test]
     fn what_is_no_call_is_text() {
         for (form, text) in [
             (Form::Hermes, "<tool_call>{\"name\": \"f\", \"argu"),
             (Form::Hermes, "<tool_call>{\"name\": 1}</tool_call>"),
+            (Form::Hermes, "<tool_call>{\"name\": \"f\", \"arguments\": [1]}</tool_call>"),
             (Form::Llama, "{\"name\": \"unknown\", \"parameters\": {}}"),
             (Form::Llama, "{\"a\": 1}"),
-            (Form::Mistral, "[TOOL_CALLS]f[ARGS]{"),
-            (Form::Functools, "import functools\nfrom functools [ import\n"),
+            (Form::Mistral, "[TOOL_CALLS]f[ARGS]"),
+            (Form::Functools, "import functools\nfrom functools [ import functools[x]\n"),
+            (Form::Elements, "<tool_call>\n<function=f>\nx"),
+            (Form::Gemma, "<|tool_call>call:f <tool_call|>"),
             (Form::Hermes, "Use the tag  <tool_call> like this:\n<tool_call>{\"a\": 1}</tool_call>\n"),
         ] {
-            assert_eq!(parsed(form, text, &[]), (text.to_owned(), vec![]), "{form:?}");
+            for cut in 0..text.len() {
+                assert_eq!(parsed(form, text, &[cut]), (text.to_owned(), vec![]), "{form:?} at {cut}");
+            }
         }
     }
 
     #[test]
     fn a_call_behind_one_that_is_none_is_read() {
-        let (none, one) = ("a <tool_call>{\"b\"}</tool_call>", "<tool_call>{\"name\": \"f\"}</tool_call>");
-        let text = format!("{none}\n{one}");
-        let call = Call { name: "f".into(), arguments: "{}".into() };
+        let none = "a <tool_call>{\"b\"}</tool_call>";
+        let text = format!("{none}\n<tool_call>{{\"name\": \"f\"}}</tool_call>");
         for cut in 0..text.len() {
-            assert_eq!(parsed(Form::Hermes, &text, &[cut]), (none.to_owned(), vec![call.clone()]));
+            assert_eq!(parsed(Form::Hermes, &text, &[cut]), (none.to_owned(), vec![called("f", "{}")]));
         }
     }
 
     #[test]
-    fn a_call_in_an_argument_is_a_text() {
-        let inner = "<tool_call>\n<function=f>\n</function>\n</tool_call>";
-        let arguments = json!({"text": format!("Example:\n{inner}")}).to_string();
-        let outer = Call { name: "f".into(), arguments };
-        let text = written(Form::Elements, std::slice::from_ref(&outer));
-        for cut in 0..text.len() {
-            assert_eq!(parsed(Form::Elements, &text, &[cut]), (String::new(), vec![outer.clone()]), "{cut}");
+    fn arguments_come_in_any_place_and_as_a_text() {
+        for (text, arguments) in [
+            ("{\"name\": \"f\"}", "{}"),
+            ("{\"name\": \"f\", \"arguments\": null}", "{}"),
+            ("{\"arguments\": {\"a\": \"}\"}, \"name\": \"f\"}", "{\"a\":\"}\"}"),
+            ("{\"name\": \"f\", \"arguments\": \"{\\\"a\\\": 1}\"}", "{\"a\": 1}"),
+            ("{\"id\": 7, \"name\": \"f\", \"parameters\": {\"a\": 1}, \"type\": [\"}\"]}", "{\"a\":1}"),
+        ] {
+            let text = format!("<tool_call>{text}</tool_call>\nDone.");
+            for cut in 0..text.len() {
+                let expected = ("\nDone.".to_owned(), vec![called("f", arguments)]);
+                assert_eq!(parsed(Form::Hermes, &text, &[cut]), expected, "{text} at {cut}");
+            }
+        }
+    }
+
+    /// A call that has begun stays one: arguments are sent while they come.
+    #[test]
+    fn arguments_that_are_cut_or_no_json_stay_arguments() {
+        for (form, text, arguments, said) in [
+            (Form::Hermes, "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"x", "{\"a\":\"x", ""),
+            (Form::Hermes, "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1</tool_call> x", "{\"a\":1", " x"),
+            (Form::Mistral, "[TOOL_CALLS]f[ARGS]{", "{", ""),
+            (
+                Form::Elements,
+                "<tool_call>\n<function=f>\n<parameter=text>\na\n</parameter>\n<parameter=b",
+                "{\"text\":\"a\"",
+                "",
+            ),
+            (
+                Form::Elements,
+                "<tool_call><function=f><parameter=text>a</parameter></tool_call>",
+                "{\"text\":\"a\"}",
+                "",
+            ),
+            (Form::Gemma, "<|tool_call>call:f{text:<|\"|>a", "{\"text\":\"a", ""),
+        ] {
+            for cut in 0..text.len() {
+                let (shown, calls) = parsed(form, text, &[cut]);
+                assert_eq!((shown.as_str(), calls.len()), (said, 1), "{form:?} at {cut}");
+                assert_eq!(
+                    (calls[0].name.as_str(), calls[0].arguments.as_str()),
+                    ("f", arguments),
+                    "{form:?} at {cut}"
+                );
+            }
         }
     }
 
     #[test]
-    fn missing_arguments_are_an_empty_object() {
-        for text in ["<tool_call>{\"name\": \"f\"}</tool_call>", "<tool_call>\n<function=f>\n</function>\n</tool_call>"]
-        {
-            let form = if text.contains("function=") { Form::Elements } else { Form::Hermes };
-            let call = Call { name: "f".into(), arguments: "{}".into() };
-            assert_eq!(parsed(form, text, &[]), (String::new(), vec![call]));
-        }
+    fn names_and_pieces_of_arguments_come_with_their_text() {
+        let mut parser = Parser::new(Form::Hermes, [].into());
+        let mut next = |text: &str| parser.push(text);
+        assert_eq!(next("<tool_call>\n{\"name\": \"f\", \"arguments\": "), []);
+        assert_eq!(next("{\"te"), [Part::Begin("f".into()), Part::Arguments("{\"te".into())]);
+        assert_eq!(next("xt\":\"a</"), [Part::Arguments("xt\":\"a</".into())]);
+        assert_eq!(next("\"}"), [Part::Arguments("\"}".into()), Part::End]);
+        assert_eq!(next("}\n</tool_call>"), []);
+        let mut parser = Parser::new(Form::Elements, [].into());
+        let mut next = |text: &str| parser.push(text);
+        assert_eq!(next("<tool_call>\n<function=f>\n<parameter="), [Part::Begin("f".into())]);
+        assert_eq!(next("a>\n1\n</parameter>\n"), []);
+        assert_eq!(next("<parameter=b>"), [Part::Arguments("{\"a\":1".into())]);
+        assert_eq!(next("\nx\n</parameter>\n</function>"), [Part::Arguments(",\"b\":\"x\"}".into()), Part::End]);
     }
 }

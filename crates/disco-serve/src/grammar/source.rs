@@ -54,8 +54,12 @@ impl Grammar {
             Some(token) => format!("thought: THOUGHT? <[{token}]>\nTHOUGHT: /(?s:.+)/"),
             None => format!("thought[lazy]: /(?s:.*)/ {}", Value::from(close)),
         };
-        let body = self.definition();
-        Self::Lark(format!("start: thought SPACE? body\n{thought}\nSPACE: /\\s{{1,8}}/\nbody: {body}\n"))
+        self.after("thought SPACE?", &format!("{thought}\nSPACE: /\\s{{1,8}}/\n"))
+    }
+
+    /// What the definition of Lark's notation `before` matches, by these rules, and then this grammar.
+    pub(crate) fn after(&self, before: &str, rules: &str) -> Self {
+        Self::Lark(format!("start: {before} body\n{rules}body: {}\n", self.definition()))
     }
 
     /// The definition of a rule in Lark's notation that has these texts.

@@ -1,5 +1,6 @@
 //! The texts of one request, while the engine generates them.
 
+use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -11,15 +12,16 @@ use futures_lite::FutureExt as _;
 use tokio::sync::watch;
 use tokio::time::{Sleep, sleep_until};
 
+use super::calls::Calls;
 use super::drain::{Phase, ending};
 use super::shared::{Active, Shared};
 use super::traced::{fail, leave};
 use crate::admission::Seats;
-use crate::api::{ApiError, Called, Ending, Finish, Said, Usage};
-use crate::calls::{Parted, Parting};
+use crate::api::{ApiError, Ending, Finish, Said, Usage};
+use crate::calls::{Part, Parting};
 use crate::engine::{End, Event, Running, Token};
 use crate::text::{ChoiceText, Entry, Piece, prompt_entries};
-use crate::trace::{Part, Recorder};
+use crate::trace::{self, Recorder};
 
 /// All texts of a request. Dropping it cancels those that are not complete.
 pub(super) struct Generation {
@@ -27,6 +29,8 @@ pub(super) struct Generation {
     /// The choice that is polled first. It moves with each event, so that no choice starves.
     first: usize,
     usage: Usage,
+    /// Parts that are not taken yet.
+    ready: VecDeque<Delta>,
     phase: watch::Receiver<Phase>,
     shared: Arc<Shared>,
     arrived: Instant,
@@ -64,23 +68,6 @@ pub(super) struct Choice {
     calls: Calls,
 }
 
-/// What clients get of calls.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Calls {
-    /// Number of calls so far.
-    count: usize,
-    /// Whether ids have nine letters and digits.
-    has_short_ids: bool,
-    /// Whether the client has chosen the tool, so that a call is nothing that the text ends with.
-    is_named: bool,
-}
-
-impl Calls {
-    pub(super) fn new(has_short_ids: bool, is_named: bool) -> Self {
-        Self { count: 0, has_short_ids, is_named }
-    }
-}
-
 impl Generation {
     pub(super) fn new(
         choices: Vec<Choice>,
@@ -91,14 +78,24 @@ impl Generation {
     ) -> Self {
         let usage = Usage { prompt: prompt_tokens, ..Usage::default() };
         let timeout = Box::pin(sleep_until((arrived + shared.limits.request_time).into()));
-        let (phase, finishes) = (shared.drain.subscribe(), vec![None; choices.len()]);
-        let recorder = Recorder::default();
-        Self { choices, first: 0, usage, phase, shared, arrived, timeout, recorder, finishes, _active: active }
+        Self {
+            finishes: vec![None; choices.len()],
+            choices,
+            first: 0,
+            usage,
+            ready: VecDeque::new(),
+            phase: shared.drain.subscribe(),
+            shared,
+            arrived,
+            timeout,
+            recorder: Recorder::default(),
+            _active: active,
+        }
     }
 
     /// Records the times of the texts from now on.
     pub(super) fn record(&mut self, recorder: Recorder) {
-        recorder.begin(Part::Waiting);
+        recorder.begin(trace::Part::Waiting);
         self.recorder = recorder;
     }
 
@@ -128,12 +125,16 @@ impl Generation {
     /// No event is lost.
     pub(super) async fn next(&mut self) -> Option<Result<Delta, ApiError>> {
         loop {
-            let delta = match self.event().await? {
-                Ok((index, event)) => self.delta(index, event),
+            if let Some(delta) = self.ready.pop_front() {
+                return Some(Ok(delta));
+            }
+            let taken = match self.event().await? {
+                Ok((index, event)) => self.take(index, event),
                 Err(error) => Err(error),
             };
-            if let Some(delta) = delta.inspect_err(|error| self.fail(error)).transpose() {
-                return Some(delta);
+            if let Err(error) = taken {
+                self.fail(&error);
+                return Some(Err(error));
             }
         }
     }
@@ -171,28 +172,29 @@ impl Generation {
         ended.or(late).or(event).await
     }
 
-    /// The part of a text that an event completes. An event of `None` stands for the prompt's text.
-    fn delta(&mut self, index: usize, event: Option<Event>) -> Result<Option<Delta>, ApiError> {
+    /// Takes the parts of a text that an event completes. An event of `None` stands for the prompt's text.
+    fn take(&mut self, index: usize, event: Option<Event>) -> Result<(), ApiError> {
         let text = &*self.shared.text;
         let choice = &mut self.choices[index];
         let Some(event) = event else {
-            return Ok(choice.echo.take().map(|text| Delta::of_prompt(index, text, Vec::new())));
+            self.ready.extend(choice.echo.take().map(|text| Delta::of_prompt(index, text, Vec::new())));
+            return Ok(());
         };
         match &event {
             Event::Begun { cached } => {
                 if choice.counts_prompt {
                     self.usage.cached += cached;
                 }
-                self.recorder.begin(Part::Prompt);
-                return Ok(None);
+                self.recorder.begin(trace::Part::Prompt);
+                return Ok(());
             }
             Event::Lost { why } => {
                 self.recorder.event("workers lost", || vec![("exception.message", (&**why).into())]);
-                return Ok(None);
+                return Ok(());
             }
             Event::Replaced => {
                 self.recorder.event("workers replaced", Vec::new);
-                return Ok(None);
+                return Ok(());
             }
             _ => {}
         }
@@ -201,16 +203,17 @@ impl Generation {
             Event::Prompt(tokens) => {
                 let entries = prompt_entries(tokens, text)?;
                 choice.awaits_prompt = false;
-                return Ok(choice.echo.take().map(|text| Delta::of_prompt(index, text, entries)));
+                self.ready.extend(choice.echo.take().map(|text| Delta::of_prompt(index, text, entries)));
+                return Ok(());
             }
             // As above.
-            Event::Begun { .. } | Event::Lost { .. } | Event::Replaced => return Ok(None),
+            Event::Begun { .. } | Event::Lost { .. } | Event::Replaced => return Ok(()),
             Event::Token(token) => {
                 self.usage.completion += 1;
                 let now = Instant::now();
                 let last = choice.last_token.replace(now);
                 if last.is_none() {
-                    self.recorder.begin(Part::Generation);
+                    self.recorder.begin(trace::Part::Generation);
                 }
                 self.shared.meters.token(last.is_none(), now.duration_since(last.unwrap_or(self.arrived)));
                 choice.token(token, text)?
@@ -218,46 +221,73 @@ impl Generation {
             Event::End(end) => {
                 let piece = choice.text.finish(text)?;
                 let finish = if end == End::Token { Finish::Stop } else { Finish::Length };
-                return Ok(Some(self.finished(index, piece, finish)));
+                self.finish(index, piece, finish);
+                return Ok(());
             }
             Event::Failed(failure) => return Err(failure.into()),
         };
         if piece.stop.is_some() {
-            return Ok(Some(self.finished(index, piece, Finish::Stop)));
+            self.finish(index, piece, Finish::Stop);
+        } else {
+            let is_thought = self.part(index, piece, false) || self.choices[index].parting.thinks();
+            self.usage.reasoning += usize::from(is_thought);
         }
-        let said = self.parted(index, piece, false);
-        let is_thought = !said.reasoning.is_empty() || self.choices[index].parting.thinks();
-        self.usage.reasoning += usize::from(is_thought);
-        Ok((!said.is_empty()).then_some(Delta { index, said, ending: None }))
+        Ok(())
     }
 
-    /// The last delta of a text, which is cancelled if the engine has not ended it.
-    fn finished(&mut self, index: usize, piece: Piece, finish: Finish) -> Delta {
+    /// Takes the last parts of a text, which is cancelled if the engine has not ended it.
+    fn finish(&mut self, index: usize, piece: Piece, finish: Finish) {
         let finish = if piece.stop.is_some() { Finish::Stop } else { finish };
         self.choices[index].running = None;
         self.shared.meters.finished(finish == Finish::Stop, self.arrived.elapsed());
         let stop = piece.stop.clone();
-        let said = self.parted(index, piece, true);
-        let calls = self.choices[index].calls;
+        self.part(index, piece, true);
         let finish = match finish {
-            Finish::Stop if calls.count > 0 && !calls.is_named => Finish::ToolCalls,
+            Finish::Stop if self.choices[index].calls.end_a_text() => Finish::ToolCalls,
             finish => finish,
         };
         self.finishes[index] = Some(finish);
-        Delta { index, said, ending: Some(Ending { finish, stop }) }
+        let ending = Some(Ending { finish, stop });
+        match self.ready.back_mut().filter(|last| last.index == index) {
+            Some(last) => last.ending = ending,
+            None => self.ready.push_back(Delta { index, said: Said::default(), ending }),
+        }
     }
 
-    /// The next part of a text, in its parts.
-    fn parted(&mut self, index: usize, piece: Piece, is_last: bool) -> Said {
+    /// Takes the next part of a text: what is thought, said and called in this order is one delta. Returns whether something is thought.
+    fn part(&mut self, index: usize, piece: Piece, is_last: bool) -> bool {
         let choice = &mut self.choices[index];
-        let Parted { reasoning, text, calls } = choice.parting.push(piece.text, is_last);
-        let first = choice.calls.count;
-        choice.calls.count += calls.len();
-        let calls = (first..).zip(calls).map(|(index, call)| {
-            let id = call_id(self.shared.random(), choice.calls.has_short_ids);
-            Called { index, id, call }
-        });
-        Said { reasoning, text, calls: calls.collect(), entries: piece.entries }
+        let mut said = Said { entries: piece.entries, ..Said::default() };
+        let mut is_thought = false;
+        for part in choice.parting.push(piece.text, is_last) {
+            let is_late = match part {
+                Part::Reasoning(_) => !(said.text.is_empty() && said.calls.is_empty()),
+                Part::Text(_) => !said.calls.is_empty(),
+                _ => false,
+            };
+            if is_late {
+                self.ready.push_back(Delta { index, said: std::mem::take(&mut said), ending: None });
+            }
+            let called = match part {
+                Part::Reasoning(reasoning) => {
+                    is_thought = true;
+                    said.reasoning += &reasoning;
+                    None
+                }
+                Part::Text(text) => {
+                    said.text += &text;
+                    None
+                }
+                Part::Begin(name) => choice.calls.begin(name, self.shared.random()),
+                Part::Arguments(arguments) => choice.calls.part(arguments),
+                Part::End => choice.calls.end(),
+            };
+            called.into_iter().for_each(|called| said.call(called));
+        }
+        if !said.is_empty() {
+            self.ready.push_back(Delta { index, said, ending: None });
+        }
+        is_thought
     }
 }
 
@@ -266,15 +296,6 @@ impl Delta {
     fn of_prompt(index: usize, text: String, entries: Vec<Entry>) -> Self {
         Self { index, said: Said { text, entries, ..Said::default() }, ending: None }
     }
-}
-
-/// An id for a call. A template of Mistral demands nine letters and digits.
-fn call_id(random: u64, is_short: bool) -> String {
-    const LETTERS: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz012345";
-    if !is_short {
-        return format!("call_{random:016x}");
-    }
-    (0..9).map(|place| char::from(LETTERS[(random >> (5 * place)) as usize % LETTERS.len()])).collect()
 }
 
 impl Drop for Generation {

@@ -9,6 +9,7 @@ mod answer;
 mod app;
 mod auth;
 mod body;
+mod calls;
 mod connection;
 mod drain;
 mod generate;

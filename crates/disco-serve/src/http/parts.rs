@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use disco_models::text::Text;
 
-use super::generation::Calls;
+use super::calls::Calls;
 use crate::api::{ApiError, Asked};
-use crate::calls::{Choice, Form, Parser, Parting, Tool, Tools, grammar};
+use crate::calls::{Choice, Form, Parting, Tool, Tools, grammar, in_final};
 use crate::grammar::{Grammar, Unusable};
 use crate::text::{Marks, Reasoning};
 
@@ -19,6 +19,17 @@ pub(super) struct Parts {
     calling: Option<Calling>,
     /// The marks of the model's reasoning, and whether the prompt ends inside of it.
     reasoning: Option<(Marks, bool)>,
+    /// How texts of channels are parted.
+    channels: Option<Channels>,
+}
+
+/// How texts of channels are parted.
+#[derive(Clone, Copy)]
+struct Channels {
+    /// Whether reasoning is a part of its own.
+    separates: bool,
+    /// Whether the text goes on with a message.
+    is_begun: bool,
 }
 
 /// The tools of a request, and the form in which the model calls them.
@@ -44,13 +55,16 @@ impl Parts {
         let template = text.chat_template(tools.is_some()).unwrap_or_default();
         let marks = Marks::of(template).filter(|_| separates);
         let tail = text.decode_with_specials(&prompt[prompt.len().saturating_sub(TAIL)..])?;
+        let form = Form::of(template);
+        let has_channels = form == Some(Form::Harmony);
+        let channels = has_channels.then_some(Channels { separates, is_begun: begun.is_some() });
         let calling = tools.map(|tools| {
             let why = "can't be called: the form in which the model writes calls is not known to the server";
-            let form = Form::of(template).ok_or_else(|| ApiError::param("tools", why))?;
+            let form = form.ok_or_else(|| ApiError::param("tools", why))?;
             Ok::<_, ApiError>(Calling { form, all: tools.all.as_slice().into(), tools })
         });
         let is_open = |marks: Marks| marks.are_open(&tail) || begun.is_some_and(|begun| marks.are_open_in(begun));
-        Ok(Self { calling: calling.transpose()?, reasoning: marks.map(|marks| (marks, is_open(marks))) })
+        Ok(Self { calling: calling.transpose()?, reasoning: marks.map(|marks| (marks, is_open(marks))), channels })
     }
 
     /// What constrains the texts: what the client asks for, and the calls that it demands or permits beside that; behind the reasoning, if
@@ -59,14 +73,18 @@ impl Parts {
     /// # Errors
     /// A schema of a tool can't be used.
     pub(super) fn grammar(&self, asked: Option<Asked>, text: &Text) -> Result<Option<Asked>, ApiError> {
+        let special = |mark: &str| text.special_token(mark);
         let calling = self.calling.as_ref().filter(|calling| asked.is_some() || calling.tools.constrain());
-        let asked = match calling {
-            Some(Calling { form, tools, .. }) => {
+        let asked = match (calling, asked) {
+            (Some(Calling { form, tools, .. }), asked) => {
                 let (param, answer) = asked.map_or(("tools".to_owned(), None), |it| (it.param, Some(it.grammar)));
-                let grammar = grammar(*form, tools, answer.as_ref(), |mark| text.special_token(mark));
+                let grammar = grammar(*form, tools, answer.as_ref(), &special);
                 Some(Asked { param, grammar: grammar.map_err(|(tool, why)| of_tool(&tool, &why))? })
             }
-            None => asked,
+            (None, Some(asked)) if self.channels.is_some_and(|channels| !channels.is_begun) => {
+                Some(Asked { grammar: in_final(&asked.grammar, &special), ..asked })
+            }
+            (None, asked) => asked,
         };
         let Some(asked) = asked else { return Ok(None) };
         let grammar = match self.reasoning {
@@ -89,15 +107,18 @@ impl Parts {
     pub(super) fn marks(&self, text: &Text) -> Vec<u32> {
         let of_calls = self.calling.iter().flat_map(|calling| calling.form.marks());
         let of_reasoning = self.reasoning.iter().flat_map(|(marks, _)| [marks.open, marks.close]);
-        of_calls.chain(of_reasoning).filter_map(|mark| text.special_token(mark)).collect()
+        let of_channels = self.channels.iter().flat_map(|_| Form::Harmony.marks());
+        of_calls.chain(of_reasoning).chain(of_channels).filter_map(|mark| text.special_token(mark)).collect()
     }
 
     /// What parts one text.
     pub(super) fn parting(&self) -> Parting {
-        Parting {
-            reasoning: self.reasoning.map(|(marks, is_open)| Reasoning::new(marks, is_open)),
-            calls: self.calling.as_ref().map(|calling| Parser::new(calling.form, calling.all.clone())),
+        let calls = self.calling.as_ref().map(|calling| (calling.form, calling.all.clone()));
+        if let Some(Channels { separates, is_begun }) = self.channels {
+            let tools = calls.map_or_else(|| [].into(), |(_, tools)| tools);
+            return Parting::channels(tools, separates, is_begun);
         }
+        Parting::new(self.reasoning.map(|(marks, is_open)| Reasoning::new(marks, is_open)), calls)
     }
 
     /// What clients get of calls.

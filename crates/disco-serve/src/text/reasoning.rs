@@ -7,9 +7,16 @@ use super::stops::undecided;
 pub(crate) struct Marks {
     pub(crate) open: &'static str,
     pub(crate) close: &'static str,
+    /// What follows `open`, and is no reasoning.
+    label: &'static str,
 }
 
-const KNOWN: [Marks; 2] = [Marks { open: "<think>", close: "</think>" }, Marks { open: "[THINK]", close: "[/THINK]" }];
+const KNOWN: [Marks; 3] = [
+    Marks { open: "<think>", close: "</think>", label: "" },
+    Marks { open: "[THINK]", close: "[/THINK]", label: "" },
+    // Gemma 4 has other channels, but its template shows only this one.
+    Marks { open: "<|channel>", close: "<channel|>", label: "thought\n" },
+];
 
 impl Marks {
     /// The marks that a chat template shows.
@@ -41,6 +48,8 @@ pub(crate) struct Reasoning {
 enum State {
     /// Nothing but white space has come, and perhaps the begin of a mark.
     Begin,
+    /// Behind the mark that begins the reasoning.
+    Opened,
     Thinking,
     /// Behind the reasoning, before the first letter.
     Between,
@@ -57,7 +66,7 @@ pub(crate) struct Thought {
 impl Reasoning {
     /// A text whose prompt has begun the reasoning, or has not.
     pub(crate) fn new(marks: Marks, is_open: bool) -> Self {
-        Self { marks, state: if is_open { State::Thinking } else { State::Begin }, held: String::new() }
+        Self { marks, state: if is_open { State::Opened } else { State::Begin }, held: String::new() }
     }
 
     /// Whether the text so far ends inside of the reasoning.
@@ -72,9 +81,17 @@ impl Reasoning {
         if self.state == State::Begin {
             let said = self.held.trim_start();
             if let Some(rest) = said.strip_prefix(self.marks.open) {
-                (self.held, self.state) = (rest.to_owned(), State::Thinking);
+                (self.held, self.state) = (rest.to_owned(), State::Opened);
             } else if !self.marks.open.starts_with(said) {
                 self.state = State::Saying;
+            }
+        }
+        if self.state == State::Opened {
+            let label = self.marks.label;
+            if let Some(rest) = self.held.strip_prefix(label) {
+                (self.held, self.state) = (rest.to_owned(), State::Thinking);
+            } else if !label.starts_with(&self.held) {
+                self.state = State::Thinking;
             }
         }
         if self.state == State::Thinking {
@@ -107,7 +124,7 @@ impl Reasoning {
     pub(crate) fn finish(&mut self) -> Thought {
         let held = std::mem::take(&mut self.held);
         match self.state {
-            State::Thinking => Thought { reasoning: held, text: String::new() },
+            State::Opened | State::Thinking => Thought { reasoning: held, text: String::new() },
             State::Between => Thought::default(),
             State::Begin | State::Saying => Thought { reasoning: String::new(), text: held },
         }
@@ -121,9 +138,14 @@ mod tests {
     use super::*;
 
     const THINK: Marks = KNOWN[0];
+    const CHANNEL: Marks = KNOWN[2];
 
     fn parted(is_open: bool, parts: &[&str]) -> (String, String) {
-        let mut reasoning = Reasoning::new(THINK, is_open);
+        parted_by(THINK, is_open, parts)
+    }
+
+    fn parted_by(marks: Marks, is_open: bool, parts: &[&str]) -> (String, String) {
+        let mut reasoning = Reasoning::new(marks, is_open);
         let mut all: Vec<_> = parts.iter().map(|part| reasoning.push(part)).collect();
         all.push(reasoning.finish());
         let of = |part: fn(&Thought) -> &str| all.iter().map(part).collect::<String>();
@@ -146,6 +168,21 @@ mod tests {
         }
         assert!(THINK.are_open_in("<think>\nIs") && !THINK.are_open_in("<think>\nIs</think>Yes"));
         assert!(THINK.are_open("<|assistant|><think>\n") && !THINK.are_open("<think>\n\n</think>\n\n"));
+    }
+
+    #[test]
+    fn the_label_of_a_channel_is_no_reasoning() {
+        for (text, reasoning, said) in [
+            ("<|channel>thought\nHm.\n<channel|>Yes", "Hm.\n", "Yes"),
+            ("<|channel>though", "though", ""),
+            ("<|channel>thin<channel|>", "thin", ""),
+            ("<|channel>thought\n<channel|>Yes", "", "Yes"),
+        ] {
+            for cut in 0..=text.len() {
+                let parts = [&text[..cut], &text[cut..]];
+                assert_eq!(parted_by(CHANNEL, false, &parts), (reasoning.into(), said.into()), "{text} at {cut}");
+            }
+        }
     }
 
     proptest! {

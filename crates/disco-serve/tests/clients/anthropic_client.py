@@ -39,6 +39,7 @@ def streamed(messages):
     with client.messages.stream(messages=messages, **OPTIONS) as stream:
         kinds = [event.type for event in stream]
         assert kinds[0] == "message_start" and kinds[-1] == "message_stop", kinds
+        assert kinds.count("input_json") > 1, kinds
         return stream.get_final_message()
 
 

@@ -51,6 +51,17 @@ pub(crate) fn with_template(template: &str) -> Arc<Text> {
     Arc::new(changed(template, |_| ()))
 }
 
+/// A tokenizer with another chat template, and with these two special tokens instead of two of its own. Its end is no mark of gpt-oss.
+pub(crate) fn with_specials(template: &str, specials: [&str; 2]) -> Arc<Text> {
+    Arc::new(changed(template, |tokenizer| {
+        let mut text = tokenizer.to_string().replace("<|end|>", "<|eot|>");
+        for (own, special) in ["<|begin|>", "<|pad|>"].into_iter().zip(specials) {
+            text = text.replace(&Value::from(own).to_string(), &Value::from(special).to_string());
+        }
+        *tokenizer = serde_json::from_str(&text).unwrap();
+    }))
+}
+
 /// The token of a byte.
 pub(crate) fn byte(byte: u8) -> u32 {
     static TOKENS: LazyLock<Vec<Option<Vec<u8>>>> =

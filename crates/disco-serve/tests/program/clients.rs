@@ -123,6 +123,17 @@ fn the_framework_pydantic_ai_loops_over_tools_through_a_lost_worker() {
 }
 
 #[test]
+fn the_client_openai_puts_calls_of_streams_together() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(mut command) = script("calls_client.py", &folder) else { return };
+    let token = folder.path().join("token");
+    fs::write(&token, "secret").unwrap();
+    let (_model, server) = with_tools(&["--token-file", token.to_str().unwrap(), "--served-model-name", "tiny"]);
+    command.arg(server.address.to_string()).arg("secret");
+    succeed(command);
+}
+
+#[test]
 fn texts_of_random_schemas_are_valid_for_the_package_jsonschema() {
     const SCHEMAS: usize = 700;
     let folder = tempfile::tempdir().unwrap();

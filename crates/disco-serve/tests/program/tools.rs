@@ -8,7 +8,7 @@ use serde_json::{Value as Json, json};
 use super::server::{Server, model};
 
 /// What a template shows of each form of calls.
-const FORMS: [(&str, &str); 9] = [
+const FORMS: [(&str, &str); 11] = [
     ("hermes", "<tool_call>"),
     ("elements", "<tool_call><function=example>"),
     ("llama", "<|start_header_id|>{\"name\": function name, \"parameters\": {}}"),
@@ -18,12 +18,17 @@ const FORMS: [(&str, &str); 9] = [
     ("functools", "functools"),
     ("deepseek", "<｜tool▁call▁begin｜>```json"),
     ("deepseek-plain", "<｜tool▁call▁begin｜>"),
+    ("gemma", "<|tool_call>"),
+    ("harmony", "<|channel|>"),
 ];
 
 /// A tiny model whose chat template knows tools and shows a form of calls.
 pub(crate) fn with_form(folder: &Path, form: &str) {
-    for file in ["model.safetensors", "tokenizer.json", "tokenizer_config.json"] {
-        fs::copy(model("llama-3").join(file), folder.join(file)).unwrap();
+    fs::copy(model("llama-3").join("model.safetensors"), folder.join("model.safetensors")).unwrap();
+    for file in ["tokenizer.json", "tokenizer_config.json"] {
+        // The end of texts is no mark of gpt-oss.
+        let text = fs::read_to_string(model("llama-3").join(file)).unwrap().replace("<|end|>", "<|eot|>");
+        fs::write(folder.join(file), text).unwrap();
     }
     let config = fs::read(model("llama-3").join("config.json")).unwrap();
     let mut config: Json = serde_json::from_slice(&config).unwrap();
@@ -69,8 +74,15 @@ fn streamed(body: &str) -> (Vec<Json>, String) {
         for choice in chunk["choices"].as_array().unwrap() {
             finish.extend(choice["finish_reason"].as_str());
             for delta in choice["delta"]["tool_calls"].as_array().into_iter().flatten() {
-                assert_eq!(delta["index"], calls.len());
-                calls.push(delta.clone());
+                let arguments = delta["function"]["arguments"].as_str().unwrap();
+                let is_new = delta["index"] == calls.len();
+                match calls.last_mut().filter(|_| !is_new) {
+                    Some(call) => {
+                        let all = call["function"]["arguments"].as_str().unwrap().to_owned() + arguments;
+                        call["function"]["arguments"] = all.into();
+                    }
+                    None => calls.push(delta.clone()),
+                }
             }
         }
     }
@@ -107,7 +119,9 @@ fn calls_that_are_demanded_follow_their_schemas_in_each_form() {
             let (found, finish) = streamed(&ask(json!({"tool_choice": "required", "seed": seed, "stream": true})).body);
             assert_eq!((&found[0]["function"], finish.as_str()), (&calls[0]["function"], "tool_calls"), "{name}");
         }
-        assert!(complete >= 3, "{name}: {complete} of 6 texts are complete");
+        // What the model thinks before in a channel is often too long.
+        let least = if name == "harmony" { 1 } else { 3 };
+        assert!(complete >= least, "{name}: {complete} of 6 texts are complete");
         let named = json!({"tool_choice": {"type": "function", "function": {"name": "now"}}});
         let choice = &ask(named).json()["choices"][0];
         assert_eq!(choice["message"]["tool_calls"][0]["function"], json!({"name": "now", "arguments": "{}"}), "{name}");

@@ -26,6 +26,7 @@ pub(crate) struct MessageWriter {
 enum Block {
     Thinking,
     Text,
+    Call,
 }
 
 impl MessageWriter {
@@ -74,28 +75,48 @@ impl MessageWriter {
         named(&json!({"type": "content_block_delta", "index": self.blocks, "delta": delta}))
     }
 
-    /// The events that add text to a block of a kind, which is a new one if another kind grows.
-    fn grow(&mut self, block: Block, text: &str) -> String {
+    /// The events that add thoughts, or text if these are none, to a block, which is a new one if another kind grows.
+    fn grow(&mut self, is_thinking: bool, text: &str) -> String {
+        let (block, start, delta) = if is_thinking {
+            let start = json!({"type": "thinking", "thinking": "", "signature": ""});
+            (Block::Thinking, start, json!({"type": "thinking_delta", "thinking": text}))
+        } else {
+            (Block::Text, json!({"type": "text", "text": ""}), json!({"type": "text_delta", "text": text}))
+        };
         let mut events = String::new();
         if self.open != Some(block) {
+            events += &self.open(block, &start);
+        }
+        events + &self.delta(&delta)
+    }
+
+    /// The events that begin a block.
+    fn open(&mut self, block: Block, start: &Value) -> String {
+        let events = self.close() + &self.start(start);
+        self.open = Some(block);
+        events
+    }
+
+    /// The events of a part of a call.
+    fn call(&mut self, called: &Called) -> String {
+        let mut events = String::new();
+        if called.begins {
+            events += &self.open(Block::Call, &tool_use(called, &json!({})));
+        }
+        if !called.arguments.is_empty() {
+            events += &self.delta(&json!({"type": "input_json_delta", "partial_json": called.arguments}));
+        }
+        if called.ends {
+            self.has_called = true;
             events += &self.close();
-            events += &self.start(&match block {
-                Block::Thinking => json!({"type": "thinking", "thinking": "", "signature": ""}),
-                Block::Text => json!({"type": "text", "text": ""}),
-            });
-            self.open = Some(block);
         }
         events
-            + &self.delta(&match block {
-                Block::Thinking => json!({"type": "thinking_delta", "thinking": text}),
-                Block::Text => json!({"type": "text_delta", "text": text}),
-            })
     }
 }
 
 /// A call as a block, with these arguments.
 fn tool_use(called: &Called, input: &Value) -> Value {
-    json!({"type": "tool_use", "id": called.id, "name": called.call.name, "input": input})
+    json!({"type": "tool_use", "id": called.id, "name": called.name, "input": input})
 }
 
 /// Tokens that the cache had are counted apart. It is not known at the begin of a stream how many these are.
@@ -119,17 +140,13 @@ impl Writer for MessageWriter {
     fn part(&mut self, _: usize, said: &Said, ending: Option<&Ending>) -> String {
         let mut events = String::new();
         if self.shows_thinking && !said.reasoning.is_empty() {
-            events += &self.grow(Block::Thinking, &said.reasoning);
+            events += &self.grow(true, &said.reasoning);
         }
         if !said.text.is_empty() {
-            events += &self.grow(Block::Text, &said.text);
+            events += &self.grow(false, &said.text);
         }
         for called in &said.calls {
-            self.has_called = true;
-            events += &self.close();
-            events += &self.start(&tool_use(called, &json!({})));
-            events += &self.delta(&json!({"type": "input_json_delta", "partial_json": called.call.arguments}));
-            events += &self.stop();
+            events += &self.call(called);
         }
         if let Some(ending) = ending {
             events += &self.close();
@@ -162,8 +179,8 @@ impl Writer for MessageWriter {
             if !said.text.is_empty() {
                 content.push(json!({"type": "text", "text": said.text}));
             }
-            let input = |called: &Called| serde_json::from_str(&called.call.arguments).unwrap_or_else(|_| json!({}));
-            self.has_called |= !said.calls.is_empty();
+            let input = |called: &Called| serde_json::from_str(&called.arguments).unwrap_or_else(|_| json!({}));
+            self.has_called |= said.calls.iter().any(|called| called.ends);
             content.extend(said.calls.iter().map(|called| tool_use(called, &input(called))));
             last = Some(ending);
         }

@@ -21,6 +21,8 @@ pub(crate) struct ResponseWriter {
     output: Vec<Value>,
     /// The item that grows: its kind, and its text so far.
     open: Option<(Item, String)>,
+    /// The call that grows.
+    call: Option<Called>,
     ending: Option<Ending>,
 }
 
@@ -61,7 +63,7 @@ impl Item {
 
 impl ResponseWriter {
     pub(crate) fn new(id: String, created: u64, model: Arc<str>, repeated: Map<String, Value>) -> Self {
-        Self { id, created, model, repeated, sequence: 0, output: Vec::new(), open: None, ending: None }
+        Self { id, created, model, repeated, sequence: 0, output: Vec::new(), open: None, call: None, ending: None }
     }
 
     fn response(&self, status: &str, usage: Option<Usage>, error: &Value) -> Value {
@@ -128,6 +130,9 @@ impl ResponseWriter {
 
     /// The events that end the item that grows.
     fn close(&mut self, status: &str) -> String {
+        if let Some(call) = self.call.take() {
+            return self.close_call(&call, status);
+        }
         let Some((item, text)) = self.open.take() else { return String::new() };
         let (id, index) = (self.open_id(item), self.output.len());
         let mut done = json!({"item_id": id, "output_index": index, "content_index": 0, "text": text});
@@ -148,26 +153,52 @@ impl ResponseWriter {
         self.event("response.output_item.done", json!({"output_index": index, "item": item}))
     }
 
-    fn call(&mut self, Called { id, call, .. }: &Called) -> String {
+    /// The events of a part of a call.
+    fn call(&mut self, part: &Called) -> String {
+        let mut events = String::new();
+        if part.begins {
+            events += &self.close("completed");
+            let begun = Called { arguments: String::new(), ..part.clone() };
+            let item = self.item_of(&begun, "in_progress");
+            self.call = Some(begun);
+            let added = json!({"output_index": self.output.len(), "item": item});
+            events += &self.event("response.output_item.added", added);
+        }
+        let Some(call) = &mut self.call else { return events };
+        call.arguments += &part.arguments;
+        if !part.arguments.is_empty() {
+            let item_id = self.item_id("fc", self.output.len());
+            let delta = json!({"item_id": item_id, "output_index": self.output.len(), "delta": part.arguments});
+            events += &self.event("response.function_call_arguments.delta", delta);
+        }
+        if part.ends {
+            events += &self.close("completed");
+        }
+        events
+    }
+
+    /// A call as an item.
+    fn item_of(&self, called: &Called, status: &str) -> Value {
+        let Called { id, name, arguments, .. } = called;
+        let (namespace, name) = parted(&self.repeated["tools"], name);
+        let mut item = json!({
+            "type": "function_call", "id": self.item_id("fc", self.output.len()), "call_id": id, "name": name, "arguments": arguments,
+            "status": status,
+        });
+        if let Some(namespace) = namespace {
+            item["namespace"] = namespace.into();
+        }
+        item
+    }
+
+    /// The events that end a call.
+    fn close_call(&mut self, call: &Called, status: &str) -> String {
         let (item_id, index) = (self.item_id("fc", self.output.len()), self.output.len());
-        let (namespace, name) = parted(&self.repeated["tools"], &call.name);
-        let (namespace, name) = (namespace.map(str::to_owned), name.to_owned());
-        let item = |arguments: &str, status: &str| {
-            let mut item = json!({
-                "type": "function_call", "id": item_id, "call_id": id, "name": name, "arguments": arguments, "status": status,
-            });
-            if let Some(namespace) = &namespace {
-                item["namespace"] = namespace.as_str().into();
-            }
-            item
-        };
-        let added = json!({"output_index": index, "item": item("", "in_progress")});
-        let mut events = self.event("response.output_item.added", added);
-        let arguments = json!({"item_id": item_id, "output_index": index, "delta": call.arguments});
-        events += &self.event("response.function_call_arguments.delta", arguments);
+        let (_, name) = parted(&self.repeated["tools"], &call.name);
         let done = json!({"item_id": item_id, "output_index": index, "name": name, "arguments": call.arguments});
-        events += &self.event("response.function_call_arguments.done", done);
-        events + &self.complete(item(&call.arguments, "completed"))
+        let events = self.event("response.function_call_arguments.done", done);
+        let item = self.item_of(call, status);
+        events + &self.complete(item)
     }
 
     fn status(&self) -> &'static str {
@@ -198,12 +229,12 @@ impl Writer for ResponseWriter {
             events += &self.grow(Item::Message, &said.text);
         }
         for called in &said.calls {
-            events += &self.close("completed");
             events += &self.call(called);
         }
         if let Some(ending) = ending {
             self.ending = Some(ending.clone());
-            let status = self.status();
+            // The text ends in a call that is not complete.
+            let status = if self.call.is_some() { "incomplete" } else { self.status() };
             events += &self.close(status);
         }
         events

@@ -1,16 +1,24 @@
 //! Grammars of texts that have the calls which a request demands.
 
+mod channels;
+mod pairs;
+
+pub(crate) use channels::in_final;
 use serde_json::{Value, json};
 
-use super::form::{ARGS, DEEPSEEK};
+use super::form::{ARGS, CALL, DEEPSEEK};
 use super::{Choice, Form, Tool, Tools};
 use crate::grammar::{Grammar, MAX_BYTES, bounded};
+
+/// The number of a mark that is a special token.
+pub(crate) type Mark<'a> = dyn Fn(&str) -> Option<u32> + 'a;
 
 /// Rules in Lark's notation.
 struct Rules<'a> {
     form: Form,
     tools: &'a Tools,
     text: String,
+    special: &'a Mark<'a>,
     /// A mark as a special token, or else as a text.
     mark: &'a dyn Fn(&str) -> String,
 }
@@ -24,10 +32,10 @@ pub(crate) fn grammar(
     form: Form,
     tools: &Tools,
     answer: Option<&Grammar>,
-    special: impl Fn(&str) -> Option<u32>,
+    special: &Mark<'_>,
 ) -> Result<Grammar, (String, String)> {
-    let mark = |mark: &str| special(mark).map_or_else(|| literal(mark), |token| format!("<[{token}]>"));
-    let mut rules = Rules { form, tools, text: String::new(), mark: &mark };
+    let mark = |mark: &str| marked(mark, special);
+    let mut rules = Rules { form, tools, text: String::new(), special, mark: &mark };
     let mut calls = Vec::new();
     let too_large = |tool: &Tool| (tool.name.clone(), format!("makes a grammar of more than {MAX_BYTES} bytes"));
     for tool in &tools.all {
@@ -42,7 +50,11 @@ pub(crate) fn grammar(
         calls.push(format!("call_{number}"));
     }
     rules.add("call", &calls.join(" | "));
-    rules.start(answer, special(form.begin()).is_some());
+    if form == Form::Harmony {
+        rules.channels(answer);
+    } else {
+        rules.start(answer, special(form.begin()).is_some());
+    }
     Ok(Grammar::Lark(rules.text))
 }
 
@@ -57,6 +69,8 @@ impl Rules<'_> {
         let arguments = format!("arguments_{number}");
         if self.form == Form::Elements {
             self.elements(number, tool)?;
+        } else if self.form == Form::Gemma {
+            self.pairs(number, tool)?;
         } else {
             let schema = self.tools.schema(tool).cloned().unwrap_or_else(|| json!({"type": "object"}));
             let schema = bounded(schema)?;
@@ -78,6 +92,10 @@ impl Rules<'_> {
                 format!("{begin} \"function\" {separator} {head} {arguments} \"\\n```\" {end}")
             }
             Form::DeepSeekPlain => format!("{begin} {} {separator} {arguments} {end}", literal(name)),
+            Form::Gemma => {
+                format!("{} {arguments} {}", literal(&format!("{CALL}{name}")), (self.mark)("<tool_call|>"))
+            }
+            Form::Harmony => self.message(name, &arguments),
         };
         self.add(&format!("call_{number}"), &definition);
         Ok(())
@@ -158,8 +176,12 @@ impl Rules<'_> {
             Form::MistralList | Form::Granite => format!("\"[\" {} \"]\"", many("\", \"")),
             // Its bracket is a part of the mark.
             Form::Functools => format!("{} \"]\"", many("\", \"")),
-            Form::Mistral => many(&begin),
-            Form::DeepSeek | Form::DeepSeekPlain => format!("{} {}", many("\"\\n\""), (self.mark)(DEEPSEEK[4])),
+            Form::Mistral | Form::Gemma => many(&begin),
+            // DeepSeek-V3.1 writes nothing between calls.
+            Form::DeepSeekPlain => format!("{} {}", many(""), (self.mark)(DEEPSEEK[4])),
+            Form::DeepSeek => format!("{} {}", many("\"\\n\""), (self.mark)(DEEPSEEK[4])),
+            // Its whole text is messages.
+            Form::Harmony => return,
         };
         self.add("calls", &calls);
         let is_due = self.tools.choice != Choice::Auto;
@@ -177,11 +199,9 @@ impl Rules<'_> {
             _ => "TEXT | lead calls".to_owned(),
         };
         if !is_due {
-            let pattern = regex_of(self.form.begin());
             let text = match self.form {
                 Form::Llama => "/[^{](?s:.*)/".to_owned(),
-                _ if is_special => "/(?s:.+)/".to_owned(),
-                _ => format!("/(?s:.+)/ & ~/(?s:.*){pattern}(?s:.*)/"),
+                form => excluding("/(?s:.+)/", form.begin(), self.special),
             };
             self.add("TEXT", &text);
             if !is_special && self.form != Form::Llama {
@@ -195,6 +215,19 @@ impl Rules<'_> {
 /// A text in Lark's notation.
 fn literal(text: &str) -> String {
     Value::from(text).to_string()
+}
+
+/// A mark as a special token, or else as a text.
+fn marked(mark: &str, special: &Mark<'_>) -> String {
+    special(mark).map_or_else(|| literal(mark), |token| format!("<[{token}]>"))
+}
+
+/// Texts of a regular expression without a mark. A special token is in no text.
+fn excluding(regex: &str, mark: &str, special: &Mark<'_>) -> String {
+    match special(mark) {
+        Some(_) => regex.to_owned(),
+        None => format!("{regex} & ~/(?s:.*){}(?s:.*)/", regex_of(mark)),
+    }
 }
 
 /// A regular expression that matches a text, between slashes.
