@@ -59,8 +59,8 @@ pub enum Error {
     Worker(Arc<Failure>),
     /// A command was not submitted, because one before it failed on a worker.
     #[error(
-        "{operation}: not submitted, because an earlier command failed: {failure}{}`Session::recover` or \
-         `Session::init_ccl` makes the workers forget the failure",
+        "{operation}: not submitted, because an earlier command failed: {failure}{}`recover` or \
+         `init_ccl` makes the workers forget the failure",
         separator(failure)
     )]
     Earlier {
@@ -489,7 +489,7 @@ mod tests {
         };
         let earlier = |causes| Error::Earlier { operation: "call".into(), failure: failure(causes) }.to_string();
         let start = "call: not submitted, because an earlier command failed: worker 1: f (command 7): no end";
-        let remedy = "`Session::recover` or `Session::init_ccl` makes the workers forget the failure";
+        let remedy = "`recover` or `init_ccl` makes the workers forget the failure";
         assert_eq!(earlier(&[]), format!("{start}; {remedy}"));
         let table = "x\nMissing: worker 2 has not called it.";
         assert_eq!(earlier(&[table]), format!("{start}: {table}\n{remedy}"));

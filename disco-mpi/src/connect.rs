@@ -142,7 +142,7 @@ fn claim_process(at: &Rendezvous, rank: Rank, size: usize) -> Result<()> {
     if let Some((_, other)) = taken.as_ref().filter(|(of, other)| of == at.as_bytes() && *other != rank) {
         return Err(Error::invalid(format!(
             "mpi: {rank} and {other} are threads of one process, and MPI has one rank in a process: make the {size} workers \
-             processes, with `--session processes` or `Builder::processes({size})`"
+             processes, with `--session processes` or `processes({size})`"
         )));
     }
     *taken = Some((at.as_bytes().to_vec(), rank));

@@ -26,7 +26,7 @@ pub fn within(limit: usize, worker: WorkerId, seq: u64, reply: Reply) -> Reply {
             seq,
             &Error::invalid(format!(
                 "a value of {bytes} bytes can't go to the controller, the limit is {limit} bytes for the value of one reply; raise \
-                 the limit (`Builder::value_limit`), or send the tensor to worker 0 (`send_to_worker`) if that is a thread of the \
+                 the limit (`value_limit`), or send the tensor to worker 0 (`send_to_worker`) if that is a thread of the \
                  controller, whose values have no limit"
             )),
         ),

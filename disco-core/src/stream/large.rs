@@ -275,6 +275,6 @@ fn above_limit(operation: &str, to: Option<WorkerId>, bytes: usize, limit: usize
     };
     Error::invalid(format!(
         "{operation}: {what} can't go to another process, the limit is {limit} bytes for the values of one command; raise the \
-         limit (`Builder::value_limit`){instead}"
+         limit (`value_limit`){instead}"
     ))
 }

@@ -22,8 +22,8 @@ fn an_error_names_worker_function_command_register_and_causes() {
         let fast = session.function("tests.add_one").await.unwrap_err();
         let earlier = |operation| {
             format!(
-                "{operation}: not submitted, because an earlier command failed: {error}; `Session::recover` or \
-                 `Session::init_ccl` makes the workers forget the failure"
+                "{operation}: not submitted, because an earlier command failed: {error}; `recover` or \
+                 `init_ccl` makes the workers forget the failure"
             )
         };
         assert_eq!(fast.to_string(), earlier("function lookup"), "a submission fails at once with the root cause");

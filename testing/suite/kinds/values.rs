@@ -232,7 +232,7 @@ fn a_value_above_the_limit_is_an_error_that_names_the_alternatives(kind: Kind) {
         assert_eq!(
             refused.to_string(),
             "set: a value of 102401 bytes for worker 1 can't go to another process, the limit is 102400 bytes for the values of one \
-             command; raise the limit (`Builder::value_limit`)"
+             command; raise the limit (`value_limit`)"
                 .to_owned()
                 + instead(
                     ", or copy the tensor to worker 0 (`copy_to_worker_0`), and send it from there (`send_to_worker`)"
@@ -243,7 +243,7 @@ fn a_value_above_the_limit_is_an_error_that_names_the_alternatives(kind: Kind) {
         assert_eq!(
             refused,
             "call: arguments of 102401 bytes can't go to another process, the limit is 102400 bytes for the values of one command; \
-             raise the limit (`Builder::value_limit`)"
+             raise the limit (`value_limit`)"
                 .to_owned()
                 + instead(
                     ", or copy the tensor to worker 0 (`copy_to_worker_0`), pass it on (`broadcast_from`), and call with \
@@ -259,7 +259,7 @@ fn a_value_above_the_limit_is_an_error_that_names_the_alternatives(kind: Kind) {
             refused.starts_with("worker 1: reply ")
                 && refused.ends_with(
                     "a value of 102401 bytes can't go to the controller, the limit is 102400 bytes for the value of one reply; raise \
-                     the limit (`Builder::value_limit`), or send the tensor to worker 0 (`send_to_worker`) if that is a thread of \
+                     the limit (`value_limit`), or send the tensor to worker 0 (`send_to_worker`) if that is a thread of \
                      the controller, whose values have no limit"
                 ),
             "{refused}"
