@@ -1,6 +1,7 @@
-"""Trains the network of `examples/digits` in Python: the same data, weights and steps, so the same losses.
+"""Trains the network of `examples/digits` in Python: the same data, weights and steps, so the same
+losses.
 
-    python crates/disco-python/examples/digits.py --workers 4
+python crates/disco-python/examples/digits.py --workers 4
 """
 
 import argparse
@@ -39,8 +40,14 @@ def initial(numbers):
     layers = []
     for inputs, outputs in ((64, HIDDEN), (HIDDEN, 10)):
         limit = np.sqrt(np.float32(6) / np.float32(inputs))
-        units = [np.float32(next(numbers) >> 40) / np.float32(1 << 24) for _ in range(inputs * outputs)]
-        layers.append(np.array([-limit + (limit + limit) * unit for unit in units], "f4").reshape(inputs, outputs))
+        units = [
+            np.float32(next(numbers) >> 40) / np.float32(1 << 24) for _ in range(inputs * outputs)
+        ]
+        layers.append(
+            np.array([-limit + (limit + limit) * unit for unit in units], "f4").reshape(
+                inputs, outputs
+            )
+        )
         layers.append(np.zeros(outputs, "f4"))
     return layers
 
@@ -53,7 +60,9 @@ def forward(layers, pixels):
 
 @disco.function
 def step(ctx, layers, pixels, labels, batch):
-    """One step on this worker's rows of a batch, whose gradients are averaged over all workers; returns the loss."""
+    """One step on this worker's rows of a batch, whose gradients are averaged over all workers;
+    returns the loss.
+    """
     velocity = ctx.state.setdefault("velocity", [np.zeros_like(layer) for layer in layers])
     pixels, labels = pixels[batch], labels[batch]
     hidden, scores = forward(layers, pixels)
@@ -69,7 +78,7 @@ def step(ctx, layers, pixels, labels, batch):
     flat = np.concatenate([*(gradient.ravel() for gradient in gradients), [loss]]).astype("f4")
     flat = ctx.all_reduce(flat, "avg", out=flat)
     start = 0
-    for layer, speed in zip(layers, velocity):
+    for layer, speed in zip(layers, velocity, strict=True):
         speed *= MOMENTUM
         speed += flat[start : start + layer.size].reshape(layer.shape)
         layer -= RATE * speed
@@ -100,7 +109,12 @@ def main():
     # Worker i has rows i·k to (i + 1)·k of each batch of 64 rows.
     parts = train[: batches * BATCH].reshape(batches, args.workers, -1, 65)
     with disco.session(processes=args.workers, backend=args.backend) as s:
-        pixels = s.put_each([np.ascontiguousarray(parts[:, i, :, :64]) / np.float32(16) for i in range(args.workers)])
+        pixels = s.put_each(
+            [
+                np.ascontiguousarray(parts[:, i, :, :64]) / np.float32(16)
+                for i in range(args.workers)
+            ]
+        )
         labels = s.put_each([parts[:, i, :, 64].astype(int) for i in range(args.workers)])
         held_out = s.put(test[:, :64] / np.float32(16)), s.put(test[:, 64].astype(int))
         layers = s.put(initial(random_numbers(0)))
@@ -111,7 +125,8 @@ def main():
             losses += [loss.get() for loss in steps]
             accuracy = correct(s, layers, *held_out).get() / len(test)
             if not args.json:
-                print(f"epoch {epoch + 1:3}  loss {np.mean(losses[-batches:]):.4f}  test accuracy {accuracy:.4f}")
+                loss = np.mean(losses[-batches:])
+                print(f"epoch {epoch + 1:3}  loss {loss:.4f}  test accuracy {accuracy:.4f}")
     if args.json:
         print(json.dumps({"losses": losses, "test_accuracy": accuracy}))
 

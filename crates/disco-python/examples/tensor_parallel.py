@@ -1,6 +1,6 @@
 """A layer whose weights are split over the workers, and that outlives a worker.
 
-    python crates/disco-python/examples/tensor_parallel.py
+python crates/disco-python/examples/tensor_parallel.py
 """
 
 import os

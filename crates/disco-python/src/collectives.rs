@@ -1,36 +1,52 @@
-//! How a worker's context runs operations on arrays: inputs, outputs and results.
+//! How operations run on arrays of Python: inputs, outputs and results.
 
-use disco::{CommunicatorExt as _, DType, Op, OpKind, Reduction, Shape, WorkerContext};
+use disco::{CommunicatorExt as _, DType, Op, OpKind, Reduction, Shape};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyComplex, PyFloat, PyInt, PyTuple};
 
-use crate::context::Context;
+use crate::communicator::Communicator;
 use crate::errors;
 use crate::lock::detached;
+use crate::outcome::Outcome;
 use crate::shapes::{check_complex, is_window};
 use crate::tensor::{self, Imported};
+use crate::work::Work;
 
-impl Context {
-    /// Runs operations in order, without the interpreter's lock.
-    pub(crate) fn enqueue(&self, py: Python<'_>, in_group: bool, ops: &[Op]) -> PyResult<()> {
-        self.with(|worker| {
-            let enqueue = || worker.comm_in(&in_group.into())?.enqueue(ops);
-            detached(py, enqueue).map_err(|error| errors::raised(py, &error))
-        })
+impl Communicator {
+    /// Runs operations in order, without the interpreter's lock, or starts them.
+    pub(crate) fn run<'py>(&self, py: Python<'py>, ops: &[Op], outcome: Outcome) -> PyResult<Bound<'py, PyAny>> {
+        let failed = |error: disco::Error| errors::raised(py, &error);
+        let is_on_device = ops.iter().flat_map(|op| [op.src(), op.dst()]).flatten().any(|x| !x.device().is_host());
+        let operations = self.access.with(|worker| {
+            let run = || -> disco::Result<Option<disco::Work>> {
+                let comm = worker.comm_in(&self.scope)?;
+                let work = if self.starts { Some(comm.start(ops)?) } else { comm.enqueue(ops).map(|()| None)? };
+                if is_on_device {
+                    // The stream of the array's library may not be the worker's.
+                    let deadline = worker.deadline();
+                    worker.queue().synchronize(deadline)?;
+                }
+                Ok(work)
+            };
+            detached(py, run).map_err(failed)
+        })?;
+        match operations {
+            Some(operations) => Ok(Bound::new(py, Work::new(operations, outcome))?.into_any()),
+            None => outcome.object(py),
+        }
     }
 
     /// Rank and number of ranks.
-    pub(crate) fn ranks(&self, py: Python<'_>, in_group: bool) -> PyResult<(usize, usize)> {
-        let ranks = |worker: &mut WorkerContext| {
-            let comm = worker.comm_in(&in_group.into())?;
-            Ok((comm.rank().index(), comm.size()))
-        };
-        self.with(|worker| ranks(worker).map_err(|error| errors::raised(py, &error)))
+    pub(crate) fn ranks(&self) -> PyResult<(usize, usize)> {
+        self.access.with(|worker| {
+            let world = worker.world();
+            Ok((self.scope.rank(&world, worker.worker()).index(), self.scope.ranks(&world)))
+        })
     }
 
     pub(crate) fn stream_argument(&self) -> PyResult<Option<i64>> {
-        self.with(|worker| {
+        self.access.with(|worker| {
             let device = worker.device();
             Ok(tensor::stream_argument(device, worker.queue().raw() as usize))
         })
@@ -62,7 +78,6 @@ impl Context {
         &self,
         src: &Bound<'py, PyAny>,
         out: Option<&Bound<'py, PyAny>>,
-        in_group: bool,
         shape: impl FnOnce(&[usize], usize) -> PyResult<Shape>,
         op: impl Fn(Option<disco::Tensor>, disco::Tensor) -> Op,
     ) -> PyResult<Bound<'py, PyAny>> {
@@ -72,11 +87,10 @@ impl Context {
             let output = self.output(out)?;
             let op = op(None, output.tensor);
             check_complex(op.kind(), op.reduction(), output.is_complex)?;
-            self.enqueue(py, in_group, &[op])?;
-            return Ok(out.clone());
+            return self.run(py, &[op], out.into());
         }
         let Imported { tensor: input, is_complex, .. } = self.input(src)?;
-        let (rank, ranks) = self.ranks(py, in_group)?;
+        let (rank, ranks) = self.ranks()?;
         let dst = match out {
             Some(out) => {
                 let output = self.output(out)?;
@@ -96,44 +110,15 @@ impl Context {
         let separate = op(Some(input), dst.clone());
         check_complex(separate.kind(), separate.reduction(), is_complex)?;
         let op = if is_own_part(&separate, rank, ranks) { op(None, dst.clone()) } else { separate };
-        self.enqueue(py, in_group, &[op])?;
-        match out {
-            Some(out) => Ok(out.clone()),
-            None => self.result(src, dst, is_complex),
-        }
+        self.run(py, &[op], out.map_or_else(|| Outcome::new(src, dst, is_complex), Outcome::from))
     }
 
     /// A tensor for a result, which an operation writes all of.
     pub(crate) fn new_tensor(&self, py: Python<'_>, dtype: DType, shape: Shape) -> PyResult<disco::Tensor> {
-        self.with(|worker| {
+        self.access.with(|worker| {
             let new = || worker.empty_for_result(dtype, shape);
             detached(py, new).map_err(|error| errors::raised(py, &error))
         })
-    }
-
-    /// A new tensor as an array of the library of `like`, of complex numbers if its last axis has their parts.
-    pub(crate) fn result<'py>(
-        &self,
-        like: &Bound<'py, PyAny>,
-        tensor: disco::Tensor,
-        is_complex: bool,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        let library = tensor::library_of(like).unwrap_or("disco");
-        let array = self.array(like.py(), tensor, library)?;
-        if is_complex { tensor::to_complex(&array, library) } else { Ok(array) }
-    }
-
-    pub(crate) fn array<'py>(
-        &self,
-        py: Python<'py>,
-        tensor: disco::Tensor,
-        library: &str,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        if !tensor.device().is_host() {
-            // The library's stream may not be the worker's.
-            self.synchronize(py)?;
-        }
-        tensor::as_array(py, tensor, library)
     }
 
     /// The reduction of a number, which needs no array.
@@ -141,13 +126,18 @@ impl Context {
         &self,
         x: &Bound<'py, PyAny>,
         reduction: Reduction,
-        group: bool,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let py = x.py();
+        let is_of_python =
+            x.is_instance_of::<PyFloat>() || x.is_instance_of::<PyInt>() || x.is_instance_of::<PyComplex>();
+        let is_number = is_of_python || (!x.hasattr("__dlpack__")? && x.hasattr("dtype")?);
+        if self.starts && is_number {
+            return Err(PyTypeError::new_err("a started operation needs an array: the result of a number is a number"));
+        }
         let reduce = |tensor: disco::Result<disco::Tensor>| -> PyResult<disco::Tensor> {
             let tensor = tensor.map_err(|error| errors::raised(py, &error))?;
-            self.with(|worker| {
-                let reduce = || worker.comm_in(&group.into())?.all_reduce_in_place(&tensor, reduction);
+            self.access.with(|worker| {
+                let reduce = || worker.comm_in(&self.scope)?.all_reduce_in_place(&tensor, reduction);
                 detached(py, reduce).map_err(|error| errors::raised(py, &error))
             })?;
             Ok(tensor)
@@ -168,10 +158,10 @@ impl Context {
             return Ok(Some(PyComplex::from_doubles(py, parts[0], parts[1]).into_any()));
         }
         // A number of numpy, such as `numpy.float32`.
-        if !x.hasattr("__dlpack__")? && x.hasattr("dtype")? {
+        if is_number {
             let array = py.import("numpy")?.getattr("asarray")?.call1((x,))?;
             let make = |src, dst| Op::AllReduce { src, dst, reduction };
-            let found = self.new_or_out(&array, None, group, |dims, _| Ok(Shape::from(dims)), make)?;
+            let found = self.new_or_out(&array, None, |dims, _| Ok(Shape::from(dims)), make)?;
             return Ok(Some(found.get_item(PyTuple::empty(py))?));
         }
         Ok(None)

@@ -48,6 +48,7 @@ pub(crate) struct WorkerFunctions {
     pub(crate) export: DRef,
     pub(crate) plain: DRef,
     pub(crate) item: DRef,
+    pub(crate) mesh: DRef,
 }
 
 impl WorkerFunctions {
@@ -58,6 +59,7 @@ impl WorkerFunctions {
             export: lanes.function("disco.python.export").await?,
             plain: lanes.function("disco.python.plain").await?,
             item: lanes.function("disco.python.item").await?,
+            mesh: lanes.function("disco.python.mesh").await?,
         })
     }
 }
@@ -137,26 +139,41 @@ impl Core {
         self.calls.load(Ordering::Relaxed)
     }
 
-    /// Submits a call; if the lanes are full, waits for room.
+    /// Submits a call of all workers.
     pub(crate) fn submit(&self, py: Python<'_>, function: &DRef, args: Arguments) -> PyResult<DRef> {
-        let (lanes, function) = (self.lanes()?.clone(), function.clone());
+        let function = function.clone();
+        self.submit_with(py, |lanes| async move { lanes.submit(&function, args).await })
+    }
+
+    /// Submits a call; if the lanes are full, waits for room.
+    pub(crate) fn submit_with<T: Send + 'static, F: Future<Output = disco::Result<T>> + Send + 'static>(
+        &self,
+        py: Python<'_>,
+        run: impl FnOnce(Arc<LaneSession>) -> F,
+    ) -> PyResult<T> {
+        let lanes = self.lanes()?.clone();
         self.calls.fetch_add(1, Ordering::Relaxed);
-        let mut wait = Box::pin(async move { lanes.submit(&function, args).await });
+        let mut wait = Box::pin(run(lanes));
         // Large arguments are copied here.
         let poll = || wait.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-        if let Poll::Ready(handle) = detached(py, poll) {
-            return handle.map_err(|error| {
-                note_told(&self.is_told, &error);
+        if let Poll::Ready(submitted) = detached(py, poll) {
+            return submitted.map_err(|error| {
+                self.note_told(&error);
                 errors::raised(py, &error)
             });
         }
         let (sent, sends) = std::sync::mpsc::channel();
-        let finish = move |py: Python<'_>, handle: DRef| {
-            _ = sent.send(handle);
+        let finish = move |py: Python<'_>, submitted: T| {
+            _ = sent.send(submitted);
             Ok(py.None())
         };
         Operation::new(wait, finish).wait(py, None)?;
         sends.try_recv().map_err(|_| PyRuntimeError::new_err("the call was not submitted"))
+    }
+
+    /// Notes an error that the program gets.
+    fn note_told(&self, error: &disco::Error) {
+        note_told(&self.is_told, error);
     }
 
     /// Begins an operation.

@@ -117,7 +117,12 @@ fn exception(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
             if let Some(thrown) = failure.user.as_ref().and_then(|user| user.downcast_ref::<PythonError>()) {
                 fields.set_item("thrown", (&thrown.type_name, &thrown.text, &thrown.traceback, &thrown.pickled))?;
             }
-            (if matches!(error, Error::Worker(_)) { "WorkerError" } else { "Earlier" }, name_of(&failure.kind))
+            let class = match (error, &failure.kind) {
+                (Error::Earlier { .. }, _) => "Earlier",
+                (_, ErrorKind::Cancelled) => "Cancelled",
+                _ => "WorkerError",
+            };
+            (class, name_of(&failure.kind))
         }
         other => (name_of(&other.kind()), name_of(&other.kind())),
     };
@@ -146,6 +151,7 @@ fn name_of(kind: &ErrorKind) -> &'static str {
         ErrorKind::User => "User",
         ErrorKind::Panicked => "Panicked",
         ErrorKind::Aborted => "Aborted",
+        ErrorKind::Cancelled => "Cancelled",
         ErrorKind::Broken => "Broken",
         ErrorKind::Deadline { .. } => "Deadline",
         ErrorKind::Stalled { .. } => "Stalled",

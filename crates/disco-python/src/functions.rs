@@ -9,7 +9,8 @@ use disco_core::function::{Function, FunctionEntry};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
-use crate::context::Context;
+use crate::access::Lent;
+use crate::context::{self, Context};
 use crate::errors::PythonError;
 use crate::forks::end_child;
 use crate::lock::attached;
@@ -43,10 +44,11 @@ fn call(function: &Rc<Defined>, ctx: &mut WorkerContext, args: &Args<'_>) -> Res
         let positional = objects.len().checked_sub(names.len()).ok_or("the call has more names than arguments")?;
         let named = objects.split_off(positional);
         let kwargs = PyDict::new(py);
-        let lent = Context::lend(py, ctx)?;
+        let lent = Lent::new(ctx);
+        let context = Context::of(py, &lent)?.into_any();
         let result = || -> PyResult<Object> {
             names.iter().zip(named).try_for_each(|(name, object)| kwargs.set_item(&**name, object))?;
-            let given = std::iter::once(lent.context(py)).chain(objects);
+            let given = std::iter::once(context).chain(objects);
             let given = PyTuple::new(py, given.collect::<Vec<_>>())?;
             let kwargs = if names.is_empty() { None } else { Some(&kwargs) };
             kept(&callable.bind(py).call(given, kwargs)?)
@@ -155,3 +157,4 @@ disco_core::inventory::submit! {
 }
 disco::register_function!("disco.python.plain", plain, limit: TimeLimit::Own);
 disco::register_function!("disco.python.item", item, limit: TimeLimit::Own);
+disco::register_function!("disco.python.mesh", context::set_mesh, limit: TimeLimit::Own);

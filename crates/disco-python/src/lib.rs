@@ -2,8 +2,9 @@
 //!
 //! ```text
 //! controller      session ── reference ── core     calls return handles; operation: waits, with Ctrl-C, limits and asyncio
-//!                 options                        of a session; saved: checkpoints, and libraries of the workers
-//! worker          functions ── context      runs Python functions; their view of the worker
+//!                 options, mesh     of a session; results of running calls; saved: checkpoints, and libraries of the workers
+//! worker          functions ── context ── communicator     runs Python functions; their view of the worker, which access
+//!                                lends; collectives and objects run operations, and work is a started one; store
 //! both            values, tensor            Python objects as values of commands, arrays without a copy; errors
 //! ```
 //!
@@ -14,22 +15,30 @@
 //! - Objects that a thread without the lock drops are freed when a thread takes it next. A handle that is dropped frees its
 //!   register without the lock.
 
+mod access;
 mod collectives;
+mod communicator;
 mod context;
 mod core;
 mod errors;
 mod forks;
 mod functions;
 mod lock;
+mod mesh;
+mod objects;
 mod operation;
 mod options;
+mod outcome;
 mod reference;
+mod results;
 mod saved;
 mod serve;
 mod session;
 mod shapes;
+mod store;
 mod tensor;
 mod values;
+mod work;
 
 use pyo3::prelude::*;
 
@@ -39,14 +48,19 @@ fn _disco(module: &Bound<'_, PyModule>) -> PyResult<()> {
     // Libraries of vendors that pip has installed beside this package are found without an active environment.
     disco_dl::python::set_own_environment(module.py().import("sys")?.getattr("prefix")?.extract()?);
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add_class::<communicator::Communicator>()?;
     module.add_class::<context::Context>()?;
     module.add_class::<errors::NativeError>()?;
+    module.add_class::<mesh::Mesh>()?;
     module.add_class::<operation::Operation>()?;
     module.add_class::<operation::Waits>()?;
     module.add_class::<reference::Part>()?;
     module.add_class::<reference::Ref>()?;
+    module.add_class::<results::Results>()?;
     module.add_class::<session::Session>()?;
+    module.add_class::<store::Store>()?;
     module.add_class::<tensor::Tensor>()?;
+    module.add_class::<work::Work>()?;
     module.add_function(wrap_pyfunction!(serve::serve, module)?)?;
     module.add_function(wrap_pyfunction!(serve::init, module)?)?;
     module.add_function(wrap_pyfunction!(serve::is_server, module)?)?;

@@ -228,6 +228,20 @@ impl Operation {
         }
     }
 
+    /// The operation whose result is what `make` makes of this one's, which it takes the place of.
+    fn then(&self, make: Py<PyAny>) -> PyResult<Self> {
+        self.check()?;
+        let running = sync::lock(&self.running).take();
+        let then = async move {
+            let Some(running) = running else {
+                return Err(disco::Error::State("the operation has ended".into()).into());
+            };
+            let finish = running.await?;
+            Ok(Box::new(move |py: Python<'_>| make.call1(py, (finish(py)?,))) as Finish)
+        };
+        Ok(Self { running: Mutex::new(Some(Box::pin(then))), forks: self.forks })
+    }
+
     /// Goes on, for an event loop: whether there is a result, which the tuple has. Else `waits` gets the number when the
     /// operation can go on again.
     fn poll(&self, py: Python<'_>, waits: &Waits, number: u64) -> PyResult<Option<(Py<PyAny>,)>> {

@@ -1,4 +1,4 @@
-//! The options of a session, which Python passes as a dict.
+//! The options of a session, which Python passes as a dict after a check of their names.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -39,6 +39,8 @@ pub(crate) fn builder(options: &Bound<'_, PyDict>) -> PyResult<(Builder, Session
     deadlines = given.seconds(deadlines, "reply_deadline", Deadlines::with_reply)?;
     deadlines = given.seconds(deadlines, "call_deadline", Deadlines::with_call)?;
     deadlines = given.seconds(deadlines, "close_deadline", Deadlines::with_close)?;
+    deadlines = given.seconds(deadlines, "stall_deadline", Deadlines::with_stall)?;
+    deadlines = given.seconds(deadlines, "warn_after", Deadlines::with_warn)?;
     builder = builder.deadlines(deadlines);
     if let Some(path) = given.get::<PathBuf>("trace")? {
         builder = builder.trace(path);
@@ -64,14 +66,17 @@ pub(crate) fn builder(options: &Bound<'_, PyDict>) -> PyResult<(Builder, Session
         Some(text) => Some(Token::new(&text).map_err(failed)?),
         None => None,
     };
-    let (listen, fan_out) = (given.get("listen")?, given.get("fan_out")?);
+    let (listen, fan_out, encrypts) = (given.get("listen")?, given.get("fan_out")?, given.get("encrypts")?);
+    let (max_pending, max_unsent) = (given.get("max_pending")?, given.get("max_unsent")?);
     builder = builder.node_options(|options| {
         options.count = nodes.unwrap_or(options.count);
         options.listen = listen;
         options.token = token;
         options.fan_out = fan_out;
+        options.encrypts = encrypts;
+        options.max_pending = max_pending;
+        options.max_unsent = max_unsent;
     });
-    given.all_known()?;
     Ok((builder, kind))
 }
 
@@ -79,31 +84,6 @@ pub(crate) fn builder(options: &Bound<'_, PyDict>) -> PyResult<(Builder, Session
 struct Options<'a, 'py>(&'a Bound<'py, PyDict>);
 
 impl<'py> Options<'_, 'py> {
-    const KNOWN: [&'static str; 22] = [
-        "kind",
-        "workers",
-        "nodes",
-        "groups",
-        "check",
-        "value_limit",
-        "apart",
-        "collective_deadline",
-        "connect_deadline",
-        "start_deadline",
-        "silence",
-        "heartbeat",
-        "reply_deadline",
-        "call_deadline",
-        "close_deadline",
-        "trace",
-        "replacement",
-        "log_dir",
-        "spares",
-        "token",
-        "listen",
-        "fan_out",
-    ];
-
     fn get<T: for<'a> FromPyObject<'a, 'py, Error = PyErr>>(&self, name: &str) -> PyResult<Option<T>> {
         match self.0.get_item(name)? {
             Some(value) if !value.is_none() => Ok(Some(value.extract()?)),
@@ -136,15 +116,5 @@ impl<'py> Options<'_, 'py> {
             },
             None => Ok(to),
         }
-    }
-
-    fn all_known(&self) -> PyResult<()> {
-        for name in self.0.keys() {
-            let name: String = name.extract()?;
-            if !Self::KNOWN.contains(&name.as_str()) {
-                return Err(PyTypeError::new_err(format!("{name} is no option of a session")));
-            }
-        }
-        Ok(())
     }
 }

@@ -203,5 +203,10 @@ impl Part {
 
 /// The iterator that `await` takes.
 fn awaited(py: Python<'_>, operation: Operation) -> PyResult<Bound<'_, PyAny>> {
-    py.import("disco.aio")?.getattr("wait")?.call1((operation,))?.call_method0("__await__")
+    coroutine(py, operation)?.call_method0("__await__")
+}
+
+/// What a program awaits for the result of an operation.
+pub(crate) fn coroutine(py: Python<'_>, operation: Operation) -> PyResult<Bound<'_, PyAny>> {
+    py.import("disco.aio")?.getattr("wait")?.call1((operation,))
 }

@@ -6,14 +6,18 @@ use std::thread;
 
 use disco::{Arguments, DRef, LaneSession, SessionKind, Value, WorkerId};
 use futures_channel::oneshot;
-use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
 use crate::core::{self, Core, Started, worker_of};
+use crate::errors;
+use crate::lock::detached;
+use crate::mesh::Mesh;
 use crate::operation::Operation;
 use crate::options::{block_interrupts, builder};
 use crate::reference::{Argument, Ref, argument};
+use crate::results::Results;
 use crate::{saved, values};
 
 /// A session: the calls return at once, and the others are operations.
@@ -40,6 +44,56 @@ impl Session {
         self.0.submit(reference.py(), &self.0.functions.plain, args)
     }
 
+    /// The arguments of a call, as its function takes them.
+    fn arguments(
+        &self,
+        function: &Bound<'_, Ref>,
+        args: &Bound<'_, PyTuple>,
+        kwargs: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Arguments> {
+        let kwargs = kwargs.filter(|kwargs| !kwargs.is_empty());
+        let mut given = Arguments::with_capacity(args.len() + 1 + kwargs.map_or(0, |kwargs| kwargs.len()));
+        if !function.get().is_python {
+            if kwargs.is_some() {
+                return Err(PyTypeError::new_err("a function of Rust, C or C++ has no arguments with names"));
+            }
+            for object in args.iter() {
+                match object.cast::<Ref>() {
+                    Ok(reference) => given.push(self.plain(reference)?),
+                    Err(_) => given.push(values::plain(&object)?),
+                }
+            }
+            return Ok(given);
+        }
+        given.push(match kwargs {
+            Some(kwargs) => {
+                let name = |name: Bound<'_, PyAny>| name.extract::<String>().map(Value::from);
+                Value::from(kwargs.keys().iter().map(name).collect::<PyResult<Vec<_>>>()?)
+            }
+            None => Value::None,
+        });
+        let mut push = |object: &Bound<'_, PyAny>| -> PyResult<()> {
+            match argument(object)? {
+                Argument::Value(value) => given.push(value),
+                Argument::Handle(handle) => given.push(handle),
+            }
+            Ok(())
+        };
+        args.iter().try_for_each(|object| push(&object))?;
+        if let Some(kwargs) = kwargs {
+            kwargs.values().iter().try_for_each(|object| push(&object))?;
+        }
+        Ok(given)
+    }
+
+    fn check_count(&self, given: usize, what: &str) -> PyResult<()> {
+        let workers = self.size()?;
+        if given == workers {
+            return Ok(());
+        }
+        Err(PyValueError::new_err(format!("{given} {what} for {workers} workers")))
+    }
+
     /// An operation whose result is a handle.
     fn handle<F: Future<Output = disco::Result<DRef>> + Send + 'static>(
         &self,
@@ -49,6 +103,13 @@ impl Session {
         let core = self.0.clone();
         self.0.operation(run, move |py, handle| Ok(Py::new(py, Ref::new(&core, handle, is_python))?.into_any()))
     }
+}
+
+async fn started_with(lanes: Arc<LaneSession>, backend: Option<String>, devices: Vec<i32>) -> disco::Result<Started> {
+    if let Some(backend) = backend {
+        lanes.init_ccl(&backend, &devices).await?;
+    }
+    Started::of(lanes).await
 }
 
 fn nothing(py: Python<'_>, (): ()) -> PyResult<Py<PyAny>> {
@@ -61,16 +122,17 @@ fn numbers(workers: &[WorkerId]) -> Vec<usize> {
 
 #[pymethods]
 impl Session {
-    /// Starts a session, on a thread of its own. The operation's result is the session.
+    /// Starts a session with communicators of `backend`, if it is given, on a thread of its own. The operation's result is the
+    /// session.
     #[staticmethod]
-    fn start(options: &Bound<'_, PyDict>) -> PyResult<Operation> {
+    fn start(options: &Bound<'_, PyDict>, backend: Option<String>, devices: Vec<i32>) -> PyResult<Operation> {
         let (builder, kind) = builder(options)?;
         let (started, starts) = oneshot::channel();
         let run = move || {
             block_interrupts();
-            let started_now = builder.start().and_then(|lanes| disco::block_on(Started::of(Arc::new(lanes))));
+            let start = || disco::block_on(started_with(Arc::new(builder.start()?), backend, devices));
             // If nobody waits any more, the session ends here.
-            _ = started.send(started_now);
+            _ = started.send(start());
         };
         thread::Builder::new().name("disco-start".into()).spawn(run)?;
         let wait =
@@ -79,10 +141,11 @@ impl Session {
         Ok(Operation::new(wait, move |py, started| Self::of(py, started, has_threads)))
     }
 
-    /// A session of some workers of this one.
-    #[pyo3(signature = (workers, groups = 1))]
-    fn subset(&self, workers: Vec<u32>, groups: usize) -> PyResult<Operation> {
-        let start = |lanes: Arc<LaneSession>| async move { Started::of(lanes.subset(workers, groups).await?).await };
+    /// A session of some workers of this one, with communicators of `backend`, if it is given.
+    fn subset(&self, workers: Vec<u32>, groups: usize, backend: Option<String>) -> PyResult<Operation> {
+        let start = |lanes: Arc<LaneSession>| async move {
+            started_with(lanes.subset(workers, groups).await?, backend, Vec::new()).await
+        };
         let has_threads = self.0.has_threads;
         self.0.operation(start, move |py, started| Self::of(py, started, has_threads))
     }
@@ -118,7 +181,7 @@ impl Session {
         self.submit(described.py(), &self.0.functions.define, args, true)
     }
 
-    /// Calls a Python function.
+    /// Calls a function on all workers.
     #[pyo3(signature = (function, args, kwargs = None))]
     fn call(
         &self,
@@ -126,39 +189,63 @@ impl Session {
         args: &Bound<'_, PyTuple>,
         kwargs: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Ref> {
-        let mut given = Arguments::with_capacity(args.len() + 1 + kwargs.map_or(0, |kwargs| kwargs.len()));
-        let names = kwargs.filter(|kwargs| !kwargs.is_empty());
-        given.push(match names {
-            Some(kwargs) => {
-                let name = |name: Bound<'_, PyAny>| name.extract::<String>().map(Value::from);
-                Value::from(kwargs.keys().iter().map(name).collect::<PyResult<Vec<_>>>()?)
-            }
-            None => Value::None,
-        });
-        let mut push = |object: &Bound<'_, PyAny>| -> PyResult<()> {
-            match argument(object)? {
-                Argument::Value(value) => given.push(value),
-                Argument::Handle(handle) => given.push(handle),
-            }
-            Ok(())
-        };
-        args.iter().try_for_each(|object| push(&object))?;
-        if let Some(kwargs) = names {
-            kwargs.values().iter().try_for_each(|object| push(&object))?;
-        }
-        self.submit(args.py(), &function.get().handle, given, true)
+        let given = self.arguments(function, args, kwargs)?;
+        self.submit(args.py(), &function.get().handle, given, function.get().is_python)
     }
 
-    /// Calls a function of Rust, C or C++.
-    fn call_plain(&self, function: &Bound<'_, Ref>, args: &Bound<'_, PyTuple>) -> PyResult<Ref> {
-        let mut given = Arguments::with_capacity(args.len());
-        for object in args.iter() {
-            match object.cast::<Ref>() {
-                Ok(reference) => given.push(self.plain(reference)?),
-                Err(_) => given.push(values::plain(&object)?),
-            }
-        }
-        self.submit(args.py(), &function.get().handle, given, false)
+    /// Calls a function on some workers.
+    #[pyo3(signature = (workers, function, args, kwargs = None))]
+    fn call_on(
+        &self,
+        workers: Vec<u32>,
+        function: &Bound<'_, Ref>,
+        args: &Bound<'_, PyTuple>,
+        kwargs: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Ref> {
+        let given = self.arguments(function, args, kwargs)?;
+        let (py, of) = (args.py(), DRef::clone(&function.get().handle));
+        let submit = |lanes: Arc<LaneSession>| async move { lanes.call_on(workers, &of, given).await };
+        Ok(Ref::new(&self.0, self.0.submit_with(py, submit)?, function.get().is_python))
+    }
+
+    /// Calls a function with other arguments on each worker: a tuple for each, in order.
+    fn call_each(&self, function: &Bound<'_, Ref>, args: Vec<Bound<'_, PyTuple>>) -> PyResult<Ref> {
+        self.check_count(args.len(), "tuples of arguments")?;
+        let given = args.iter().map(|args| self.arguments(function, args, None)).collect::<PyResult<Vec<_>>>()?;
+        let (py, of) = (function.py(), DRef::clone(&function.get().handle));
+        let submit = |lanes: Arc<LaneSession>| async move {
+            let mut given = given.into_iter();
+            lanes.call_each(&of, |_| given.next().unwrap_or_default()).await
+        };
+        Ok(Ref::new(&self.0, self.0.submit_with(py, submit)?, function.get().is_python))
+    }
+
+    /// Calls a function that emits results while it runs.
+    #[pyo3(signature = (function, args, kwargs = None))]
+    fn call_streaming(
+        &self,
+        function: &Bound<'_, Ref>,
+        args: &Bound<'_, PyTuple>,
+        kwargs: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Results> {
+        let given = self.arguments(function, args, kwargs)?;
+        Results::of(args.py(), &self.0, function.get(), given)
+    }
+
+    /// Cancels a call that has not ended.
+    fn cancel(&self, call: &Bound<'_, Ref>, why: &str) -> PyResult<()> {
+        let (py, handle) = (call.py(), &call.get().handle);
+        let lanes = self.0.lanes()?;
+        detached(py, || lanes.cancel(handle, why)).map_err(|error| errors::raised(py, &error))
+    }
+
+    /// Sends the mesh of the session.
+    fn set_mesh(&self, mesh: &Bound<'_, Mesh>) -> PyResult<()> {
+        let py = mesh.py();
+        mesh.get().0.check(self.size()?).map_err(|error| errors::raised(py, &error))?;
+        let mut args = Arguments::with_capacity(1);
+        args.push(mesh.get().0.to_string());
+        self.0.submit(py, &self.0.functions.mesh, args).map(drop)
     }
 
     /// The same object on all workers.
@@ -171,10 +258,7 @@ impl Session {
     /// Another object for each worker.
     fn put_each(&self, objects: &Bound<'_, PyAny>) -> PyResult<Operation> {
         let objects = objects.try_iter()?.map(|object| values::encode(&object?)).collect::<PyResult<Vec<_>>>()?;
-        let workers = self.0.lanes()?.world().size();
-        if objects.len() != workers {
-            return Err(PyValueError::new_err(format!("{} objects for {workers} workers", objects.len())));
-        }
+        self.check_count(objects.len(), "objects")?;
         let keep = self.0.functions.keep.clone();
         let send = |lanes: Arc<LaneSession>| async move {
             let values = lanes.call(&keep, (Value::None,)).await?;
@@ -209,6 +293,12 @@ impl Session {
         let forget = self.0.forget_failure();
         let init = |lanes: Arc<LaneSession>| async move { lanes.init_ccl(&backend, &devices).await.map(|()| forget()) };
         self.0.operation(init, nothing)
+    }
+
+    /// Whether the communicators of all workers take operations.
+    fn is_whole(&self) -> PyResult<Operation> {
+        let ask = |lanes: Arc<LaneSession>| async move { lanes.is_whole().await };
+        self.0.operation(ask, |py, is_whole| Ok(is_whole.into_pyobject(py)?.to_owned().into_any().unbind()))
     }
 
     /// Lets the workers forget a failure.

@@ -6,9 +6,28 @@ use disco::{Error, OpKind, Rank, Reduction, Shape};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
-/// The reduction of this name.
-pub(crate) fn reduction_of(name: &str) -> PyResult<Reduction> {
-    name.parse().map_err(|error: Error| PyValueError::new_err(error.to_string()))
+/// How arrays are combined.
+pub(crate) enum Reduce {
+    /// By a reduction with a name.
+    By(Reduction),
+    /// By a function of Python with two arguments.
+    With(Py<PyAny>),
+}
+
+impl Reduce {
+    pub(crate) const SUM: Self = Self::By(Reduction::Sum);
+}
+
+impl<'py> FromPyObject<'_, 'py> for Reduce {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        if object.is_callable() {
+            return Ok(Self::With(object.to_owned().unbind()));
+        }
+        let name: String = object.extract()?;
+        Ok(Self::By(name.parse().map_err(|error: Error| PyValueError::new_err(error.to_string()))?))
+    }
 }
 
 /// The extents after the first one, which is an equal number of rows for each of `ranks` ranks.

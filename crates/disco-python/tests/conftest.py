@@ -15,7 +15,9 @@ KINDS = {
 
 @contextlib.contextmanager
 def started(kind, **options):
-    with disco.session(**KINDS[kind], backend=options.pop("backend", "local"), **options) as session:
+    with disco.session(
+        **KINDS[kind], backend=options.pop("backend", "local"), **options
+    ) as session:
         yield session
 
 

@@ -5,7 +5,6 @@ import asyncio
 import disco
 import numpy as np
 import pytest
-
 from conftest import KINDS, sleep
 
 

@@ -10,7 +10,9 @@ def each(s, function, *args):
 
 
 def inputs(dtype="f8", shape=(6, 2)):
-    return [np.arange(np.prod(shape), dtype=dtype).reshape(shape) * (worker + 1) for worker in range(3)]
+    return [
+        np.arange(np.prod(shape), dtype=dtype).reshape(shape) * (worker + 1) for worker in range(3)
+    ]
 
 
 @pytest.mark.parametrize("dtype", ["f8", "f4", "f2", "i8", "i4", "u1"])
@@ -22,18 +24,27 @@ def test_all_reduce_is_the_reduction_of_numpy(processes, dtype, op):
         "prod": lambda: np.prod(xs, axis=0, dtype=dtype),
         "min": lambda: np.min(xs, axis=0),
         "max": lambda: np.max(xs, axis=0),
-        "avg": lambda: np.sum(xs, axis=0, dtype=dtype) / 3 if dtype[0] == "f" else np.sum(xs, axis=0) // 3,
+        "avg": lambda: (
+            np.sum(xs, axis=0, dtype=dtype) / 3 if dtype[0] == "f" else np.sum(xs, axis=0) // 3
+        ),
     }[op]()
     for found in each(processes, lambda ctx, x: ctx.all_reduce(x, op), processes.put_each(xs)):
-        assert found.dtype == dtype and np.allclose(found, expected, rtol=1e-2 if dtype == "f2" else 1e-6)
+        assert found.dtype == dtype and np.allclose(
+            found, expected, rtol=1e-2 if dtype == "f2" else 1e-6
+        )
 
 
 def test_argmax_is_that_of_numpy(processes):
     scores = np.random.default_rng(1).integers(0, 50, (5, 30)).astype("f8")
     parts = np.split(scores, 3, axis=1)
     # A row of each worker: the largest score of its columns, and the column.
-    rows = [np.stack([part.max(axis=1), part.argmax(axis=1) + 10.0 * worker], axis=1) for worker, part in enumerate(parts)]
-    for found in each(processes, lambda ctx, x: ctx.all_reduce(x, "disco.argmax"), processes.put_each(rows)):
+    rows = [
+        np.stack([part.max(axis=1), part.argmax(axis=1) + 10.0 * worker], axis=1)
+        for worker, part in enumerate(parts)
+    ]
+    for found in each(
+        processes, lambda ctx, x: ctx.all_reduce(x, "disco.argmax"), processes.put_each(rows)
+    ):
         assert np.array_equal(found, np.stack([scores.max(axis=1), scores.argmax(axis=1)], axis=1))
 
 
@@ -65,9 +76,13 @@ def test_collectives_of_each_kind_of_session(s):
         assert np.array_equal(found["all_to_all"], np.concatenate(blocks))
         assert np.array_equal(found["reduce"], total) if worker == 1 else found["reduce"] is None
         assert np.array_equal(found["gather"], stacked) if worker == 2 else found["gather"] is None
-        assert np.array_equal(found["all_gather_v"], np.concatenate([xs[0][:1], xs[1][:2], xs[2][:3]]))
+        assert np.array_equal(
+            found["all_gather_v"], np.concatenate([xs[0][:1], xs[1][:2], xs[2][:3]])
+        )
         first = [0, 1, 3][worker]
-        assert np.array_equal(found["all_to_all_v"], np.concatenate([o[first : first + worker + 1] for o in xs]))
+        assert np.array_equal(
+            found["all_to_all_v"], np.concatenate([o[first : first + worker + 1] for o in xs])
+        )
         assert np.array_equal(found["scatter"], xs[1][2 * worker : 2 * worker + 2])
 
 
@@ -155,7 +170,12 @@ def test_inputs_that_are_not_contiguous_are_copied_and_outputs_are_refused(proce
     def run(ctx, x):
         total = ctx.all_reduce(x[:, ::-1])
         errors = []
-        for out in (np.zeros((4, 6)).T, np.broadcast_to(np.zeros(2), (6, 2)), np.zeros((6, 2), "f4"), 5):
+        for out in (
+            np.zeros((4, 6)).T,
+            np.broadcast_to(np.zeros(2), (6, 2)),
+            np.zeros((6, 2), "f4"),
+            5,
+        ):
             try:
                 ctx.all_reduce(x, out=out)
             except Exception as error:
@@ -167,7 +187,10 @@ def test_inputs_that_are_not_contiguous_are_copied_and_outputs_are_refused(proce
     assert np.array_equal(total, np.sum(xs, axis=0)[:, ::-1])
     assert [kind for kind, _ in errors][:2] == ["ValueError", "BufferError"], errors
     assert "not contiguous" in errors[0][1]
-    assert errors[2][0] == "Invalid" and errors[3] == ("TypeError", "int is no array: it has no `__dlpack__`")
+    assert errors[2][0] == "Invalid" and errors[3] == (
+        "TypeError",
+        "int is no array: it has no `__dlpack__`",
+    )
 
 
 def test_wrong_names_say_what_is_known(processes):
@@ -185,9 +208,15 @@ def test_wrong_names_say_what_is_known(processes):
         return errors
 
     first, second, third = each(processes, run)[0]
-    assert first.startswith("unknown reduction `mean`; known are sum, prod, min, max, avg, disco.argmax")
+    assert first.startswith(
+        "unknown reduction `mean`; known are sum, prod, min, max, avg, disco.argmax"
+    )
     assert second.startswith('"float31" is no element type; known are bool, int8')
-    assert third == "reduce_scatter: axis 0 of an array of shape [4] is not divisible into blocks for 3 ranks"
+    assert (
+        third
+        == "reduce_scatter: axis 0 of an array of shape [4] is not divisible into blocks for 3 "
+        "ranks"
+    )
 
 
 def test_arrays_that_differ_are_a_mismatch_that_names_the_ranks(kind):
@@ -274,9 +303,13 @@ def test_complex_numbers_have_all_operations_whose_result_is_that_of_their_parts
     for dtype in ("c16", "c8"):
         xs = [(x * (1 + 2j)).astype(dtype) for x in inputs()]
         total = np.sum(xs, axis=0)
-        for worker, (same, found, errors) in enumerate(each(processes, run, processes.put_each(xs))):
+        for worker, (same, found, errors) in enumerate(
+            each(processes, run, processes.put_each(xs))
+        ):
             expected = {
-                **dict.fromkeys(("all_reduce", "all_reduce out", "all_reduce strided", "all_reduce avg"), total),
+                **dict.fromkeys(
+                    ("all_reduce", "all_reduce out", "all_reduce strided", "all_reduce avg"), total
+                ),
                 "reduce": total if worker == 1 else None,
                 "reduce_scatter": total[2 * worker : 2 * worker + 2],
                 "all_gather": np.stack(xs),
@@ -289,11 +322,18 @@ def test_complex_numbers_have_all_operations_whose_result_is_that_of_their_parts
             assert np.array_equal(same, xs[worker]) and found.pop("number") == 3 + 6j
             for name, value in expected.items():
                 assert np.array_equal(found[name], value), name
-                assert value is None or (found[name].dtype, found[name].shape) == (np.dtype(dtype), value.shape), name
+                assert value is None or (found[name].dtype, found[name].shape) == (
+                    np.dtype(dtype),
+                    value.shape,
+                ), name
             # numpy's numbers of double precision are numbers of Python, too.
-            assert found["scalar"] == total[0, 1] and type(found["scalar"]) is {"c16": complex, "c8": np.complex64}[dtype]
+            assert (
+                found["scalar"] == total[0, 1]
+                and type(found["scalar"]) is {"c16": complex, "c8": np.complex64}[dtype]
+            )
             assert errors[:3] == [
-                f"{name}: complex numbers have the reductions sum and avg only" for name in ("all_reduce", "reduce", "all_reduce")
+                f"{name}: complex numbers have the reductions sum and avg only"
+                for name in ("all_reduce", "reduce", "all_reduce")
             ]
             assert "complex, and the other is not" in errors[3]
 
@@ -307,7 +347,9 @@ def test_arrays_of_derived_classes_give_arrays_of_the_library(processes, tmp_pat
         rows = np.rec.array(mapped[0])
         inputs = [mapped, mapped.T, np.asmatrix(mapped), rows]
         found = [ctx.all_reduce(x) for x in inputs]
-        return [(type(x), type(y), (2 * x + y).tolist()) for x, y in zip(inputs, found)], type(ctx.all_gather(mapped))
+        return [(type(x), type(y), (2 * x + y).tolist()) for x, y in zip(inputs, found)], type(
+            ctx.all_gather(mapped)
+        )
 
     for found, gathered in each(processes, run):
         x = np.arange(6.0).reshape(3, 2)
@@ -333,10 +375,14 @@ def test_a_masked_array_is_refused_because_its_mask_would_be_ignored(processes):
         return errors
 
     errors = each(processes, run)[0]
-    assert len(errors) == 4 and all("its mask would be ignored" in (error or "") for error in errors), errors
+    assert len(errors) == 4 and all(
+        "its mask would be ignored" in (error or "") for error in errors
+    ), errors
     masked = np.ma.masked_array([1.0, 777.0], mask=[0, 1])
     with pytest.raises(TypeError, match="its mask would be ignored"):
         processes["disco.all_reduce"](masked)
     # As an object, it keeps its mask.
     back = processes.put(masked).get()
-    assert type(back) is np.ma.MaskedArray and back.mask.tolist() == [False, True] and back.sum() == 1
+    assert (
+        type(back) is np.ma.MaskedArray and back.mask.tolist() == [False, True] and back.sum() == 1
+    )

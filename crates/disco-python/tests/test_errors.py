@@ -4,12 +4,10 @@ import copy
 import os
 import pickle
 import signal
-import time
 
 import disco
 import numpy as np
 import pytest
-
 from conftest import KINDS, sleep, started, until
 
 
@@ -55,7 +53,9 @@ def test_an_exception_of_a_worker_is_the_cause_of_an_error_with_its_place(s):
     notes = "\n".join(error.__cause__.__notes__)
     assert "raise error" in notes and "test_errors.py" in notes
     # Nothing is submitted until the program recovers, and the first failure is named again.
-    with pytest.raises(disco.Earlier, match="not submitted, because an earlier command failed: worker 1: fail"):
+    with pytest.raises(
+        disco.Earlier, match="not submitted, because an earlier command failed: worker 1: fail"
+    ):
         fail(s, None, worker=9)
         s.sync()
         fail(s, None, worker=9)
@@ -92,7 +92,9 @@ def test_a_wrong_split_is_an_error_of_its_handles_only(processes):
 def test_a_handle_is_not_unpacked_into_the_results_of_workers(processes):
     ref = processes.put((1, 2, 3))
     for wrong in (lambda: [*ref], lambda: iter(ref)):
-        with pytest.raises(TypeError, match=r"a handle has no items to iterate over: `split\(n\)` makes handles"):
+        with pytest.raises(
+            TypeError, match=r"a handle has no items to iterate over: `split\(n\)` makes handles"
+        ):
             wrong()
     with pytest.raises(TypeError, match="split"):
         a, b, c = ref
@@ -119,7 +121,10 @@ def test_failures_of_several_workers_are_a_group(s):
     try:
         ref.get_all()
     except* disco.WorkerError as group:
-        assert [(e.worker, str(e.__cause__)) for e in group.exceptions] == [(0, "worker 0"), (2, "worker 2")]
+        assert [(e.worker, str(e.__cause__)) for e in group.exceptions] == [
+            (0, "worker 0"),
+            (2, "worker 2"),
+        ]
         assert group.worker in (0, 2) and group.function.endswith("fail_some")
         assert str(group).startswith("2 workers have failed, the first of them so: worker ")
     with pytest.raises(disco.WorkerError) as raised:
@@ -133,7 +138,10 @@ def test_failures_of_several_workers_are_a_group(s):
 
 
 def test_exceptions_that_can_not_be_pickled_or_built_are_reported(processes):
-    for name, text in (("unpicklable", "test_errors.Unpicklable: why"), ("not built", "test_errors.NotBuilt: why")):
+    for name, text in (
+        ("unpicklable", "test_errors.Unpicklable: why"),
+        ("not built", "test_errors.NotBuilt: why"),
+    ):
         with pytest.raises(disco.WorkerError) as raised:
             fail_with(processes, name).get()
         cause = raised.value.__cause__
@@ -166,7 +174,12 @@ def test_long_exceptions_keep_their_type_and_what_is_short(processes):
         with pytest.raises(disco.WorkerError) as raised:
             fail_long(processes, size).get()
         cause = raised.value.__cause__
-        assert type(cause) is Custom and cause.code == 7 and str(cause).startswith("ööö") and str(cause).endswith("öend")
+        assert (
+            type(cause) is Custom
+            and cause.code == 7
+            and str(cause).startswith("ööö")
+            and str(cause).endswith("öend")
+        )
         assert (" … " in str(cause)) == (size > 1000)
         processes.recover()
 
@@ -219,7 +232,9 @@ def test_an_error_of_disco_that_a_function_passes_on_keeps_its_kind():
     with started("processes", collective_deadline=0.5) as s:
         with pytest.raises(disco.WorkerError) as raised:
             late(s).get_all(timeout=30)
-        assert raised.value.kind == "Deadline" and isinstance(raised.value.__cause__, disco.Deadline)
+        assert raised.value.kind == "Deadline" and isinstance(
+            raised.value.__cause__, disco.Deadline
+        )
         assert "rank 1" in str(raised.value)
 
 
@@ -320,7 +335,9 @@ def test_failures_of_several_workers_keep_their_fields_in_a_pickle():
     fields = ("worker", "function", "command", "kind", "message")
     assert [getattr(error, name) for name in fields] == [getattr(restored, name) for name in fields]
     assert [str(each) for each in error.exceptions] == [str(each) for each in restored.exceptions]
-    assert type(restored) is disco.WorkerErrors and [each.worker for each in restored.exceptions] == [0, 1, 2]
+    assert type(restored) is disco.WorkerErrors and [
+        each.worker for each in restored.exceptions
+    ] == [0, 1, 2]
 
 
 def test_copies_pickles_and_parts_of_errors_keep_worker_function_and_cause(processes):
@@ -336,17 +353,37 @@ def test_copies_pickles_and_parts_of_errors_keep_worker_function_and_cause(proce
     one = error.exceptions[1]
 
     def fields(error):
-        return error.worker, error.function, error.command, error.kind, repr(error.__cause__), error.__cause__.__notes__
+        return (
+            error.worker,
+            error.function,
+            error.command,
+            error.kind,
+            repr(error.__cause__),
+            error.__cause__.__notes__,
+        )
 
-    for same in (pickle.loads(pickle.dumps(error)), copy.copy(error), copy.deepcopy(error), error.subgroup(disco.WorkerError)):
+    for same in (
+        pickle.loads(pickle.dumps(error)),
+        copy.copy(error),
+        copy.deepcopy(error),
+        error.subgroup(disco.WorkerError),
+    ):
         assert fields(same) == fields(error) and type(same) is disco.WorkerErrors
-        assert list(map(fields, same.exceptions)) == list(map(fields, error.exceptions)) and same.__notes__ == ["a note"]
+        assert list(map(fields, same.exceptions)) == list(
+            map(fields, error.exceptions)
+        ) and same.__notes__ == ["a note"]
     for same in (pickle.loads(pickle.dumps(one)), copy.copy(one), copy.deepcopy(one)):
         assert fields(same) == fields(one) and type(same) is disco.WorkerError
     for worker in (0, 1):
         part, rest = error.split(lambda each: each.worker == worker)
-        for group, index in ((part, worker), (rest, 1 - worker), (error.subgroup(lambda each: each.worker == worker), worker)):
-            assert fields(group) == fields(error.exceptions[index]) and group.exceptions == (error.exceptions[index],)
+        for group, index in (
+            (part, worker),
+            (rest, 1 - worker),
+            (error.subgroup(lambda each: each.worker == worker), worker),
+        ):
+            assert fields(group) == fields(error.exceptions[index]) and group.exceptions == (
+                error.exceptions[index],
+            )
     assert error.subgroup(lambda each: False) is None
     # A cause that can't be pickled.
     one.__cause__ = Unpicklable("why")
@@ -358,7 +395,9 @@ def test_breakpoint_on_a_worker_says_what_to_do(processes):
     def stop(ctx):
         breakpoint()
 
-    with pytest.raises(disco.WorkerError, match="breakpoint.*: a worker that is a process has no terminal for pdb"):
+    with pytest.raises(
+        disco.WorkerError, match="breakpoint.*: a worker that is a process has no terminal for pdb"
+    ):
         processes.call(stop).get()
     processes.recover()
 
@@ -374,7 +413,10 @@ def test_a_function_by_value_of_another_python_is_refused():
 
     kind, pickled, versions, sources = _functions.describe(lambda ctx: 1)[0]
     assert _functions.load((kind, pickled, versions, sources))(None) == 1
-    with pytest.raises(TypeError, match="by a program with Python 3.9, and this worker 3[.0-9]+: they must be the same"):
+    with pytest.raises(
+        TypeError,
+        match="by a program with Python 3.9, and this worker 3[.0-9]+: they must be the same",
+    ):
         _functions.load((kind, pickled, versions | {"Python": "3.9"}, sources))
 
 

@@ -113,7 +113,8 @@ def test_new_definitions_reach_the_workers_through_comprehensions_classes_and_wr
             @disco.function
             def nested(ctx):
                 def inner(): return h(1)
-                return [h(1) for _ in range(1)], list(h(1) for _ in range(1)), (lambda: h(1))(), inner()
+                lists = [h(1) for _ in range(1)], list(h(1) for _ in range(1))
+                return *lists, (lambda: h(1))(), inner()
 
             @disco.function
             def of_class(ctx): return Model().run(), Model.scale(1), Model().value
@@ -268,7 +269,10 @@ def test_what_can_not_be_called_is_named(processes):
     for wrong in (3, str.upper, int):
         with pytest.raises(TypeError, match="is no function of Python"):
             processes.call(wrong)
-    with pytest.raises(TypeError, match="is called with a session, or on a worker with its context, and not with int"):
+    with pytest.raises(
+        TypeError,
+        match="is called with a session, or on a worker with its context, and not with int",
+    ):
         by_name(3, 4)
 
 
@@ -359,14 +363,25 @@ def test_sets_have_one_order_on_all_workers_also_on_new_ones():
             s.replace_lost()
             s.resize(3)
             found += order(s).get_all()
-            assert len({pid for _, pid in found}) == 4 and all(names == found[0][0] for names, _ in found)
+            assert len({pid for _, pid in found}) == 4 and all(
+                names == found[0][0] for names, _ in found
+            )
 
 
 def test_a_hash_seed_of_the_program_is_that_of_the_workers():
-    code = "import disco; s = disco.session(processes=2, backend=None); print([hash('a')], s.call(lambda ctx: hash('a')).get_all())"
+    code = (
+        "import disco; s = disco.session(processes=2, backend=None); "
+        "print([hash('a')], s.call(lambda ctx: hash('a')).get_all())"
+    )
     for seed in ("7", "8"):
         environment = {**os.environ, "PYTHONHASHSEED": seed}
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=environment)
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            env=environment,
+        )
         own, workers = eval(done.stdout.replace("] [", "], ["))
         assert workers == 2 * own, done.stderr
 
@@ -390,14 +405,16 @@ def test_the_output_of_workers_is_printed_with_their_name(capfd):
     with disco.session(processes=2, backend=None) as s:
         speak(s).get_all()
     out = capfd.readouterr().out
-    assert sorted(line.split("]")[-1].strip() for line in out.splitlines()) == ["hello", "hello"], out
+    assert sorted(line.split("]")[-1].strip() for line in out.splitlines()) == ["hello", "hello"], (
+        out
+    )
     assert "1" in out
 
 
 def test_groups_and_subsets():
     @disco.function
     def place(ctx):
-        return ctx.worker, ctx.group, ctx.group_size, ctx.all_reduce(ctx.worker, group=True)
+        return ctx.worker, ctx.group, ctx.group_size, ctx.in_group.all_reduce(ctx.worker)
 
     with disco.session(processes=4, groups=2, backend="local") as s:
         assert place(s).get_all() == [(0, 0, 2, 1), (1, 0, 2, 1), (2, 1, 2, 5), (3, 1, 2, 5)]
@@ -421,7 +438,9 @@ def test_a_numpy_array_of_ctx_empty_is_zeroed_and_writable(processes):
     assert y == ((4,), "bfloat16", 8, "cpu")
 
 
-def test_functions_of_a_module_that_is_registered_for_pickles_by_value_are_sent(processes, tmp_path, monkeypatch):
+def test_functions_of_a_module_that_is_registered_for_pickles_by_value_are_sent(
+    processes, tmp_path, monkeypatch
+):
     import cloudpickle
 
     # The workers, which have started before, do not find it.
@@ -429,11 +448,12 @@ def test_functions_of_a_module_that_is_registered_for_pickles_by_value_are_sent(
     for name in ("by_value", "package_by_value"):
         folder = tmp_path / name if name.startswith("package") else tmp_path
         folder.mkdir(exist_ok=True)
-        (folder / "by_value.py").write_text("import disco\nK = 5\n@disco.function\ndef f(ctx): return K\n")
-    from package_by_value import by_value as in_package
-
+        (folder / "by_value.py").write_text(
+            "import disco\nK = 5\n@disco.function\ndef f(ctx): return K\n"
+        )
     import by_value
     import package_by_value
+    from package_by_value import by_value as in_package
 
     for registered, module in ((by_value, by_value), (package_by_value, in_package)):
         cloudpickle.register_pickle_by_value(registered)

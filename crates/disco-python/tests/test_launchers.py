@@ -12,7 +12,11 @@ import pytest
 #: `cargo xtask test` fetches the libraries.
 CACHE = Path(__file__).parents[3] / "target/test-cache"
 MPICH = ("mpich-5.0.2", "lib/libmpi.so.12", ["bin/mpiexec"])
-OPEN_MPI = ("openmpi-5.0.11", "lib/libmpi.so.40", ["bin/mpirun", "--allow-run-as-root", "--oversubscribe"])
+OPEN_MPI = (
+    "openmpi-5.0.11",
+    "lib/libmpi.so.40",
+    ["bin/mpirun", "--allow-run-as-root", "--oversubscribe"],
+)
 
 PROGRAM = """
 import disco, os, sys
@@ -59,7 +63,10 @@ SUMS = [[0.0, 6.0, 12.0, 18.0]] * 3
 
 def test_mpich_serves_a_session_without_a_launcher(tmp_path):
     path, _ = library(MPICH)
-    assert run(tmp_path, {"processes": 3, "backend": "mpi"}, DISCO_MPI_LIBRARY=str(path)) == f"{SUMS} 3 False 1\n"
+    assert (
+        run(tmp_path, {"processes": 3, "backend": "mpi"}, DISCO_MPI_LIBRARY=str(path))
+        == f"{SUMS} 3 False 1\n"
+    )
 
 
 @pytest.mark.parametrize("of", [MPICH, OPEN_MPI], ids=["mpich", "openmpi"])
@@ -67,10 +74,15 @@ def test_ranks_of_a_launcher_are_the_workers(tmp_path, of):
     path, launcher = library(of)
     # Rank 0 is the program.
     options = {"processes": 3, "backend": "mpi"}
-    assert run(tmp_path, options, [*launcher, "-n", "4"], DISCO_MPI_LIBRARY=str(path)) == f"{SUMS} 3 False 1\n"
+    assert (
+        run(tmp_path, options, [*launcher, "-n", "4"], DISCO_MPI_LIBRARY=str(path))
+        == f"{SUMS} 3 False 1\n"
+    )
     options["apart"] = False
     # Worker 0 is the program, which has its own hash seed unless it is set.
-    said = run(tmp_path, options, [*launcher, "-n", "3"], DISCO_MPI_LIBRARY=str(path), PYTHONHASHSEED="1")
+    said = run(
+        tmp_path, options, [*launcher, "-n", "3"], DISCO_MPI_LIBRARY=str(path), PYTHONHASHSEED="1"
+    )
     assert said == f"{SUMS} 3 True 1\n"
 
 
@@ -79,11 +91,23 @@ def test_tasks_that_torchrun_describes_are_the_workers(tmp_path):
         port.bind(("127.0.0.1", 0))
         address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port.getsockname()[1])}
     program = tmp_path / "program.py"
-    program.write_text(textwrap.dedent(PROGRAM.format(options={"processes": 3, "backend": "local"})))
+    program.write_text(
+        textwrap.dedent(PROGRAM.format(options={"processes": 3, "backend": "local"}))
+    )
     tasks = []
     for rank in range(3):
-        variables = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 3, "LOCAL_WORLD_SIZE": 3, "GROUP_RANK": 0}
-        variables = {name: str(value) for name, value in variables.items()} | address | {"TORCHELASTIC_RUN_ID": "x"}
+        variables = {
+            "RANK": rank,
+            "LOCAL_RANK": rank,
+            "WORLD_SIZE": 3,
+            "LOCAL_WORLD_SIZE": 3,
+            "GROUP_RANK": 0,
+        }
+        variables = (
+            {name: str(value) for name, value in variables.items()}
+            | address
+            | {"TORCHELASTIC_RUN_ID": "x"}
+        )
         tasks.append(
             subprocess.Popen(
                 [sys.executable, program],

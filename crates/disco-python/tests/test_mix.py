@@ -1,4 +1,6 @@
-"""Random mixes of calls, collectives, failures, losses, changes of size and checkpoints, compared with numpy in this process."""
+"""Random mixes of calls, collectives, failures, losses, changes of size and checkpoints, compared
+with numpy in this process.
+"""
 
 import os
 import random
@@ -7,7 +9,6 @@ import signal
 import disco
 import numpy as np
 import pytest
-
 from conftest import started
 
 ROUNDS = 3000 if os.environ.get("DISCO_LONG_TESTS") else 60
@@ -47,6 +48,27 @@ def process(ctx):
     return os.getpid()
 
 
+@disco.function
+def some(ctx, x):
+    return x + ctx.worker
+
+
+@disco.function
+def beside(ctx, x, axis):
+    """A started sum along an axis, and the worker's own sum."""
+    comm = ctx.along(axis)
+    work = comm.start.all_reduce(x)
+    own = x.sum()
+    return work.wait(), own, comm.all_gather_object(ctx.worker)
+
+
+@disco.function
+def count(ctx, x, to):
+    for step in range(to):
+        ctx.emit(x * step)
+    return x
+
+
 class Mix:
     """A session, and what each worker must have behind each handle."""
 
@@ -72,12 +94,16 @@ class Mix:
 
     def add(self):
         (x, xs), (y, ys), times = self.pick(), self.pick(), self.random.randrange(-2, 3)
-        self.held.append((add(self.s, x, times=times, y=y), [(a + b) * times for a, b in zip(xs, ys)]))
+        self.held.append(
+            (add(self.s, x, times=times, y=y), [(a + b) * times for a, b in zip(xs, ys)])
+        )
 
     def total(self):
         x, xs = self.pick()
         op = self.random.choice(["sum", "min", "max"])
-        found = {"sum": sum(xs[1:], xs[0]), "min": np.min(xs, axis=0), "max": np.max(xs, axis=0)}[op]
+        found = {"sum": sum(xs[1:], xs[0]), "min": np.min(xs, axis=0), "max": np.max(xs, axis=0)}[
+            op
+        ]
         self.held.append((total(self.s, x, op), [found] * len(xs)))
 
     def shift(self):
@@ -91,6 +117,52 @@ class Mix:
         found = rest[worker].get(timeout=30)
         assert found["worker"] == worker and np.array_equal(found["x"], xs[worker])
         self.held.append((double, [x * 2 for x in xs]))
+
+    def some(self):
+        x, xs = self.pick()
+        workers = [worker for worker in range(len(xs)) if self.random.random() < 0.5] or [0]
+        found = self.s.call_on(workers, some, x)
+        for worker in workers:
+            assert np.array_equal(found.get(worker, timeout=30), xs[worker] + worker)
+        shifts = [self.random.randrange(9) for _ in xs]
+        each = self.s.call_each(add, zip([x] * len(xs), shifts))
+        self.held.append((each, [x + shift for x, shift in zip(xs, shifts)]))
+
+    def beside(self):
+        x, xs = self.pick()
+        size = len(xs)
+        rows = self.random.choice([rows for rows in range(1, size + 1) if size % rows == 0])
+        mesh = self.s.mesh(rows=rows, columns=size // rows)
+        axis = self.random.choice(["rows", "columns"])
+        total, own, who = beside(self.s, x, axis).split(3)
+        places = [mesh.coordinates(worker) for worker in range(size)]
+        other = "rows" if axis == "columns" else "columns"
+        lines = [[w for w in range(size) if places[w][other] == place[other]] for place in places]
+        assert who.get_all(timeout=60) == lines
+        assert [found.item() for found in map(np.asarray, own.get_all())] == [x.sum() for x in xs]
+        self.held.append((total, [sum(xs[worker] for worker in line) for line in lines]))
+
+    def stream(self):
+        x, xs = self.pick()
+        steps = self.random.randrange(1, 30)
+        with self.s.call_streaming(count, x, steps) as results:
+            found = [[] for _ in xs]
+            for worker, value in results:
+                found[worker].append(value)
+                if self.random.random() < 0.02:
+                    return
+        assert [len(values) for values in found] == [steps] * len(xs)
+        for x, values in zip(xs, found):
+            assert all(np.array_equal(value, x * step) for step, value in enumerate(values))
+        self.held.append((results.call, xs))
+
+    def cancel(self):
+        x, _ = self.pick()
+        results = self.s.call_streaming(count, x, 10**9)
+        self.s.cancel(results.call, "the mix")
+        with pytest.raises(disco.Cancelled, match="the mix"):
+            for _ in results:
+                pass
 
     def check(self):
         x, xs = self.pick()
@@ -141,10 +213,26 @@ class Mix:
         self.s.save(self.folder, self.step, {"x": (x, 0)}, keep=2)
         loaded = self.s.load(self.folder)
         assert loaded.step == self.step
-        self.held.append((self.s.call(lambda ctx, x: np.from_dlpack(x).copy(), loaded.tensors["x"]), xs))
+        self.held.append(
+            (self.s.call(lambda ctx, x: np.from_dlpack(x).copy(), loaded.tensors["x"]), xs)
+        )
 
     def run(self, steps):
-        often = [self.add, self.total, self.shift, self.pair, self.check, self.check, self.free, self.new, self.each]
+        often = [
+            self.add,
+            self.total,
+            self.shift,
+            self.pair,
+            self.check,
+            self.check,
+            self.free,
+            self.new,
+            self.each,
+            self.some,
+            self.beside,
+            self.stream,
+            self.cancel,
+        ]
         for _ in range(steps):
             rare = self.random.random()
             if rare < 0.03:

@@ -5,10 +5,8 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 
 import disco
-
 from conftest import ended
 
 HEAD = """
@@ -33,7 +31,12 @@ def program(tmp_path, text, **options):
     path = tmp_path / "program.py"
     path.write_text(HEAD + textwrap.dedent(text))
     return subprocess.Popen(
-        [sys.executable, path], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, **options
+        [sys.executable, path],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        **options,
     )
 
 
@@ -53,7 +56,8 @@ def test_ctrl_c_ends_each_wait_at_once_and_the_session_goes_on(tmp_path):
         """
         with disco.session(processes=2, backend="local") as s:
             pids = sleep(s, 0).get_all()
-            for wait in (lambda ref: ref.get(), lambda ref: ref.get_all(), lambda ref: s.sync(), lambda ref: s.sync(1)):
+            of_ref = lambda ref: ref.get(), lambda ref: ref.get_all()
+            for wait in (*of_ref, lambda ref: s.sync(), lambda ref: s.sync(1)):
                 ref = sleep(s, 1.5)
                 interrupt_after(0.3)
                 begin = time.monotonic()
@@ -112,7 +116,10 @@ def test_threads_in_a_function_do_not_crash_the_end_of_a_program(tmp_path):
         """,
     )
     out, err = process.communicate(timeout=60)
-    assert process.returncode == 130 and "the program ends at once" in err, (process.returncode, err)
+    assert process.returncode == 130 and "the program ends at once" in err, (
+        process.returncode,
+        err,
+    )
 
 
 def test_a_failure_that_nobody_has_waited_for_is_printed_at_the_end_of_the_program(tmp_path):
@@ -127,7 +134,12 @@ def test_a_failure_that_nobody_has_waited_for_is_printed_at_the_end_of_the_progr
         fail(s)
         """,
     )
-    assert err.startswith("disco: a session that the program has left open has failed: 2 workers have failed") and "bad" in err
+    assert (
+        err.startswith(
+            "disco: a session that the program has left open has failed: 2 workers have failed"
+        )
+        and "bad" in err
+    )
 
 
 def test_workers_end_when_their_program_is_killed(tmp_path):
@@ -199,7 +211,9 @@ def test_a_failing_import_of_a_worker_is_reported(tmp_path):
 
 
 def test_python_m_disco_checks_a_session():
-    done = subprocess.run([sys.executable, "-m", "disco"], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-m", "disco"], capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[0].startswith(f"disco-runtime {disco.__version__}, Python 3.")
@@ -252,7 +266,9 @@ def test_a_session_that_only_handles_keep_ends_with_the_program(tmp_path):
             """,
         )
         assert "called" in out
-        assert err.startswith("disco: a session that the program has left open has failed: worker 0: fail"), err
+        assert err.startswith(
+            "disco: a session that the program has left open has failed: worker 0: fail"
+        ), err
 
 
 def test_waits_that_have_begun_are_errors_after_a_fork(tmp_path):
@@ -383,7 +399,10 @@ def test_what_functions_log_is_printed_from_the_levels_of_the_program_on(tmp_pat
             s.call(log).get()
         """,
     )
-    assert [line.split("] ")[-1] for line in err.splitlines()] == ["INFO:root:general", "DEBUG:loud.part:detail"], err
+    assert [line.split("] ")[-1] for line in err.splitlines()] == [
+        "INFO:root:general",
+        "DEBUG:loud.part:detail",
+    ], err
 
 
 def test_a_session_without_a_number_has_the_processors_that_the_program_may_use(tmp_path):
@@ -412,8 +431,12 @@ def test_sessions_and_handles_have_a_repr_after_a_fork(tmp_path):
         """,
     )
     before, after = out.splitlines()
-    assert before.startswith("[<disco._session.Session of 2 workers>, <disco.Part of register"), before
-    assert after == before.replace("2 workers", "another process") and after.endswith("in worker 1>]"), after
+    assert before.startswith("[<disco._session.Session of 2 workers>, <disco.Part of register"), (
+        before
+    )
+    assert after == before.replace("2 workers", "another process") and after.endswith(
+        "in worker 1>]"
+    ), after
 
 
 def test_the_child_of_a_fork_in_a_worker_function_ends_and_the_parent_is_the_worker(tmp_path):
@@ -439,12 +462,25 @@ def test_the_child_of_a_fork_in_a_worker_function_ends_and_the_parent_is_the_wor
 
         with disco.session(processes=2, backend="local") as s:
             pids = sleep(s, 0).get_all()
-            print([s.call(fork, how).get_all() for how in ("returns", "raises", "exits", "reduces")])
+            hows = ("returns", "raises", "exits", "reduces")
+            print([s.call(fork, how).get_all() for how in hows])
             print(s.call(lambda ctx, status: status, Forks()).get_all())
-            print([sleep(s, 0).get_all() == pids for _ in range(4)], s.call(lambda ctx: ctx.all_reduce(1)).get_all())
+            same = [sleep(s, 0).get_all() == pids for _ in range(4)]
+            print(same, s.call(lambda ctx: ctx.all_reduce(1)).get_all())
         """,
     )
     lines = out.splitlines()
-    assert [line for line in lines if "child" not in line] == ["[[0, 0], [1, 1], [5, 5], [1, 1]]", "[0, 0]", f"{4 * [True]} [2, 2]"]
-    assert sum("child returns" in line for line in lines) == sum("child pickles" in line for line in lines) == 2
-    assert err.count("ValueError: of the child") == 2 and err.count("context stays with the parent") == 2
+    assert [line for line in lines if "child" not in line] == [
+        "[[0, 0], [1, 1], [5, 5], [1, 1]]",
+        "[0, 0]",
+        f"{4 * [True]} [2, 2]",
+    ]
+    assert (
+        sum("child returns" in line for line in lines)
+        == sum("child pickles" in line for line in lines)
+        == 2
+    )
+    assert (
+        err.count("ValueError: of the child") == 2
+        and err.count("context stays with the parent") == 2
+    )

@@ -4,9 +4,9 @@ import dataclasses
 import datetime
 import enum
 import math
-
 import pickle
 import time
+
 import disco
 import numpy as np
 import pytest
@@ -169,7 +169,9 @@ def test_a_result_that_can_not_be_sent_is_an_error_of_the_get_only(processes):
         return it.locked()
 
     it = lock(processes)
-    with pytest.raises(TypeError, match="a result of type lock can't be sent to the controller: .*pickle"):
+    with pytest.raises(
+        TypeError, match="a result of type lock can't be sent to the controller: .*pickle"
+    ):
         it.get()
     assert locked(processes, it).get_all() == [False] * 3
 
@@ -220,7 +222,9 @@ def test_functions_of_rust_take_what_both_languages_have(processes):
 
 
 def test_tensors_within_other_objects(s):
-    found = s.call(lambda ctx: {"a": [ctx.empty((2, 3), "bfloat16", library="disco")], "b": 1}).get()
+    found = s.call(
+        lambda ctx: {"a": [ctx.empty((2, 3), "bfloat16", library="disco")], "b": 1}
+    ).get()
     (tensor,) = found["a"]
     assert (type(tensor), tensor.dtype, tensor.shape) == (disco.Tensor, "bfloat16", (2, 3))
     tensor = s.call(lambda ctx: ctx.empty(4, library="disco")).get()
@@ -264,7 +268,11 @@ def test_a_wait_that_has_passed_its_limit_goes_on(processes):
         return Counted()
 
     ref, limits = slow(processes, 0.5), 0
-    for get in (ref.get, lambda timeout: ref[1].get(timeout), lambda timeout: ref.get_all(timeout)[0]):
+    for get in (
+        ref.get,
+        lambda timeout: ref[1].get(timeout),
+        lambda timeout: ref.get_all(timeout)[0],
+    ):
         while True:
             try:
                 assert get(timeout=0.02) == 5
@@ -284,7 +292,11 @@ def test_numpy_takes_the_elements_of_a_tensor(s, dtype):
         x.numpy()[:] = [1, 0, 1]
         array = np.asarray(x)
         array[1] = 1
-        return [array, np.array(x), np.asarray(x, "f8"), np.stack([x, x])[0]], float(np.sum(x)), float(np.mean(x))
+        return (
+            [array, np.array(x), np.asarray(x, "f8"), np.stack([x, x])[0]],
+            float(np.sum(x)),
+            float(np.mean(x)),
+        )
 
     x = s.call(lambda ctx: ctx.empty(3, dtype, library="disco"))
     arrays, total, mean = s.call(read, x).get()

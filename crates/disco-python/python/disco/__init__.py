@@ -1,4 +1,5 @@
-"""Disco: one controller calls functions on N workers, which exchange arrays through NCCL, RCCL, MPI or shared memory.
+"""Disco: one controller calls functions on N workers, which exchange arrays through NCCL, RCCL, MPI
+or shared memory.
 
 >>> import disco, numpy as np
 >>> @disco.function
@@ -14,25 +15,43 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from . import _errors
-from ._disco import Context, Ref, Tensor, __version__, backends
+from ._disco import (
+    Communicator,
+    Context,
+    Mesh,
+    Ref,
+    Results,
+    Store,
+    Tensor,
+    Work,
+    __version__,
+    backends,
+)
 from ._errors import *  # noqa: F403
 from ._functions import Function, function
+from ._options import Options
 from ._session import Library, Loaded, RemoteFunction, Replaced, Resized, Session, init, session
 
 if TYPE_CHECKING:
     from . import aio
 
 __all__ = [
+    "Communicator",
     "Context",
     "Function",
     "Library",
     "Loaded",
+    "Mesh",
+    "Options",
     "Ref",
     "RemoteFunction",
     "Replaced",
     "Resized",
+    "Results",
     "Session",
+    "Store",
     "Tensor",
+    "Work",
     "__version__",
     "aio",
     "backends",

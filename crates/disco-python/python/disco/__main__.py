@@ -15,7 +15,11 @@ def _sum(ctx: disco.Context) -> int:
 def main() -> int:
     print(f"disco-runtime {disco.__version__}, Python {sys.version.split()[0]} ({sys.executable})")
     for row in disco.backends():
-        what = f"available    {row['version']} ({row['library']})" if row["available"] else f"unavailable  {row['reason']}"
+        what = (
+            f"available    {row['version']} ({row['library']})"
+            if row["available"]
+            else f"unavailable  {row['reason']}"
+        )
         print(f"{row['name']:<10} {what}")
     with disco.session(processes=2, backend="local") as session:
         found = _sum(session).get_all(timeout=30)

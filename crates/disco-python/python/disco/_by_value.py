@@ -1,4 +1,6 @@
-"""Pickles with the functions and classes that their reader can't import. cloudpickle, which makes them, takes long to import."""
+"""Pickles with the functions and classes that their reader can't import. cloudpickle, which makes
+them, takes long to import.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,8 @@ import enum
 import io
 import types
 import weakref
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import cloudpickle
 
@@ -26,7 +29,7 @@ def _code(code: types.CodeType) -> tuple[Any, ...]:
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    dispatch_table = collections.ChainMap({types.CodeType: _code}, _reducers)
+    dispatch_table: ClassVar = collections.ChainMap({types.CodeType: _code}, _reducers)
 
     def reducer_override(self, value: Any) -> Any:
         reduced = super().reducer_override(value)
@@ -36,13 +39,16 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             _own.add(value)
         make, args, state, items, pairs, fill = reduced
         if "__slots__" in vars(value) and not issubclass(value, enum.Enum):
-            # A class that gets them later has objects with a `__dict__`, whose pickles the own class can't read.
+            # A class that gets them later has objects with a `__dict__`, whose pickles the own
+            # class can't read.
             args[3]["__slots__"] = value.__slots__  # type: ignore[attr-defined]
         return make, args, (fill, state), items, pairs, _fill
 
 
 def _fill(kind: type, state: tuple[Callable[[type, Any], Any], Any]) -> None:
-    """Gives a class its attributes, unless this process has made the class: then another one has sent it back."""
+    """Gives a class its attributes, unless this process has made the class: then another one has
+    sent it back.
+    """
     fill, attributes = state
     if kind not in _own:
         _others.add(kind)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import traceback as _traceback
-from typing import Any, Callable, cast
+from collections.abc import Callable
+from typing import Any, cast
 
 __all__ = [
     "DiscoError",
@@ -16,6 +17,7 @@ __all__ = [
     "Deadline",
     "Stalled",
     "Aborted",
+    "Cancelled",
     "Broken",
     "Mismatch",
     "Unsupported",
@@ -40,18 +42,26 @@ __all__ = [
 
 
 class DiscoError(Exception):
-    """A failure of Disco. ``kind`` is the kind of the failure that caused it, such as ``"Deadline"``."""
+    """A failure of Disco. ``kind`` is the kind of the failure that caused it, such as
+    ``"Deadline"``.
+    """
 
     kind: str = "DiscoError"
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The native error stays in its process, and a pickle of an exception has no cause.
         fields = {name: value for name, value in vars(self).items() if name != "_native"}
-        return _restored, (type(self), self.args, fields, None if self.__cause__ is None else _described(self.__cause__))
+        return _restored, (
+            type(self),
+            self.args,
+            fields,
+            None if self.__cause__ is None else _described(self.__cause__),
+        )
 
 
 class WorkerError(DiscoError):
-    """A function has failed on a worker. ``__cause__`` is the exception of a Python function, with its traceback as a note.
+    """A function has failed on a worker. ``__cause__`` is the exception of a Python function, with
+    its traceback as a note.
 
     The session takes no more calls until ``recover`` or ``init_ccl``.
     """
@@ -65,16 +75,23 @@ class WorkerError(DiscoError):
 
 
 class WorkerErrors(ExceptionGroup[WorkerError], WorkerError):
-    """Several workers have failed: ``exceptions`` has a :class:`WorkerError` for each, and the other fields, and
-    ``__cause__``, are those of the first.
+    """Several workers have failed: ``exceptions`` has a :class:`WorkerError` for each, and the
+    other fields, and ``__cause__``, are those of the first.
 
-    ``except WorkerError`` and ``except* WorkerError`` catch it, too. The conditions of ``split`` and ``subgroup`` are asked for
-    each worker's failure, and not for the group.
+    ``except WorkerError`` and ``except* WorkerError`` catch it, too. The conditions of ``split``
+    and ``subgroup`` are asked for each worker's failure, and not for the group.
     """
 
-    def derive(self, excs: Any, /) -> "WorkerErrors":  # type: ignore[override]
+    def derive(self, excs: Any, /) -> WorkerErrors:  # type: ignore[override]
         # The first failure of all of them, if it is among these.
-        first = next((error for error in excs if getattr(error, "worker", None) == getattr(self, "worker", None)), excs[0])
+        first = next(
+            (
+                error
+                for error in excs
+                if getattr(error, "worker", None) == getattr(self, "worker", None)
+            ),
+            excs[0],
+        )
         return _as_first(WorkerErrors(self.message, excs), first)
 
     def split(self, condition: Any, /) -> Any:
@@ -89,11 +106,21 @@ class WorkerErrors(ExceptionGroup[WorkerError], WorkerError):
 
 
 class Earlier(WorkerError):
-    """A call was not submitted, because an earlier one had failed: the fields are those of the failure."""
+    """A call was not submitted, because an earlier one had failed: the fields are those of the
+    failure.
+    """
+
+
+class Cancelled(WorkerError):
+    """The program has cancelled the call. The session goes on. In a worker function, where its
+    collectives and ``emit`` raise it, it has no fields.
+    """
 
 
 class RemoteError(Exception):
-    """An exception of a worker that can't be built here: its type is unknown, or it can't be pickled."""
+    """An exception of a worker that can't be built here: its type is unknown, or it can't be
+    pickled.
+    """
 
     #: Module and name of its type.
     type_name: str
@@ -107,7 +134,9 @@ class Lost(DiscoError):
 
 
 class Timeout(DiscoError, TimeoutError):
-    """The time limit of a wait has passed. The command goes on, and its result can be waited for again."""
+    """The time limit of a wait has passed. The command goes on, and its result can be waited for
+    again.
+    """
 
 
 class Deadline(DiscoError, TimeoutError):
@@ -220,12 +249,8 @@ _KINDS = {
 }
 
 
-
 def make(name: str, kind: str, text: str, fields: dict[str, Any]) -> DiscoError:
     """The exception for an error of the native part."""
-    # The native part names methods of Rust.
-    for before in ("Session::", "Builder::"):
-        text = text.replace(f"`{before}", "`")
     error = _KINDS.get(name, DiscoError)(text)
     thrown = fields.pop("thrown", None)
     message = fields.pop("message", None)
@@ -234,14 +259,17 @@ def make(name: str, kind: str, text: str, fields: dict[str, Any]) -> DiscoError:
     error.kind = kind
     if thrown is not None:
         error.__cause__ = rebuilt(*thrown)
-    elif isinstance(error, WorkerError) and kind in _KINDS:
+    elif isinstance(error, WorkerError) and kind in _KINDS and kind != name:
         error.__cause__ = _KINDS[kind](message)
     return error
 
 
 def make_group(first: WorkerError, errors: list[WorkerError]) -> WorkerErrors:
     """The exception for the failures of several workers."""
-    return _as_first(WorkerErrors(f"{len(errors)} workers have failed, the first of them so: {first}", errors), first)
+    return _as_first(
+        WorkerErrors(f"{len(errors)} workers have failed, the first of them so: {first}", errors),
+        first,
+    )
 
 
 def _as_first(group: WorkerErrors, first: BaseException) -> WorkerErrors:
@@ -267,7 +295,9 @@ def _with_own_cause(part: Any) -> Any:
     return part
 
 
-def _restored(kind: type[DiscoError], args: tuple[Any, ...], fields: dict[str, Any], cause: Any = None) -> DiscoError:
+def _restored(
+    kind: type[DiscoError], args: tuple[Any, ...], fields: dict[str, Any], cause: Any = None
+) -> DiscoError:
     error = kind(*args)
     vars(error).update(fields)
     if cause is not None:
@@ -278,12 +308,17 @@ def _restored(kind: type[DiscoError], args: tuple[Any, ...], fields: dict[str, A
 def _described(
     error: BaseException, dumps: Callable[[Any], bytes] | None = None, limit: int | None = None
 ) -> tuple[str, str, list[str], str | None]:
-    """Type, text, notes and pickle of an exception. Each byte of the pickle is a character; in UTF-8 they have at most
-    ``limit`` bytes, which long texts are shortened for."""
+    """Type, text, notes and pickle of an exception. Each byte of the pickle is a character; in
+    UTF-8 they have at most ``limit`` bytes, which long texts are shortened for.
+    """
     import pickle
 
     kind, dumps = type(error), dumps or pickle.dumps
-    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    name = (
+        kind.__qualname__
+        if kind.__module__ == "builtins"
+        else f"{kind.__module__}.{kind.__qualname__}"
+    )
     try:
         text = str(error)
     except Exception:
@@ -311,7 +346,11 @@ def _shortened(error: BaseException, half: int) -> BaseException:
         if len(encoded) <= 2 * half:
             return value
         head, tail = encoded[:half], encoded[-half:]
-        return head + tail if isinstance(value, bytes) else f"{head.decode(errors='ignore')} … {tail.decode(errors='ignore')}"
+        return (
+            head + tail
+            if isinstance(value, bytes)
+            else f"{head.decode(errors='ignore')} … {tail.decode(errors='ignore')}"
+        )
 
     args = tuple(map(short, error.args))
     copy = type(error).__new__(type(error), *args)

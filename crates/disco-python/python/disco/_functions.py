@@ -8,7 +8,16 @@ import os
 import sys
 import types
 import weakref
-from typing import TYPE_CHECKING, Any, Callable, Generic, Iterable, Iterator, TypeVar, overload
+from collections.abc import Callable, Iterable, Iterator
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    ParamSpec,
+    TypeVar,
+    overload,
+)
 
 from . import _disco
 
@@ -16,52 +25,63 @@ if TYPE_CHECKING:
     from ._disco import Ref
     from ._session import Base
 
+P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Function(Generic[R]):
+class Function(Generic[P, R]):
     """A worker function; made by :func:`function`.
 
-    ``f(session, *args, **kwargs)`` calls it on all workers of the session, and returns a handle to the results at once. On a
-    worker, ``f(ctx, *args, **kwargs)`` calls it as any function.
+    ``f(session, *args, **kwargs)`` calls it on all workers of the session, and returns a handle to
+    the results at once. On a worker, ``f(ctx, *args, **kwargs)`` calls it as any function.
     """
 
-    def __init__(self, function: Callable[..., R]) -> None:
+    def __init__(self, function: Callable[Concatenate[Any, P], R]) -> None:
         self.function = function
         functools.update_wrapper(self, function)
 
     @overload
-    def __call__(self, where: _disco.Context, /, *args: Any, **kwargs: Any) -> R: ...
+    def __call__(self, where: _disco.Context, /, *args: P.args, **kwargs: P.kwargs) -> R: ...
     @overload
-    def __call__(self, where: Base, /, *args: Any, **kwargs: Any) -> Ref[R]: ...
+    def __call__(self, where: Base, /, *args: P.args, **kwargs: P.kwargs) -> Ref[R]: ...
     def __call__(self, where: Any, /, *args: Any, **kwargs: Any) -> Any:
         if isinstance(where, _disco.Context):
             return self.function(where, *args, **kwargs)
         if not hasattr(where, "call"):
             kind = type(where).__qualname__
-            raise TypeError(f"a worker function is called with a session, or on a worker with its context, and not with {kind}")
+            raise TypeError(
+                "a worker function is called with a session, or on a worker with its context, and "
+                f"not with {kind}"
+            )
         return where.call(self, *args, **kwargs)
 
     def __repr__(self) -> str:
         return f"<disco.function {self.function.__qualname__}>"
 
 
-def function(function: Callable[..., R]) -> Function[R]:
-    """Makes a worker function of ``function(ctx, *args, **kwargs)``, whose first argument is the worker's :class:`Context`.
+def function(function: Callable[Concatenate[Any, P], R]) -> Function[P, R]:
+    """Makes a worker function of ``function(ctx, *args, **kwargs)``, whose first argument is the
+    worker's :class:`Context`.
 
-    A function of a module that the workers can import is found by its name there; another one, such as a notebook's, or one of a
-    module that is registered with ``cloudpickle.register_pickle_by_value``, is sent with the values of its global names when it is
+    A function of a module that the workers can import is found by its name there; another one, such
+    as a notebook's, or one of a module that is registered with
+    ``cloudpickle.register_pickle_by_value``, is sent with the values of its global names when it is
     called first, and again once it or one of these names was defined anew.
     """
     if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
-        raise TypeError(f"{function.__qualname__}: a worker function is an ordinary function, neither async nor a generator")
+        name = function.__qualname__
+        raise TypeError(
+            f"{name}: a worker function is an ordinary function, neither async nor a generator"
+        )
     if not callable(function):
         raise TypeError("a worker function is a function")
     return Function(function)
 
 
 class Sent(weakref.WeakKeyDictionary[Any, Any]):
-    """The sessions that a function was sent to, each with its handle there. It stays with its program."""
+    """The sessions that a function was sent to, each with its handle there. It stays with its
+    program.
+    """
 
     #: The function: `functools.wraps` copies this to others.
     owner: Callable[[], Any] = staticmethod(lambda: None)
@@ -69,7 +89,7 @@ class Sent(weakref.WeakKeyDictionary[Any, Any]):
     def __reduce__(self) -> tuple[Any, ...]:
         return Sent, ()
 
-    def __deepcopy__(self, _: Any) -> "Sent":
+    def __deepcopy__(self, _: Any) -> Sent:
         return Sent()
 
 
@@ -122,7 +142,9 @@ def describe(function: Callable[..., Any]) -> tuple[Any, list[Name]]:
 
 
 def _is_by_value(module: str) -> bool:
-    """Whether the program has registered the module, or a package around it, with ``cloudpickle.register_pickle_by_value``."""
+    """Whether the program has registered the module, or a package around it, with
+    ``cloudpickle.register_pickle_by_value``.
+    """
     cloudpickle = sys.modules.get("cloudpickle")
     registered = cloudpickle.list_registry_pickle_by_value() if cloudpickle is not None else ()
     return any(f"{module}.".startswith(f"{name}.") for name in registered)
@@ -136,15 +158,27 @@ def _versions() -> dict[str, str]:
 
 
 def _sources_of(functions: Iterable[Any]) -> dict[str, list[str]]:
-    """The lines of a notebook's cells, by their names, for tracebacks: they are no files that a worker could read."""
+    """The lines of a notebook's cells, by their names, for tracebacks: they are no files that a
+    worker could read.
+    """
     import linecache
 
-    files = {code.co_filename for code in (getattr(function, "__code__", None) for function in functions) if code is not None}
-    return {file: lines for file in files if not os.path.exists(file) and (lines := linecache.getlines(file))}
+    files = {
+        code.co_filename
+        for code in (getattr(function, "__code__", None) for function in functions)
+        if code is not None
+    }
+    return {
+        file: lines
+        for file in files
+        if not os.path.exists(file) and (lines := linecache.getlines(file))
+    }
 
 
 def _names_of(value: Any, module: str | None, seen: dict[int, Any]) -> Iterator[Name]:
-    """The names of a function or a class of the module, which is sent by value, and of those behind them."""
+    """The names of a function or a class of the module, which is sent by value, and of those behind
+    them.
+    """
     value = value.function if isinstance(value, Function) else value
     if id(value) in seen:
         return
@@ -154,11 +188,17 @@ def _names_of(value: Any, module: str | None, seen: dict[int, Any]) -> Iterator[
         behind = (value.func, *value.args, *value.keywords.values())
     elif isinstance(value, (dict, list, tuple)):
         # A table of functions. Its own changes are not seen.
-        behind = [each for each in (value.values() if isinstance(value, dict) else value) if callable(each)]
+        behind = [
+            each
+            for each in (value.values() if isinstance(value, dict) else value)
+            if callable(each)
+        ]
     elif getattr(value, "__module__", None) != module:
         return
     elif isinstance(value, type):
-        behind = [getattr(each, "__func__", getattr(each, "fget", each)) for each in vars(value).values()]
+        behind = [
+            getattr(each, "__func__", getattr(each, "fget", each)) for each in vars(value).values()
+        ]
     elif isinstance(value, types.FunctionType):
         names = _names_in(value)
         yield from ((now, _weak(now())) for now in names)
@@ -172,8 +212,11 @@ def _names_in(function: types.FunctionType) -> list[Callable[[], Any]]:
     """The values of the global names and of the variables of enclosing functions."""
     space = function.__globals__
     used = {name for code in _codes_of(function.__code__) for name in code.co_names}
-    names: list[Callable[[], Any]] = [functools.partial(space.get, name, _ABSENT) for name in sorted(used & space.keys())]
-    # Names without a value may get one, also those of builtins. The names of attributes are among these, too.
+    names: list[Callable[[], Any]] = [
+        functools.partial(space.get, name, _ABSENT) for name in sorted(used & space.keys())
+    ]
+    # Names without a value may get one, also those of builtins. The names of attributes are among
+    # these, too.
     if absent := used - space.keys():
         names.append(functools.partial(space.keys().isdisjoint, absent))
     return names + [functools.partial(_content, cell) for cell in function.__closure__ or ()]
@@ -195,7 +238,9 @@ def _content(cell: types.CellType) -> Any:
 
 
 def _weak(value: Any) -> Callable[[], Any]:
-    """Returns the value, which this does not keep alive if that is possible: it may be the function itself."""
+    """Returns the value, which this does not keep alive if that is possible: it may be the function
+    itself.
+    """
     if value is None:
         return _none
     try:
@@ -217,8 +262,14 @@ def load(described: tuple[Any, ...]) -> Callable[..., Any]:
 
         _, pickled, sent, sources = described
         if sent != (own := _versions()):
-            differ = " and ".join(f"{name} {sent[name]}, and this worker {own[name]}" for name in own if sent[name] != own[name])
-            raise TypeError(f"the function was sent by value by a program with {differ}: they must be the same")
+            differ = " and ".join(
+                f"{name} {sent[name]}, and this worker {own[name]}"
+                for name in own
+                if sent[name] != own[name]
+            )
+            raise TypeError(
+                f"the function was sent by value by a program with {differ}: they must be the same"
+            )
         import linecache
 
         for file, lines in sources.items():

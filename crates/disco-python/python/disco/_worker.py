@@ -16,8 +16,8 @@ THREADS_LIMIT = 5.0
 
 
 def main() -> None:
-    # Ctrl-C reaches all processes of a terminal. The controller ends the session. Programs that a function starts are not
-    # shielded: they inherit neither a handler nor, here, a blocked signal.
+    # Ctrl-C reaches all processes of a terminal. The controller ends the session. Programs that a
+    # function starts are not shielded: they inherit neither a handler nor, here, a blocked signal.
     signal.signal(signal.SIGINT, lambda number, frame: None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     sent = os.environ.get("DISCO_PYTHON")
@@ -25,7 +25,8 @@ def main() -> None:
     if sent is not None:
         given = json.loads(sent)
         sys.path[:] = given["path"]
-        # A node starts its workers with the same variables; programs that a worker starts get those of the controller.
+        # A node starts its workers with the same variables; programs that a worker starts get those
+        # of the controller.
         if "DISCO_WORKER" in os.environ:
             del os.environ["DISCO_PYTHON"]
             before = given["PYTHONPATH"]
@@ -55,7 +56,9 @@ def main() -> None:
 
 
 def _log(levels: dict[str, int] | None) -> None:
-    """Writes what functions log to the standard error, which the controller prints, from the program's levels on."""
+    """Writes what functions log to the standard error, which the controller prints, from the
+    program's levels on.
+    """
     if levels:
         import logging
 
@@ -68,20 +71,35 @@ def _breakpoint(*args: Any, **kwargs: Any) -> Any:
     if os.environ.get("PYTHONBREAKPOINT"):
         return sys.__breakpointhook__(*args, **kwargs)
     raise RuntimeError(
-        "breakpoint(): a worker that is a process has no terminal for pdb. Call the function in a session with threads=1, or set "
-        "PYTHONBREAKPOINT to the function of a debugger that listens for a connection, such as `debugpy.breakpoint`"
+        "breakpoint(): a worker that is a process has no terminal for pdb. Call the function in a "
+        "session with threads=1, or set PYTHONBREAKPOINT to the function of a debugger that "
+        "listens for a connection, such as `debugpy.breakpoint`"
     )
 
 
 def _end_despite_threads(status: int) -> None:
-    """Ends the process after a while if its threads do not: the interpreter would wait for those that are no daemons."""
+    """Ends the process after a while if its threads do not: the interpreter would wait for those
+    that are no daemons.
+    """
     time.sleep(THREADS_LIMIT)
-    others = [thread.name for thread in threading.enumerate() if not thread.daemon and thread is not threading.main_thread()]
+    others = [
+        thread.name
+        for thread in threading.enumerate()
+        if not thread.daemon and thread is not threading.main_thread()
+    ]
     if not others:
-        print("disco: the worker waits for its exit handlers, or for processes of `multiprocessing`", file=sys.stderr, flush=True)
+        print(
+            "disco: the worker waits for its exit handlers, or for processes of `multiprocessing`",
+            file=sys.stderr,
+            flush=True,
+        )
         return
-    text = f"disco: the worker ends while threads of its functions still run: {', '.join(others)}; join them, or make them daemons"
-    print(text, file=sys.stderr, flush=True)
+    print(
+        f"disco: the worker ends while threads of its functions still run: {', '.join(others)}; "
+        "join them, or make them daemons",
+        file=sys.stderr,
+        flush=True,
+    )
     sys.stdout.flush()
     os._exit(status)
 

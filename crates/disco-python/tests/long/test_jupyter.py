@@ -9,7 +9,6 @@ import jupyter_client
 import nbclient
 import nbformat
 import pytest
-
 from conftest import alive, ended, until
 
 
@@ -105,7 +104,10 @@ def test_the_exception_of_a_worker_is_shown_with_its_traceback(kernel):
     assert error["ename"] == "WorkerError" and "ValueError: bad 0" in text
     # With the lines of the cells.
     on_the_worker = text.split("On the worker:")[1]
-    assert "return helper(ctx.worker)" in on_the_worker and "raise ValueError(f'bad {x}')" in on_the_worker
+    assert (
+        "return helper(ctx.worker)" in on_the_worker
+        and "raise ValueError(f'bad {x}')" in on_the_worker
+    )
     assert kernel.run("s.recover()\ndef helper(x): return x\nwork(s).get_all()") == ("[0, 1]", None)
 
 
@@ -128,7 +130,9 @@ def test_workers_end_with_their_kernel(kernel, tmp_path, how):
 
 def test_cells_may_await(kernel):
     kernel.run(START)
-    cell = "a = await disco.aio.session(processes=2)\nfound = await work(a)\nawait a.shutdown()\nfound"
+    cell = (
+        "a = await disco.aio.session(processes=2)\nfound = await work(a)\nawait a.shutdown()\nfound"
+    )
     assert kernel.run(cell) == ("[1, 2]", None)
 
 
@@ -136,7 +140,10 @@ def test_the_programs_of_the_guide_run_as_a_notebook():
     guide = (Path(__file__).parents[4] / "docs/python.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", guide, re.S)
     # A notebook has an event loop already.
-    cells = [nbformat.v4.new_code_cell(block.replace("asyncio.run(main())", "await main()")) for block in blocks]
+    cells = [
+        nbformat.v4.new_code_cell(block.replace("asyncio.run(main())", "await main()"))
+        for block in blocks
+    ]
     notebook = nbclient.NotebookClient(nbformat.v4.new_notebook(cells=cells), timeout=60).execute()
     said = [output.get("text", "") for cell in notebook.cells for output in cell.outputs]
     assert "[12.0, 12.0, 12.0, 12.0]" in "".join(said)

@@ -3,7 +3,6 @@
 import disco
 import numpy as np
 import pytest
-
 from conftest import started
 
 
@@ -31,8 +30,11 @@ def test_jax(s):
         assert type(back) is type(x) and back.dtype == x.dtype and (back == x).all()
         if dtype != "bool":
             library, found = total(s, x).get(1)
-            assert library in ("jaxlib", "jax") and type(found) is type(x) and found.dtype == x.dtype
+            assert (
+                library in ("jaxlib", "jax") and type(found) is type(x) and found.dtype == x.dtype
+            )
             assert (np.asarray(found, "f4") == 3 * np.asarray(x, "f4")).all()
+
     def share(ctx, x):
         before = x + 0
         y = ctx.broadcast(x * (ctx.worker + 1), root=2)

@@ -28,7 +28,11 @@ def run(tmp_path, options, launcher, **environment):
     program = tmp_path / "program.py"
     program.write_text(textwrap.dedent(PROGRAM.format(options=options)))
     done = subprocess.run(
-        [*launcher, program], capture_output=True, text=True, timeout=180, env={**os.environ, **environment}
+        [*launcher, program],
+        capture_output=True,
+        text=True,
+        timeout=180,
+        env={**os.environ, **environment},
     )
     assert done.returncode == 0, (done.stdout, done.stderr)
     return done.stdout
@@ -38,13 +42,22 @@ def test_tasks_of_srun_are_nodes(tmp_path):
     if not all(Path("/usr/sbin", daemon).exists() for daemon in ("slurmctld", "munged")):
         pytest.skip(f"no Slurm here; {SLURM} names the packages")
     srun = [SLURM, "timeout", "60", "srun", "--nodes", "2", "--ntasks", "2", sys.executable]
-    said = run(tmp_path, "nodes=2, per_node=2", srun, DISCO_TOKEN="8d15c6f5e0a94c3f8d15c6f5e0a94c3f")
+    said = run(
+        tmp_path, "nodes=2, per_node=2", srun, DISCO_TOKEN="8d15c6f5e0a94c3f8d15c6f5e0a94c3f"
+    )
     assert said == f"{[[0.0, 10.0, 20.0, 30.0]] * 4} 2\n"
 
 
 def test_tasks_of_torchrun_are_workers(tmp_path):
     pytest.importorskip("torch")
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "3"]
+    torchrun = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc_per_node",
+        "3",
+    ]
     # With Python 3.11, this version of torchrun fails without them.
     logs = ["--redirects", "1", "--tee", "1", "--log_dir", tmp_path / "logs"]
     said = run(tmp_path, "processes=3", [*torchrun, *logs])
