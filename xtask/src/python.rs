@@ -33,7 +33,7 @@ pub(crate) struct Python {
 }
 
 impl Python {
-    /// Builds the native part and runs the checks of types, of stubs, and the tests. Without Python 3.11 nothing runs, unless
+    /// Builds the native part and runs the checks of the form, of types, of stubs, and the tests. Without Python 3.11 nothing runs, unless
     /// `DISCO_REQUIRE` names `ffi`.
     ///
     /// # Errors
@@ -64,6 +64,8 @@ impl Python {
             command
         };
         if self.pytest.is_empty() && !self.long {
+            show(&mut tool(&["-m", "ruff", "format", "--quiet", "--check", "."]))?;
+            show(&mut tool(&["-m", "ruff", "check", "--quiet", "."]))?;
             show(&mut tool(&["-m", "mypy", "-p", "disco"]))?;
             let stubtest = ["-m", "mypy.stubtest", "disco", "--mypy-config-file", "pyproject.toml"];
             show(tool(&stubtest).args(["--allowlist", "tests/stubtest.txt"]))?;
