@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! controller      session ── reference ── core     calls return handles; operation: waits, with Ctrl-C, limits and asyncio
-//!                 options, mesh     of a session; results of running calls; saved: checkpoints, and libraries of the workers
+//!                 options, mesh     of a session; results of running calls; saved: checkpoints, and libraries of the workers;
+//!                                models: files and texts of language models
 //! worker          functions ── context ── communicator     runs Python functions; their view of the worker, which access
 //!                                lends; collectives and objects run operations, and work is a started one; store
 //! both            values, tensor            Python objects as values of commands, arrays without a copy; errors
@@ -25,6 +26,7 @@ mod forks;
 mod functions;
 mod lock;
 mod mesh;
+mod models;
 mod objects;
 mod operation;
 mod options;
@@ -52,6 +54,8 @@ fn _disco(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<context::Context>()?;
     module.add_class::<errors::NativeError>()?;
     module.add_class::<mesh::Mesh>()?;
+    module.add_class::<models::ModelFiles>()?;
+    module.add_class::<models::TextOfTokens>()?;
     module.add_class::<operation::Operation>()?;
     module.add_class::<operation::Waits>()?;
     module.add_class::<reference::Part>()?;

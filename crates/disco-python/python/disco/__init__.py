@@ -33,7 +33,7 @@ from ._options import Options
 from ._session import Library, Loaded, RemoteFunction, Replaced, Resized, Session, init, session
 
 if TYPE_CHECKING:
-    from . import aio
+    from . import aio, models
 
 __all__ = [
     "Communicator",
@@ -57,6 +57,7 @@ __all__ = [
     "backends",
     "function",
     "init",
+    "models",
     "session",
 ]
 __all__ += _errors.__all__
@@ -65,9 +66,9 @@ __all__ += _errors.__all__
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
-        # asyncio takes longer to import than the rest.
-        if name == "aio":
+        # asyncio takes longer to import than the rest, and most programs have no models.
+        if name in ("aio", "models"):
             import importlib
 
-            return importlib.import_module(".aio", __name__)
+            return importlib.import_module(f".{name}", __name__)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
