@@ -1,7 +1,7 @@
 //! The Python package: its types, its stubs, and its tests, with an interpreter and packages of its own in `target/python`.
 
 use std::env;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -207,7 +207,12 @@ fn wheel(python: &Path, folder: &Path) -> Result<()> {
     // Zig's C library has the symbols of old systems, whatever this one has.
     let mut build = Command::new(tools.join("bin/maturin"));
     build.args(["build", "--release", "--zig", "--compatibility", PLATFORM, "--target-dir"]);
-    show(build.arg(root().join("target/wheel")).arg("--out").arg(&wheels).current_dir(package()).env("PATH", path))?;
+    build.arg(root().join("target/wheel")).arg("--out").arg(&wheels).current_dir(package()).env("PATH", &path);
+    let data = package().join("disco_runtime.data");
+    let built = commands(&tools, &path, &data.join("scripts")).and_then(|()| show(&mut build));
+    // Else later builds from the source would have them, too.
+    fs::remove_dir_all(&data)?;
+    built?;
     let wheel = fs::read_dir(&wheels)?.next().context("maturin has left no wheel")??.path();
     let bytes = wheel.metadata()?.len();
     println!("== {} has {:.1} MB", wheel.display(), bytes as f64 / 1e6);
@@ -216,8 +221,30 @@ fn wheel(python: &Path, folder: &Path) -> Result<()> {
     let said = String::from_utf8_lossy(&said.stdout).split_whitespace().collect::<Vec<_>>().join(" ");
     let is_old = said.split('"').any(|tag| tag == format!("{PLATFORM}_x86_64") || tag == "manylinux_2_17_x86_64");
     ensure!(is_old, "auditwheel: {said}");
-    try_in_new_environment(python, &folder.join("of-wheel"), &wheel)?;
+    let of_wheel = folder.join("of-wheel");
+    try_in_new_environment(python, &of_wheel, &wheel)?;
+    for arguments in [&["disco", "backends"][..], &["disco", "ping", "--workers", "2"], &["disco-serve", "--version"]] {
+        show(Command::new(of_wheel.join("bin").join(arguments[0])).args(&arguments[1..]))?;
+    }
     try_in_new_environment(python, &folder.join("of-source"), &package())
+}
+
+/// The commands that the wheel installs beside the package.
+const COMMANDS: [&str; 2] = ["disco", "disco-serve"];
+
+/// Builds the commands for old systems into a folder, from which maturin takes them.
+fn commands(tools: &Path, path: &OsStr, folder: &Path) -> Result<()> {
+    fs::create_dir_all(folder)?;
+    let target_dir = root().join("target/wheel");
+    let mut build = Command::new(tools.join("bin/cargo-zigbuild"));
+    build.args(["zigbuild", "--quiet", "--release", "--target", "x86_64-unknown-linux-gnu.2.28", "--target-dir"]);
+    build.arg(&target_dir).args(["--package", "disco-runtime-cli", "--package", "disco-serve"]);
+    COMMANDS.iter().for_each(|name| _ = build.args(["--bin", name]));
+    show(build.current_dir(root()).env("PATH", path).env("CARGO_PROFILE_RELEASE_STRIP", "symbols"))?;
+    for name in COMMANDS {
+        fs::copy(target_dir.join("x86_64-unknown-linux-gnu/release").join(name), folder.join(name))?;
+    }
+    Ok(())
 }
 
 /// Installs the package from `source`, and runs its check and its examples, which compare themselves with numpy and with the
