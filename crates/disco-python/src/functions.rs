@@ -37,9 +37,24 @@ fn call(function: &Rc<Defined>, ctx: &mut WorkerContext, args: &Args<'_>) -> Res
     let callable = function.0.as_ref().map_err(|why| format!("the worker can't load the function: {why}"))?;
     attached(|py| {
         let names = values::names(args.arg(0)?.value());
-        let mut objects = Vec::with_capacity(args.len());
+        // Handles in objects are the last arguments.
+        let mut handle = args.len();
         for index in 1..args.len() {
-            objects.push(argument(py, args, index)?);
+            handle = handle.saturating_sub(values::nested(args.arg(index)?.value()));
+        }
+        let mut objects = Vec::with_capacity(handle);
+        let first_handle = handle;
+        for index in 1..first_handle {
+            let count = values::nested(args.arg(index)?.value());
+            objects.push(match args.arg(index)?.value() {
+                Some(value) if count > 0 => {
+                    let handles = (handle..handle + count).map(|index| argument(py, args, index));
+                    let handles = handles.collect::<Result<Vec<_>, _>>()?;
+                    handle += count;
+                    values::decode_nested(py, value, handles).map_err(|error| PythonError::of(py, &error))?
+                }
+                _ => argument(py, args, index)?,
+            });
         }
         let positional = objects.len().checked_sub(names.len()).ok_or("the call has more names than arguments")?;
         let named = objects.split_off(positional);

@@ -3,7 +3,7 @@
 use std::mem::ManuallyDrop;
 use std::sync::{Arc, Mutex};
 
-use disco::{Arguments, DRef, Value, WorkerId};
+use disco::{Arguments, DRef, WorkerId};
 use disco_core::sync;
 use pyo3::exceptions::{PyIndexError, PyTypeError};
 use pyo3::prelude::*;
@@ -12,7 +12,6 @@ use pyo3::types::{PyTuple, PyType};
 use crate::core::{Core, worker_of};
 use crate::forks::forks;
 use crate::operation::Operation;
-use crate::values;
 
 /// A handle to one object on each worker. Dropping it frees the objects. It is no sequence: `split` makes handles to the items
 /// of a result.
@@ -131,8 +130,8 @@ impl Ref {
 
     fn __reduce__(&self) -> PyResult<()> {
         Err(PyTypeError::new_err(
-            "a handle stays with its program: it can be an argument itself, but neither inside of another object nor a global name of \
-             a worker function",
+            "a handle stays with its program: it can be an argument of a call, or inside of one, but neither a global name of a worker \
+             function nor in an object that is put on the workers",
         ))
     }
 
@@ -150,23 +149,6 @@ impl Ref {
     #[getter]
     fn register(&self) -> usize {
         self.handle.register().index()
-    }
-}
-
-/// An argument of a call.
-pub(crate) enum Argument {
-    Value(Value),
-    Handle(DRef),
-}
-
-/// An argument of a Python function.
-///
-/// # Errors
-/// The object can't be pickled.
-pub(crate) fn argument(object: &Bound<'_, PyAny>) -> PyResult<Argument> {
-    match object.cast::<Ref>() {
-        Ok(reference) => Ok(Argument::Handle(DRef::clone(&reference.get().handle))),
-        Err(_) => values::encode(object).map(Argument::Value),
     }
 }
 

@@ -8,7 +8,7 @@ use disco::{Arguments, DRef, LaneSession, SessionKind, Value, WorkerId};
 use futures_channel::oneshot;
 use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyTuple};
+use pyo3::types::{PyDict, PyList, PyTuple};
 
 use crate::core::{self, Core, Started, worker_of};
 use crate::errors;
@@ -16,7 +16,7 @@ use crate::lock::detached;
 use crate::mesh::Mesh;
 use crate::operation::Operation;
 use crate::options::{block_interrupts, builder};
-use crate::reference::{Argument, Ref, argument};
+use crate::reference::Ref;
 use crate::results::Results;
 use crate::{saved, values};
 
@@ -72,16 +72,21 @@ impl Session {
             }
             None => Value::None,
         });
+        let handles = PyList::empty(args.py());
         let mut push = |object: &Bound<'_, PyAny>| -> PyResult<()> {
-            match argument(object)? {
-                Argument::Value(value) => given.push(value),
-                Argument::Handle(handle) => given.push(handle),
+            match object.cast::<Ref>() {
+                Ok(reference) => given.push(&*reference.get().handle),
+                Err(_) => given.push(values::encode_with(object, Some(&handles))?),
             }
             Ok(())
         };
         args.iter().try_for_each(|object| push(&object))?;
         if let Some(kwargs) = kwargs {
             kwargs.values().iter().try_for_each(|object| push(&object))?;
+        }
+        // Those in objects.
+        for reference in handles.iter() {
+            given.push(&*reference.cast::<Ref>()?.get().handle);
         }
         Ok(given)
     }

@@ -13,17 +13,24 @@ use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyT
 use crate::tensor::{self, Elements, Tensor};
 
 /// Tags of values that are one object: a pickle with its buffers; the name of a library and a tensor; why an object can't be
-/// sent; no object, since the call has failed.
+/// sent; no object, since the call has failed; a pickle with handles among its objects: their number, which are arguments of their
+/// own, before the rest.
 const PICKLE: i32 = 1;
 const ARRAY: i32 = 2;
 const REFUSED: i32 = 3;
 const FAILED: i32 = 4;
+const NESTED: i32 = 5;
 
 /// The value for an object, which [`decode`] makes the object again.
 ///
 /// # Errors
 /// The object can't be pickled.
 pub(crate) fn encode(object: &Bound<'_, PyAny>) -> PyResult<Value> {
+    encode_with(object, None)
+}
+
+/// As [`encode`]; handles in the object go into `handles`, a list.
+pub(crate) fn encode_with(object: &Bound<'_, PyAny>, handles: Option<&Bound<'_, PyList>>) -> PyResult<Value> {
     if let Some(value) = simple(object)? {
         return Ok(value);
     }
@@ -45,7 +52,7 @@ pub(crate) fn encode(object: &Bound<'_, PyAny>) -> PyResult<Value> {
             Err(error) => return Err(error),
         }
     }
-    pickle(object)
+    pickle(object, handles)
 }
 
 /// The value of a number, a text, bytes or `None`.
@@ -76,16 +83,61 @@ pub(crate) fn simple(object: &Bound<'_, PyAny>) -> PyResult<Option<Value>> {
     }))
 }
 
-fn pickle(object: &Bound<'_, PyAny>) -> PyResult<Value> {
-    let py = object.py();
+fn pickle(object: &Bound<'_, PyAny>, handles: Option<&Bound<'_, PyList>>) -> PyResult<Value> {
+    let (py, before) = (object.py(), handles.map_or(0, |handles| handles.len()));
     let (pickled, buffers): (Bound<'_, PyBytes>, Vec<Bound<'_, PyAny>>) =
-        py.import("disco._values")?.getattr("dump")?.call1((object,))?.extract()?;
-    let mut items = vec![Value::from(pickled.as_bytes())];
+        py.import("disco._values")?.getattr("dump")?.call1((object, handles))?.extract()?;
+    let nested = handles.map_or(0, |handles| handles.len()) - before;
+    let (tag, mut items) = if nested > 0 { (NESTED, vec![Value::Int(nested as i64)]) } else { (PICKLE, Vec::new()) };
+    items.push(Value::from(pickled.as_bytes()));
     for buffer in buffers {
         items.push(Value::Tensor(lent(&buffer)?));
     }
-    Ok(Value::Tagged(PICKLE, items.into()))
+    Ok(Value::Tagged(tag, items.into()))
 }
+
+/// The number of handles in the object of an argument, which are the last arguments of the call.
+pub(crate) fn nested(value: Option<&Value>) -> usize {
+    match value {
+        Some(Value::Tagged(NESTED, items)) => match items.first() {
+            Some(Value::Int(count)) => usize::try_from(*count).unwrap_or(usize::MAX),
+            _ => 0,
+        },
+        _ => 0,
+    }
+}
+
+/// The object for an argument with `handles` among its objects.
+pub(crate) fn decode_nested<'py>(
+    py: Python<'py>,
+    value: &Value,
+    handles: Vec<Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    match value {
+        Value::Tagged(NESTED, items) => match &items[..] {
+            [_, Value::Bytes(pickled), buffers @ ..] => unpickled(py, pickled, buffers, handles),
+            _ => Err(PyValueError::new_err(OTHER_VERSION)),
+        },
+        other => decode(py, other),
+    }
+}
+
+/// The object of a pickle.
+fn unpickled<'py>(
+    py: Python<'py>,
+    pickled: &[u8],
+    buffers: &[Value],
+    handles: Vec<Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let elements = |buffer: &Value| match buffer {
+        Value::Tensor(tensor) => Ok(Elements(tensor.clone())),
+        other => Err(PyTypeError::new_err(format!("{} is no buffer of a pickle", other.kind()))),
+    };
+    let buffers = buffers.iter().map(elements).collect::<PyResult<Vec<_>>>()?;
+    py.import("disco._values")?.getattr("load")?.call1((PyBytes::new(py, pickled), buffers, handles))
+}
+
+const OTHER_VERSION: &str = "the value is not what a Python function sends: the worker has another version";
 
 /// The bytes of a memoryview, in place.
 fn lent(view: &Bound<'_, PyAny>) -> PyResult<disco::Tensor> {
@@ -127,18 +179,9 @@ pub(crate) fn decode<'py>(py: Python<'py>, value: &Value) -> PyResult<Bound<'py,
 fn decode_tagged<'py>(py: Python<'py>, tag: i32, items: &[Value]) -> PyResult<Bound<'py, PyAny>> {
     match (tag, items) {
         (ARRAY, [Value::Str(library), Value::Tensor(tensor)]) => tensor::as_array(py, tensor.clone(), library),
-        (PICKLE, [Value::Bytes(pickled), buffers @ ..]) => {
-            let elements = |buffer: &Value| match buffer {
-                Value::Tensor(tensor) => Ok(Elements(tensor.clone())),
-                other => Err(PyTypeError::new_err(format!("{} is no buffer of a pickle", other.kind()))),
-            };
-            let buffers = buffers.iter().map(elements).collect::<PyResult<Vec<_>>>()?;
-            py.import("disco._values")?.getattr("load")?.call1((PyBytes::new(py, pickled), buffers))
-        }
+        (PICKLE, [Value::Bytes(pickled), buffers @ ..]) => unpickled(py, pickled, buffers, Vec::new()),
         (REFUSED, [Value::Str(text)]) => Err(PyTypeError::new_err(text.to_string())),
-        _ => {
-            Err(PyValueError::new_err("the value is not what a Python function sends: the worker has another version"))
-        }
+        _ => Err(PyValueError::new_err(OTHER_VERSION)),
     }
 }
 

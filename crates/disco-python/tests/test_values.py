@@ -182,7 +182,7 @@ def test_an_argument_that_can_not_be_sent_is_an_error_of_the_call(processes):
     with pytest.raises(TypeError, match="pickle"):
         same(processes, threading.Lock())
     with pytest.raises(TypeError, match="a handle stays with its program"):
-        same(processes, [same(processes, 1)])
+        processes.put([same(processes, 1)])
     with pytest.raises(TypeError, match="a session stays with its program"):
         same(processes, processes)
     assert same(processes, 1).get() == 1
@@ -366,3 +366,25 @@ def test_objects_of_local_classes_with_slots_come_back(s):
     assert (type(x), x.a, x.b, x.hidden()) == (Derived, 4, False, -3)
     assert (y, z) == (Data(1, [2]), Data(4, [5])) and not hasattr(y, "__dict__")
     assert Base(7).hidden() == -7
+
+
+@disco.function
+def of_tree(ctx, tree, *, more=None):
+    a, b = tree["weights"]
+    assert tree["again"] is a and more[0] == ctx.worker
+    return a + b + tree["step"], more[1]["w"] if more[1] else None
+
+
+def test_handles_in_other_objects_are_each_workers_own(s):
+    xs = [np.arange(3.0) * worker for worker in range(3)]
+    a, b, number = s.put_each(xs), s.put(np.ones(3)), s.put_each(range(3))
+    tree = {"weights": (a, b), "again": a, "step": 5, "large": np.zeros(1000)}
+    total, nested = of_tree(s, tree, more=[number, {"w": a}]).split(2)
+    for worker, (found, same) in enumerate(zip(total.get_all(), nested.get_all())):
+        assert np.array_equal(found, xs[worker] + 6) and np.array_equal(same, xs[worker])
+    each = s.call_each(lambda ctx, tree: tree[0] * tree[1], [([a, n],) for n in range(3)])
+    assert [x.tolist() for x in each.get_all()] == [(x * n).tolist() for n, x in enumerate(xs)]
+    with pytest.raises(TypeError, match="an argument of a call, or inside of one"):
+        s.put([a])
+    with disco.session(threads=1, backend=None) as other, pytest.raises(disco.ForeignRef):
+        other.call(lambda ctx, tree: tree, [a])

@@ -14,6 +14,9 @@ from typing import Any, ClassVar
 
 import cloudpickle
 
+from ._disco import Ref
+from ._values import behind_handle
+
 #: The classes that this process has made, among those that it has sent.
 _own: weakref.WeakSet[type] = weakref.WeakSet()
 #: The classes that have come in pickles of other processes.
@@ -31,7 +34,13 @@ def _code(code: types.CodeType) -> tuple[Any, ...]:
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     dispatch_table: ClassVar = collections.ChainMap({types.CodeType: _code}, _reducers)
 
+    #: Takes the handles of the object; without it they can't be pickled.
+    handles: list[Ref[Any]] | None = None
+
     def reducer_override(self, value: Any) -> Any:
+        if self.handles is not None and isinstance(value, Ref):
+            self.handles.append(value)
+            return behind_handle, ()
         reduced = super().reducer_override(value)
         if not isinstance(value, type) or not isinstance(reduced, tuple) or len(reduced) != 6:
             return reduced
@@ -55,8 +64,15 @@ def _fill(kind: type, state: tuple[Callable[[type, Any], Any], Any]) -> None:
         fill(kind, attributes)
 
 
-def dumps(value: Any, buffer_callback: Callable[[Any], Any] | None = None) -> bytes:
-    """The pickle of an object, for ``pickle.loads``."""
+def dumps(
+    value: Any,
+    buffer_callback: Callable[[Any], Any] | None = None,
+    handles: list[Ref[Any]] | None = None,
+) -> bytes:
+    """The pickle of an object, for ``pickle.loads``. Handles in it go into the list, if there is one, in the order
+    in which they are loaded."""
     file = io.BytesIO()
-    _Pickler(file, protocol=5, buffer_callback=buffer_callback).dump(value)
+    pickler = _Pickler(file, protocol=5, buffer_callback=buffer_callback)
+    pickler.handles = handles
+    pickler.dump(value)
     return file.getvalue()
