@@ -27,6 +27,9 @@ pub(crate) struct Python {
     /// Run the tests that need a Jupyter kernel, jax and Debian's torch, and longer random mixes
     #[arg(long, conflicts_with = "wheel")]
     long: bool,
+    /// Run the tests of the back end of torch.distributed with torch of the index, which takes 5.4 GB on the disk
+    #[arg(long, conflicts_with_all = ["wheel", "long"])]
+    torch: bool,
     /// Arguments for pytest, such as the name of a file; without any, everything runs
     #[arg(last = true)]
     pytest: Vec<String>,
@@ -45,11 +48,12 @@ impl Python {
         if self.wheel {
             return wheel(&python, &folder);
         }
-        let venv = if self.long {
-            environment(&python, &folder.join("venv-long"), &requirements("long.txt"))?
-        } else {
-            environment(&python, &folder.join("venv"), &requirements("requirements.txt"))?
+        let packages = match (self.long, self.torch) {
+            (true, _) => ("venv-long", "long.txt"),
+            (_, true) => ("venv-torch", "torch.txt"),
+            _ => ("venv", "requirements.txt"),
         };
+        let venv = environment(&python, &folder.join(packages.0), &requirements(packages.1))?;
         let site = site(&folder)?;
         let torch = if self.long { torch(&folder)? } else { None };
         let path = env::join_paths([Some(site.clone()), torch.clone()].into_iter().flatten())?;
@@ -63,7 +67,7 @@ impl Python {
             }
             command
         };
-        if self.pytest.is_empty() && !self.long {
+        if self.pytest.is_empty() && !self.long && !self.torch {
             show(&mut tool(&["-m", "ruff", "format", "--quiet", "--check", "."]))?;
             show(&mut tool(&["-m", "ruff", "check", "--quiet", "."]))?;
             show(&mut tool(&["-m", "mypy", "-p", "disco"]))?;
@@ -73,6 +77,9 @@ impl Python {
         let mut pytest = tool(&["-m", "pytest", "-p", "no:cacheprovider"]);
         if self.long && self.pytest.is_empty() {
             pytest.args(["tests/long", "tests/test_mix.py"]).env("DISCO_LONG_TESTS", "1");
+        }
+        if self.torch && self.pytest.is_empty() {
+            pytest.arg("tests/long/test_torch.py");
         }
         pytest.args(&self.pytest);
         show(&mut pytest)

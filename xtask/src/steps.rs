@@ -188,6 +188,7 @@ pub(crate) fn long_tests() -> Vec<Step> {
         step("packages build", &packages()),
         step("dependencies", "run --quiet --package xtask -- deny"),
         step("Python package with Jupyter, jax and torch", "run --quiet --package xtask -- python --long"),
+        step("back end of torch.distributed", "run --quiet --package xtask -- python --torch"),
         step("wheel of the Python package", "run --quiet --package xtask -- python --wheel"),
         step("models with CUDA", "run --quiet --package xtask -- cuda"),
         step("GPU evidence kit without a GPU", "run --quiet --package xtask -- gpu-rehearsal"),

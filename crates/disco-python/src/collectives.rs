@@ -7,7 +7,6 @@ use pyo3::types::{PyComplex, PyFloat, PyInt, PyTuple};
 
 use crate::communicator::Communicator;
 use crate::errors;
-use crate::lock::detached;
 use crate::outcome::Outcome;
 use crate::shapes::{check_complex, is_window};
 use crate::tensor::{self, Imported};
@@ -16,20 +15,16 @@ use crate::work::Work;
 impl Communicator {
     /// Runs operations in order, without the interpreter's lock, or starts them.
     pub(crate) fn run<'py>(&self, py: Python<'py>, ops: &[Op], outcome: Outcome) -> PyResult<Bound<'py, PyAny>> {
-        let failed = |error: disco::Error| errors::raised(py, &error);
         let is_on_device = ops.iter().flat_map(|op| [op.src(), op.dst()]).flatten().any(|x| !x.device().is_host());
-        let operations = self.access.with(|worker| {
-            let run = || -> disco::Result<Option<disco::Work>> {
-                let comm = worker.comm_in(&self.scope)?;
-                let work = if self.starts { Some(comm.start(ops)?) } else { comm.enqueue(ops).map(|()| None)? };
-                if is_on_device {
-                    // The stream of the array's library may not be the worker's.
-                    let deadline = worker.deadline();
-                    worker.queue().synchronize(deadline)?;
-                }
-                Ok(work)
-            };
-            detached(py, run).map_err(failed)
+        let operations = self.access.run(py, |worker| {
+            let comm = worker.comm_in(&self.scope)?;
+            let work = if self.starts { Some(comm.start(ops)?) } else { comm.enqueue(ops).map(|()| None)? };
+            if is_on_device {
+                // The stream of the array's library may not be the worker's.
+                let deadline = worker.deadline();
+                worker.queue().synchronize(deadline)?;
+            }
+            Ok(work)
         })?;
         match operations {
             Some(operations) => Ok(Bound::new(py, Work::new(operations, outcome))?.into_any()),
@@ -38,15 +33,15 @@ impl Communicator {
     }
 
     /// Rank and number of ranks.
-    pub(crate) fn ranks(&self) -> PyResult<(usize, usize)> {
-        self.access.with(|worker| {
+    pub(crate) fn ranks(&self, py: Python<'_>) -> PyResult<(usize, usize)> {
+        self.access.run(py, |worker| {
             let world = worker.world();
             Ok((self.scope.rank(&world, worker.worker()).index(), self.scope.ranks(&world)))
         })
     }
 
-    pub(crate) fn stream_argument(&self) -> PyResult<Option<i64>> {
-        self.access.with(|worker| {
+    pub(crate) fn stream_argument(&self, py: Python<'_>) -> PyResult<Option<i64>> {
+        self.access.run(py, |worker| {
             let device = worker.device();
             Ok(tensor::stream_argument(device, worker.queue().raw() as usize))
         })
@@ -54,12 +49,12 @@ impl Communicator {
 
     /// An input: contiguous, copied if it is not.
     pub(crate) fn input<'py>(&self, array: &Bound<'py, PyAny>) -> PyResult<Imported> {
-        tensor::contiguous(array, self.stream_argument()?, false)
+        tensor::contiguous(array, self.stream_argument(array.py())?, false)
     }
 
     /// An output: the memory of the array itself.
     pub(crate) fn output(&self, array: &Bound<'_, PyAny>) -> PyResult<Imported> {
-        let output = tensor::import(array, self.stream_argument()?)?;
+        let output = tensor::import(array, self.stream_argument(array.py())?)?;
         if tensor::library_of(array) == Some("jax") {
             return Err(PyValueError::new_err("arrays of jax do not change: leave `out` out, and take the result"));
         }
@@ -90,7 +85,7 @@ impl Communicator {
             return self.run(py, &[op], out.into());
         }
         let Imported { tensor: input, is_complex, .. } = self.input(src)?;
-        let (rank, ranks) = self.ranks()?;
+        let (rank, ranks) = self.ranks(py)?;
         let dst = match out {
             Some(out) => {
                 let output = self.output(out)?;
@@ -115,10 +110,7 @@ impl Communicator {
 
     /// A tensor for a result, which an operation writes all of.
     pub(crate) fn new_tensor(&self, py: Python<'_>, dtype: DType, shape: Shape) -> PyResult<disco::Tensor> {
-        self.access.with(|worker| {
-            let new = || worker.empty_for_result(dtype, shape);
-            detached(py, new).map_err(|error| errors::raised(py, &error))
-        })
+        self.access.run(py, |worker| worker.empty_for_result(dtype, shape))
     }
 
     /// The reduction of a number, which needs no array.
@@ -136,10 +128,7 @@ impl Communicator {
         }
         let reduce = |tensor: disco::Result<disco::Tensor>| -> PyResult<disco::Tensor> {
             let tensor = tensor.map_err(|error| errors::raised(py, &error))?;
-            self.access.with(|worker| {
-                let reduce = || worker.comm_in(&self.scope)?.all_reduce_in_place(&tensor, reduction);
-                detached(py, reduce).map_err(|error| errors::raised(py, &error))
-            })?;
+            self.access.run(py, |worker| worker.comm_in(&self.scope)?.all_reduce_in_place(&tensor, reduction))?;
             Ok(tensor)
         };
         let failed = |error: disco::Error| errors::raised(py, &error);

@@ -8,8 +8,6 @@ use pyo3::prelude::*;
 use pyo3::types::{PyComplex, PyFloat, PyInt};
 
 use crate::access::Access;
-use crate::errors;
-use crate::lock::detached;
 use crate::outcome::Outcome;
 use crate::shapes::{Reduce, blocks, check_complex, elements, is_window, rank, with_first};
 use crate::tensor;
@@ -34,14 +32,14 @@ pub(crate) struct Communicator {
 impl Communicator {
     /// Number of this worker among the ranks, from 0.
     #[getter]
-    fn rank(&self) -> PyResult<usize> {
-        self.access.with(|worker| Ok(self.scope.rank(&worker.world(), worker.worker()).index()))
+    fn rank(&self, py: Python<'_>) -> PyResult<usize> {
+        Ok(self.ranks(py)?.0)
     }
 
     /// Number of ranks.
     #[getter]
-    fn size(&self) -> PyResult<usize> {
-        self.access.with(|worker| Ok(self.scope.ranks(&worker.world())))
+    fn size(&self, py: Python<'_>) -> PyResult<usize> {
+        Ok(self.ranks(py)?.1)
     }
 
     /// The same operations, each of which is started: it runs while the function computes, and the method returns a `Work` at once.
@@ -54,11 +52,8 @@ impl Communicator {
     /// Ends a started operation, unless it has ended: `work.wait()` raises `Aborted` then, on all ranks. Communicators are
     /// broken afterwards, and the session needs `init_ccl`.
     fn cancel(&self, work: &Bound<'_, Work>, cause: &str) -> PyResult<()> {
-        let py = work.py();
-        self.access.with(|worker| {
-            let cancel = || worker.comm_in(&self.scope).map(|comm| comm.cancel(&work.get().operations, cause));
-            detached(py, cancel).map_err(|error| errors::raised(py, &error))
-        })
+        let operations = &work.get().operations;
+        self.access.run(work.py(), |worker| worker.comm_in(&self.scope).map(|comm| comm.cancel(operations, cause)))
     }
 
     /// The reduction of all ranks' `x`, on all ranks: an array of the same shape, or a number if `x` is one. With `out=x` in
@@ -104,7 +99,7 @@ impl Communicator {
             Reduce::By(reduction) => reduction,
         };
         let (comm, root) = (slf.get(), rank(root)?);
-        if comm.ranks()?.0 != root.index() {
+        if comm.ranks(x.py())?.0 != root.index() {
             let input = comm.input(x)?;
             check_complex(OpKind::Reduce, Some(reduction), input.is_complex)?;
             let op = Op::Reduce { src: Some(input.tensor), dst: None, reduction, root };
@@ -188,7 +183,7 @@ impl Communicator {
     #[pyo3(signature = (x, *, root = 0))]
     fn broadcast<'py>(&self, x: &Bound<'py, PyAny>, root: usize) -> PyResult<Bound<'py, PyAny>> {
         let root = rank(root)?;
-        let is_root = self.ranks()?.0 == root.index();
+        let is_root = self.ranks(x.py())?.0 == root.index();
         // The root's elements are only read.
         let is_new = !is_root && tensor::library_of(x) == Some("jax");
         let given = if is_root || is_new { self.input(x)? } else { self.output(x)? };
@@ -210,7 +205,7 @@ impl Communicator {
         out: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let root = rank(root)?;
-        if self.ranks()?.0 != root.index() {
+        if self.ranks(x.py())?.0 != root.index() {
             let src = Some(self.input(x)?.tensor);
             return self.run(x.py(), &[Op::Gather { src, dst: None, root }], Outcome::none(x.py()));
         }
@@ -227,7 +222,7 @@ impl Communicator {
         root: usize,
     ) -> PyResult<Bound<'py, PyAny>> {
         let root = rank(root)?;
-        let (own, ranks) = self.ranks()?;
+        let (own, ranks) = self.ranks(out.py())?;
         let is_root = own == root.index();
         let src = x.filter(|_| is_root).map(|x| self.input(x)).transpose()?.map(|input| input.tensor);
         if is_root && src.is_none() {

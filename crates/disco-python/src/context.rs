@@ -19,7 +19,7 @@ use crate::{tensor, values};
 /// The worker that runs a function, during the call. It is also the `Communicator` of all workers.
 #[pyclass(frozen, extends = Communicator, module = "disco._disco")]
 pub(crate) struct Context {
-    access: Arc<Access>,
+    pub(crate) access: Arc<Access>,
 }
 
 /// The state of a worker: a dict of the program.

@@ -5,7 +5,8 @@
 //!                 options, mesh     of a session; results of running calls; saved: checkpoints, and libraries of the workers;
 //!                                models: files and texts of language models
 //! worker          functions ── context ── communicator     runs Python functions; their view of the worker, which access
-//!                                lends; collectives and objects run operations, and work is a started one; store
+//!                                lends; collectives and objects run operations, and work is a started one; store; a desk
+//!                                lends the worker to other threads of its process, by jobs
 //! both            values, tensor            Python objects as values of commands, arrays without a copy; errors
 //! ```
 //!
@@ -21,9 +22,12 @@ mod collectives;
 mod communicator;
 mod context;
 mod core;
+mod desk;
 mod errors;
 mod forks;
 mod functions;
+mod interrupts;
+mod jobs;
 mod lock;
 mod mesh;
 mod models;
@@ -52,7 +56,9 @@ fn _disco(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<communicator::Communicator>()?;
     module.add_class::<context::Context>()?;
+    module.add_class::<desk::Desk>()?;
     module.add_class::<errors::NativeError>()?;
+    module.add_class::<serve::Invitations>()?;
     module.add_class::<mesh::Mesh>()?;
     module.add_class::<models::ModelFiles>()?;
     module.add_class::<models::TextOfTokens>()?;
@@ -67,6 +73,7 @@ fn _disco(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<work::Work>()?;
     module.add_function(wrap_pyfunction!(serve::serve, module)?)?;
     module.add_function(wrap_pyfunction!(serve::init, module)?)?;
+    module.add_function(wrap_pyfunction!(serve::serve_invitation, module)?)?;
     module.add_function(wrap_pyfunction!(serve::is_server, module)?)?;
     module.add_function(wrap_pyfunction!(serve::backends, module)?)?;
     module.add_function(wrap_pyfunction!(serve::processors, module)?)?;

@@ -5,7 +5,7 @@ use std::thread;
 use pyo3::prelude::*;
 
 use crate::forks::{end_child, is_worker, note_worker};
-use crate::options::block_interrupts;
+use crate::interrupts::block_interrupts;
 
 /// Runs `work` with the interpreter's lock, on the thread of a worker that executes a command.
 #[expect(clippy::disallowed_methods, reason = "the one place")]

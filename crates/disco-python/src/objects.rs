@@ -9,8 +9,6 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::communicator::Communicator;
-use crate::errors;
-use crate::lock::detached;
 use crate::outcome::Outcome;
 use crate::shapes::rank;
 
@@ -32,7 +30,7 @@ impl Communicator {
         root: usize,
     ) -> PyResult<Option<Vec<Bound<'py, PyAny>>>> {
         let transfer = Transfer::new(self, x.py(), "gather_object")?;
-        let (root, (own, ranks)) = (transfer.root(root)?, self.ranks()?);
+        let (root, (own, ranks)) = (transfer.root(root)?, self.ranks(x.py())?);
         let (src, counts) = transfer.sizes_of_all(&pickled(x)?)?;
         let is_root = own == root;
         let of_root = |counts: &[usize]| if is_root { counts.into() } else { vec![0; ranks].into() };
@@ -50,7 +48,7 @@ impl Communicator {
     pub(crate) fn object_of_root<'py>(&self, x: Bound<'py, PyAny>, root: usize) -> PyResult<Bound<'py, PyAny>> {
         let transfer = Transfer::new(self, x.py(), "broadcast_object")?;
         let root = transfer.root(root)?;
-        let is_root = self.ranks()?.0 == root;
+        let is_root = self.ranks(x.py())?.0 == root;
         // Others need not have an object that can be pickled.
         let own = if is_root { pickled(&x)? } else { PyBytes::new(x.py(), &[]) };
         let (src, counts) = transfer.sizes_of_all(&own)?;
@@ -67,7 +65,7 @@ impl Communicator {
         root: usize,
     ) -> PyResult<Bound<'py, PyAny>> {
         let transfer = Transfer::new(self, py, "scatter_object")?;
-        let (root, (own, ranks)) = (transfer.root(root)?, self.ranks()?);
+        let (root, (own, ranks)) = (transfer.root(root)?, self.ranks(py)?);
         let is_root = own == root;
         let items = match objects.filter(|_| is_root) {
             Some(items) if items.len() == ranks => items.iter().map(pickled).collect::<PyResult<Vec<_>>>()?,
@@ -129,7 +127,7 @@ impl<'a, 'py> Transfer<'a, 'py> {
     }
 
     fn root(&self, root: usize) -> PyResult<usize> {
-        let ranks = self.comm.ranks()?.1;
+        let ranks = self.comm.ranks(self.py)?.1;
         if root < ranks {
             return Ok(root);
         }
@@ -140,9 +138,11 @@ impl<'a, 'py> Transfer<'a, 'py> {
         self.comm.run(self.py, &[op], Outcome::none(self.py)).map(drop)
     }
 
-    fn on_device<T>(&self, work: impl FnOnce(&mut disco::WorkerContext) -> disco::Result<T>) -> PyResult<T> {
-        let failed = |error: disco::Error| errors::raised(self.py, &error);
-        self.comm.access.with(|worker| detached(self.py, || work(worker)).map_err(failed))
+    fn on_device<T: Send>(
+        &self,
+        work: impl FnOnce(&mut disco::WorkerContext) -> disco::Result<T> + Send,
+    ) -> PyResult<T> {
+        self.comm.access.run(self.py, work)
     }
 
     fn empty(&self, bytes: usize) -> PyResult<Tensor> {
@@ -182,7 +182,7 @@ impl<'a, 'py> Transfer<'a, 'py> {
     /// This rank's bytes, and the sizes of all ranks' bytes.
     fn sizes_of_all(&self, own: &Bound<'_, PyBytes>) -> PyResult<(Tensor, Arc<[usize]>)> {
         let size = self.tensor(vec![own.as_bytes().len() as i64])?;
-        let sizes = self.empty_of(DType::I64, self.comm.ranks()?.1)?;
+        let sizes = self.empty_of(DType::I64, self.comm.ranks(self.py)?.1)?;
         self.run(Op::AllGather { src: Some(size), dst: sizes.clone() })?;
         let sizes = self.vec::<i64>(&sizes)?.into_iter().map(|size| size as usize).collect();
         Ok((self.tensor(own.as_bytes().to_vec())?, sizes))

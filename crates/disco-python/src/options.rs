@@ -4,18 +4,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use disco::{Builder, Deadlines, ReplacementPolicy, SessionKind, Token};
-use nix::sys::signal::{SigSet, Signal};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::errors;
-
-/// Keeps SIGINT from this thread and from those that it starts: it is for the thread that waits.
-pub(crate) fn block_interrupts() {
-    // A thread that gets them interrupts the wait all the same, a tenth of a second later.
-    _ = SigSet::from_iter([Signal::SIGINT]).thread_block();
-}
+use crate::serve::Invitations;
 
 /// The builder that the options describe, and the kind of its session.
 pub(crate) fn builder(options: &Bound<'_, PyDict>) -> PyResult<(Builder, SessionKind)> {
@@ -58,7 +52,10 @@ pub(crate) fn builder(options: &Bound<'_, PyDict>) -> PyResult<(Builder, Session
         });
     }
     let (log_dir, spares) = (given.get("log_dir")?, given.get("spares")?);
+    let invitations = options.get_item("invitations")?;
+    let invitations = invitations.map(|given| given.cast_into::<Invitations>()).transpose()?;
     builder = builder.process_options(|processes| {
+        processes.launch = invitations.map(|invitations| invitations.get().launch());
         processes.log_dir = log_dir;
         processes.spares = spares.unwrap_or(0);
     });

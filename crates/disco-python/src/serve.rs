@@ -2,9 +2,14 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::sync::Mutex;
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::available_parallelism;
+use std::time::Duration;
 
+use disco::Launch;
 use disco::internal::WorkerProgram;
+use disco_core::sync;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -25,6 +30,46 @@ pub(crate) fn serve(py: Python<'_>) -> PyResult<()> {
         }
     });
     served.map_err(|error| errors::raised(py, &error))
+}
+
+/// Serves as the worker of an invitation that this process got by other means than the environment, until the session ends.
+#[pyfunction]
+pub(crate) fn serve_invitation(py: Python<'_>, text: &str) -> PyResult<()> {
+    let served = detached(py, || disco::Invitation::parse(text).and_then(|invitation| disco::serve(&invitation)));
+    served.map_err(|error| errors::raised(py, &error))
+}
+
+/// The invitations of a session whose processes were started by other means.
+#[pyclass(frozen, module = "disco._disco")]
+pub(crate) struct Invitations {
+    invited: Sender<(usize, String)>,
+    waiting: Mutex<Receiver<(usize, String)>>,
+}
+
+impl Invitations {
+    /// How a session invites its workers.
+    pub(crate) fn launch(&self) -> Launch {
+        let invited = self.invited.clone();
+        Launch::elsewhere(move |invitation| {
+            let sent = invited.send((invitation.worker.index(), invitation.text()));
+            sent.map_err(|_| disco::Error::State("nobody passes invitations on".to_owned()))
+        })
+    }
+}
+
+#[pymethods]
+impl Invitations {
+    #[new]
+    fn new() -> Self {
+        let (invited, waiting) = mpsc::channel();
+        Self { invited, waiting: Mutex::new(waiting) }
+    }
+
+    /// The next invitation: the number of its worker, and its text. `None` after `timeout` seconds.
+    fn next(&self, py: Python<'_>, timeout: f64) -> Option<(usize, String)> {
+        let limit = Duration::try_from_secs_f64(timeout.max(0.0)).unwrap_or(Duration::MAX);
+        detached(py, || sync::lock(&self.waiting).recv_timeout(limit).ok())
+    }
 }
 
 /// Returns in the program, and serves in a process that was started as a worker or a node.

@@ -12,10 +12,11 @@ use pyo3::types::{PyDict, PyList, PyTuple};
 
 use crate::core::{self, Core, Started, worker_of};
 use crate::errors;
+use crate::interrupts::block_interrupts;
 use crate::lock::detached;
 use crate::mesh::Mesh;
 use crate::operation::Operation;
-use crate::options::{block_interrupts, builder};
+use crate::options::builder;
 use crate::reference::Ref;
 use crate::results::Results;
 use crate::{saved, values};

@@ -69,8 +69,9 @@ def dumps(
     buffer_callback: Callable[[Any], Any] | None = None,
     handles: list[Ref[Any]] | None = None,
 ) -> bytes:
-    """The pickle of an object, for ``pickle.loads``. Handles in it go into the list, if there is one, in the order
-    in which they are loaded."""
+    """The pickle of an object, for ``pickle.loads``. Handles in it go into the list, if there is
+    one, in the order in which they are loaded.
+    """
     file = io.BytesIO()
     pickler = _Pickler(file, protocol=5, buffer_callback=buffer_callback)
     pickler.handles = handles

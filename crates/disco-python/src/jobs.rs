@@ -1,0 +1,52 @@
+//! Jobs of other threads for a worker's thread.
+
+#![allow(unsafe_code)]
+
+use std::mem;
+use std::sync::mpsc::{self, Receiver, Sender};
+
+use disco::WorkerContext;
+
+/// Work with the worker.
+pub(crate) type Job = Box<dyn FnOnce(&mut WorkerContext) + Send>;
+
+/// The jobs of a worker.
+#[derive(Clone)]
+pub(crate) struct Jobs(Sender<Job>);
+
+impl Jobs {
+    /// Jobs, and where the worker's thread takes them.
+    pub(crate) fn new() -> (Self, Receiver<Job>) {
+        let (jobs, waiting) = mpsc::channel();
+        (Self(jobs), waiting)
+    }
+
+    /// Wakes the worker's thread.
+    pub(crate) fn wake(&self) {
+        // Nobody waits any more, or it takes this one.
+        _ = self.0.send(Box::new(|_| ()));
+    }
+
+    /// Runs `work` on the worker's thread, and waits for it.
+    ///
+    /// # Errors
+    /// Errors of `work`, and [`Error::Closed`](disco::Error::Closed) if nobody serves any more.
+    pub(crate) fn run<T: Send>(
+        &self,
+        work: impl FnOnce(&mut WorkerContext) -> disco::Result<T> + Send,
+    ) -> disco::Result<T> {
+        let (done, result) = mpsc::channel();
+        let job = move |worker: &mut WorkerContext| {
+            let result = work(worker);
+            // Nothing of `work` is left now. Its caller waits for this.
+            _ = done.send(result);
+        };
+        let job: Box<dyn FnOnce(&mut WorkerContext) + Send + '_> = Box::new(job);
+        // SAFETY: only the lifetime changes. What `job` borrows lives until this function returns, which waits below until `job`
+        // has run or was dropped: `done` belongs to it, and is used or dropped after `work`.
+        let job = unsafe { mem::transmute::<Box<dyn FnOnce(&mut WorkerContext) + Send + '_>, Job>(job) };
+        let closed = || disco::Error::Closed("the worker's session has ended, or its function serves no more".into());
+        self.0.send(job).map_err(|_| closed())?;
+        result.recv().unwrap_or_else(|_| Err(closed()))
+    }
+}

@@ -1,0 +1,29 @@
+"""A rank is killed, stopped or absent: what the others' exceptions say, as JSON."""
+
+import json
+import os
+import signal
+import sys
+import time
+from datetime import timedelta
+
+import disco.torch
+import torch
+import torch.distributed as dist
+
+how, who = sys.argv[1], int(sys.argv[2])
+dist.init_process_group("disco", timeout=timedelta(seconds=3))
+rank, x = dist.get_rank(), torch.ones(1000)
+for _ in range(5):
+    dist.all_reduce(x)
+if rank == who:
+    if how == "absent":
+        time.sleep(600)
+    os.kill(os.getpid(), {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}[how])
+try:
+    while True:
+        dist.all_reduce(x)
+except disco.DiscoError as error:
+    # The test kills a rank that is stopped or sleeps.
+    print(json.dumps({"rank": rank, "error": str(error)}), flush=True)
+    os._exit(0)
