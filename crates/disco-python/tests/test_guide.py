@@ -1,5 +1,6 @@
 """The programs of the guide and of the READMEs."""
 
+import json
 import re
 import subprocess
 import sys
@@ -30,3 +31,42 @@ def test_the_examples_run(example):
     assert done.returncode == 0, (done.stdout, done.stderr)
     if example == "digits.py":
         assert done.stdout.splitlines()[-1].endswith("test accuracy 0.9805")
+
+
+#: Runs cells in `__main__`, each compiled by itself as in a notebook, and prints their values.
+NOTEBOOK = """
+import ast, json, sys
+
+def run(cells):
+    for number, cell in enumerate(cells):
+        *body, last = ast.parse(cell).body
+        exec(compile(ast.Module(body, []), f"cell {number}", "exec"), globals())
+        value = ast.Expression(last.value)
+        print(repr(eval(compile(value, f"cell {number}", "eval"), globals())))
+
+run(json.loads(sys.argv[1]))
+"""
+
+
+def test_the_cells_of_the_notebook_give_what_they_say():
+    notebook = json.loads((ROOT / "crates/disco-python/examples/tour.ipynb").read_text())
+    cells = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    command = [sys.executable, "-c", NOTEBOOK, json.dumps(cells)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    found = done.stdout.splitlines()
+    assert found[1:5] == [
+        "[7.5, 7.5, 7.5, 7.5]",
+        "([-180.0, -180.0, -180.0, -180.0], array([-36., -42., -48., -54.]))",
+        "([{'dp': 0, 'tp': 0}, {'dp': 0, 'tp': 1}, {'dp': 1, 'tp': 0}, {'dp': 1, 'tp': 1}], "
+        "[(28.0, 44.0), (28.0, 76.0), (92.0, 44.0), (92.0, 76.0)])",
+        "['worker 0', None, None, 'worker 3']",
+    ]
+    assert found[5:] == [
+        "['', 'b', 'cc', 'ddd']",
+        "(6, 0.0078125)",
+        "(126.0, array([24., 28., 32., 36.]))",
+        "(1, 'fail', \"ValueError('no data')\")",
+        "([2], [7.5, 7.5, 7.5, 7.5])",
+        "[7.5, 7.5]",
+    ]
