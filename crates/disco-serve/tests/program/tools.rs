@@ -133,11 +133,14 @@ fn calls_that_are_demanded_follow_their_schemas_in_each_form() {
         {
             let choice = &ask(more.clone()).json()["choices"][0];
             let message = &choice["message"];
+            if choice["finish_reason"] == "length" {
+                // Its last call is cut.
+                continue;
+            }
             message["tool_calls"].as_array().into_iter().flatten().for_each(|call| {
                 let _: Json = serde_json::from_str(call["function"]["arguments"].as_str().unwrap()).unwrap();
             });
-            let is_answer = message["tool_calls"].is_null() && choice["finish_reason"] == "stop";
-            if is_answer && !more["response_format"].is_null() {
+            if message["tool_calls"].is_null() && !more["response_format"].is_null() {
                 assert_eq!(message["content"].as_str().unwrap().trim(), "7", "{name}: {choice}");
             }
         }
