@@ -387,3 +387,17 @@ const OTHER_TYPES: [(u32, &str, usize, usize); 23] = [
     (40, "NVFP4", 64, 36),
     (41, "Q1_0", 128, 18),
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_that_are_expanded_have_the_sizes_of_their_types() {
+        let expanded =
+            OTHER_TYPES.iter().filter_map(|(_, name, block, bytes)| Some((Codes::of(name)?, (*block, *bytes))));
+        let expanded: Vec<_> = expanded.collect();
+        assert_eq!(expanded.len(), 10);
+        assert!(expanded.iter().all(|(codes, sizes)| codes.block() == *sizes));
+    }
+}

@@ -51,6 +51,7 @@ mod foreign;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 mod gguf;
+mod grids;
 mod info;
 mod layout;
 mod map;
