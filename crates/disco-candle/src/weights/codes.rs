@@ -1,7 +1,8 @@
-//! Blocks of GGUF that candle can't hold, which are expanded while they are read. Each element is a whole number times the
-//! scale of its run of 16 elements, and 32 bits hold the product without rounding. Source: `ggml-quants.c` of llama.cpp, and
-//! the Python package `gguf`.
+//! Blocks of GGUF that candle can't hold, which are expanded or become blocks of Q8_0 while they are read. Each element is a
+//! whole number times the scale of its run of 16 elements, and 32 bits hold the product without rounding. Source:
+//! `ggml-quants.c` of llama.cpp, and the Python package `gguf`.
 
+use candle_core::quantized::GgmlDType;
 use half::f16;
 
 use super::grids;
@@ -35,6 +36,9 @@ pub enum Codes {
 /// Elements of the largest blocks, and of a run with one scale.
 const MOST: usize = 256;
 const RUN: usize = 16;
+
+/// Elements of a block of Q8_0.
+const PACKED: usize = 32;
 
 /// The numbers of the codes of [`Codes::Iq4Nl`] and [`Codes::Iq4Xs`].
 const TABLE: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
@@ -114,6 +118,27 @@ impl Codes {
                 *element = scales[run / RUN] * f32::from(*code);
             }
         }
+    }
+
+    /// Whether all runs of 32 elements have one scale, so that they can be blocks of Q8_0.
+    pub(super) fn can_be_packed(self) -> bool {
+        !matches!(self, Self::Iq1M | Self::Iq2Xs | Self::Iq2S)
+    }
+
+    /// The bytes of whole blocks as blocks of Q8_0, whose scales are rounded to 16 bits: those of elements below 1e-5 to a
+    /// multiple of 6e-8. `None` if a scale is too large.
+    pub(super) fn packed(self, blocks: &[u8]) -> Option<Vec<u8>> {
+        let (len, bytes) = self.block();
+        let mut packed = Vec::with_capacity(blocks.len() / bytes * (len / PACKED) * GgmlDType::Q8_0.type_size());
+        for block in blocks.chunks_exact(bytes) {
+            let Block { scales, codes } = self.decode(block);
+            for (codes, scales) in codes[..len].chunks_exact(PACKED).zip(scales.chunks_exact(PACKED / RUN)) {
+                let scale = Some(f16::from_f32(scales[0])).filter(|scale| scale.is_finite())?;
+                packed.extend(scale.to_le_bytes());
+                packed.extend(codes.iter().map(|code| *code as u8));
+            }
+        }
+        Some(packed)
     }
 
     fn decode(self, block: &[u8]) -> Block {
@@ -317,6 +342,25 @@ mod tests {
             }
         }
         blocks
+    }
+
+    #[test]
+    fn packed_blocks_have_the_elements_but_for_the_rounding_of_scales() {
+        for codes in Codes::ALL.into_iter().filter(|codes| codes.can_be_packed()) {
+            let (len, _) = codes.block();
+            let mut elements = vec![0.0; BLOCKS * len];
+            codes.expand(&blocks(codes), &mut elements);
+            let packed = codes.packed(&blocks(codes)).unwrap();
+            let packed = packed.chunks_exact(GgmlDType::Q8_0.type_size());
+            assert_eq!(packed.len() * PACKED, elements.len());
+            let unpacked = packed.flat_map(|block| block[2..].iter().map(|code| half(block) * f32::from(*code as i8)));
+            for (unpacked, element) in unpacked.zip(elements) {
+                assert!((unpacked - element).abs() <= element.abs() / 2048.0, "{codes:?}: {unpacked}, {element}");
+            }
+        }
+        let mut block = [0; 18];
+        block[..2].copy_from_slice(&f16::INFINITY.to_le_bytes());
+        assert_eq!(Codes::Iq4Nl.packed(&block), None);
     }
 
     #[test]

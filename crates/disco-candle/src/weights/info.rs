@@ -17,7 +17,7 @@ pub enum Encoding {
     Dense(DType),
     /// Elements of GGUF; all but F32, F16 and BF16 are in quantisation blocks along the last dimension.
     Ggml(GgmlDType),
-    /// Blocks of GGUF along the last dimension that candle can't hold; they are expanded while they are read.
+    /// Blocks of GGUF along the last dimension that candle can't hold; they are expanded or packed anew while they are read.
     Codes(Codes),
     /// Elements that candle can't hold, with their name in safetensors or in GGML. Such a tensor can't be read.
     Other(&'static str),
@@ -32,6 +32,16 @@ impl Encoding {
             Self::Ggml(GgmlDType::F16) => Some(DType::F16),
             Self::Ggml(GgmlDType::BF16) => Some(DType::BF16),
             Self::Ggml(_) | Self::Codes(_) | Self::Other(_) => None,
+        }
+    }
+
+    /// The type of the blocks that [`read_quantized`](crate::weights::Weights::read_quantized) gives: that of the file, or
+    /// Q8_0 for [`Codes`](Self::Codes) whose runs of 32 elements have one scale.
+    pub fn quantized(self) -> Option<GgmlDType> {
+        match self {
+            Self::Ggml(dtype) => Some(dtype),
+            Self::Codes(codes) => codes.can_be_packed().then_some(GgmlDType::Q8_0),
+            Self::Dense(_) | Self::Other(_) => None,
         }
     }
 

@@ -61,24 +61,24 @@ impl Weights {
         dense.to_dtype(dtype).map_err(reading.candle("convert"))
     }
 
-    /// Reads a part of a tensor of GGUF, quantised as in the file.
+    /// Reads a part of a tensor of GGUF, quantised as in the file, or as [`Encoding::quantized`] says.
     ///
     /// # Errors
-    /// Errors of [`read`](Self::read), [`NotQuantized`](WeightsError::NotQuantized) for tensors of safetensors, and
+    /// Errors of [`read`](Self::read), [`NotQuantized`](WeightsError::NotQuantized) for tensors of safetensors and for
+    /// blocks that can't be packed anew, and
     /// [`CutBlock`](WeightsError::CutBlock) for a range that begins or ends inside of a block.
     pub fn read_quantized(&self, name: &str, part: &Part, device: &Device) -> Result<QTensor, WeightsError> {
         let reading = self.reading(name)?;
         let info = reading.info;
-        let Encoding::Ggml(ggml) = info.encoding else {
-            let (file, tensor) = (info.file().into(), name.to_owned());
-            return Err(WeightsError::NotQuantized { file, tensor, encoding: info.encoding });
-        };
+        if info.encoding.quantized().is_none() {
+            return Err(reading.not_quantized());
+        }
         let layout = Layout::new(name, info, part)?;
         if let Some((block, range)) = cut_block(info, part) {
             let (file, tensor) = (info.file().into(), name.to_owned());
             return Err(WeightsError::CutBlock { file, tensor, encoding: info.encoding, block, range });
         }
-        reading.quantized(&layout, ggml, device)
+        reading.blocks_of(&layout, device)
     }
 
     /// As [`read_quantized`](Self::read_quantized), but reads the whole blocks that cover a range along the last dimension.
@@ -94,9 +94,9 @@ impl Weights {
         device: &Device,
     ) -> Result<(QTensor, Range<usize>), WeightsError> {
         let reading = self.reading(name)?;
-        match (reading.info.encoding, cut_block(reading.info, part), part.ranges()) {
-            (Encoding::Ggml(ggml), Some((block, range)), Some((_, [_]))) => {
-                let blocks = reading.quantized(&Layout::new(name, reading.info, part)?, ggml, device)?;
+        match (reading.info.encoding.quantized(), cut_block(reading.info, part), part.ranges()) {
+            (Some(_), Some((block, range)), Some((_, [_]))) => {
+                let blocks = reading.blocks_of(&Layout::new(name, reading.info, part)?, device)?;
                 let start = range.start % block;
                 Ok((blocks, start..start + range.len()))
             }
@@ -168,6 +168,26 @@ impl Reading<'_> {
         elements.resize(count, 0.0);
         codes.expand(&blocks, &mut elements);
         Tensor::from_vec(elements, layout.shape.as_slice(), &Device::Cpu).map_err(self.candle("read"))
+    }
+
+    /// Reads whole blocks, as they are or packed anew.
+    fn blocks_of(&self, layout: &Layout, device: &Device) -> Result<QTensor, WeightsError> {
+        match self.info.encoding {
+            Encoding::Ggml(ggml) => self.quantized(layout, ggml, device),
+            Encoding::Codes(codes) if codes.can_be_packed() => {
+                let blocks = memory::read::<u8>(self.name, self.source, layout)?;
+                let packed = codes.packed(&blocks).ok_or_else(|| self.not_quantized())?;
+                let storage = QStorage::from_data(packed.into(), device, GgmlDType::Q8_0);
+                let tensor = storage.and_then(|storage| QTensor::new(storage, layout.shape.as_slice()));
+                tensor.map_err(self.candle("pack"))
+            }
+            _ => Err(self.not_quantized()),
+        }
+    }
+
+    fn not_quantized(&self) -> WeightsError {
+        let (file, tensor) = (self.info.file().into(), self.name.to_owned());
+        WeightsError::NotQuantized { file, tensor, encoding: self.info.encoding }
     }
 
     /// Reads whole blocks.

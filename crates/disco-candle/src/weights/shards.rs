@@ -88,7 +88,7 @@ impl Shards {
         self.weights.names().filter_map(|name| bytes(name).ok()).sum()
     }
 
-    /// Bytes of memory of all parts of this rank: in the type of these shards, or as in the files but for [`Encoding::Codes`].
+    /// Bytes of memory of all parts of this rank: in the type of these shards, or in the blocks that are [read](Weights::read_quantized).
     pub fn memory_bytes(&self, is_as_in_files: bool) -> u64 {
         self.weights.names().filter_map(|name| self.memory_bytes_of(name, is_as_in_files).ok()).sum()
     }
@@ -98,10 +98,16 @@ impl Shards {
     /// # Errors
     /// Errors of [`Plan::part`]; there is no such tensor.
     pub fn memory_bytes_of(&self, name: &str, is_as_in_files: bool) -> Result<u64, WeightsError> {
-        if is_as_in_files && !matches!(self.weights.info(name)?.encoding(), Encoding::Codes(_)) {
-            return self.weights.bytes_of(name, &self.part(name)?);
-        }
+        let encoding = self.weights.info(name)?.encoding();
         let elements = self.part(name)?.shape(self.weights.info(name)?.shape()).iter().product::<usize>();
+        match (encoding, encoding.quantized()) {
+            (Encoding::Codes(_), Some(dtype)) if is_as_in_files => {
+                return Ok((elements.div_ceil(dtype.block_size()) * dtype.type_size()) as u64);
+            }
+            (Encoding::Codes(_), _) => (),
+            _ if is_as_in_files => return self.weights.bytes_of(name, &self.part(name)?),
+            _ => (),
+        }
         Ok((elements * self.dtype_of(name)?.size_in_bytes()) as u64)
     }
 
@@ -134,7 +140,7 @@ impl Shards {
         self.tensor(self.weights.name_or(name, fallback)?)
     }
 
-    /// Reads this rank's part of a tensor of GGUF, quantised as in the file.
+    /// Reads this rank's part of a tensor of GGUF, quantised as in the file or as [`Encoding::quantized`] says.
     ///
     /// # Errors
     /// Errors of [`Plan::part`] and of [`Weights::read_quantized`].
