@@ -8,7 +8,7 @@ use disco_candle::{Comm, Delta, DeltaState, DeltaTokens, Matrix, even_ranges};
 use disco_core::Reduction;
 
 use crate::names::Role;
-use crate::parts::Parts;
+use crate::parts::{Parts, Stack};
 use crate::states::{Span, States};
 use crate::{DeltaLayout, GatedDelta, ModelError};
 
@@ -16,8 +16,8 @@ use crate::{DeltaLayout, GatedDelta, ModelError};
 #[derive(Debug)]
 pub(crate) struct DeltaNet {
     delta: Delta,
-    /// The rows of queries, keys and values; gates; rates; decays, all in one; and the output. None without heads.
-    matrices: Option<(Matrix, Matrix)>,
+    /// Queries, keys and values; gates; rates; decays; and the output. None without heads.
+    matrices: Option<(Stack, Matrix)>,
     comm: Comm,
 }
 
@@ -29,6 +29,11 @@ impl GatedDelta {
         match self.layout {
             DeltaLayout::Grouped => all.extend([
                 (Role::DeltaInputs, [self.channels() + values, dim]),
+                (Role::DeltaRatesDecays, [2 * heads, dim]),
+            ]),
+            DeltaLayout::RatesGrouped => all.extend([
+                (Role::DeltaInputs, [self.channels(), dim]),
+                (Role::DeltaGates, [values, dim]),
                 (Role::DeltaRatesDecays, [2 * heads, dim]),
             ]),
             DeltaLayout::Apart => all.extend([
@@ -60,7 +65,7 @@ impl GatedDelta {
         let keys = of_keys.map(|own| own.start * self.key_dim..own.end * self.key_dim).collect();
         let keys = Block::new(self.key_heads * self.key_dim, Cut::Ranges(keys));
         let inputs = match self.layout {
-            DeltaLayout::Apart => Split::fused(0, [keys.clone(), keys, values()]),
+            DeltaLayout::RatesGrouped | DeltaLayout::Apart => Split::fused(0, [keys.clone(), keys, values()]),
             DeltaLayout::Grouped => Split::fused(0, (0..self.key_heads).flat_map(|key| self.group(key, &heads))),
         };
         let gates = Split::ranges(0, of_heads(self.value_dim));
@@ -96,8 +101,21 @@ impl GatedDelta {
 
     /// The key heads that value heads need.
     fn keys_of(&self, values: &Range<usize>) -> Range<usize> {
+        if values.is_empty() {
+            return 0..0;
+        }
+        if self.tiled {
+            let first = values.start % self.key_heads;
+            let end = first + values.len();
+            return if end <= self.key_heads { first..end } else { 0..self.key_heads };
+        }
         let shared = self.value_heads / self.key_heads;
-        if values.is_empty() { 0..0 } else { values.start / shared..values.end.div_ceil(shared) }
+        values.start / shared..values.end.div_ceil(shared)
+    }
+
+    /// The key head of a value head.
+    fn key_of(&self, value: usize) -> usize {
+        if self.tiled { value % self.key_heads } else { value / (self.value_heads / self.key_heads) }
     }
 
     fn channels(&self) -> usize {
@@ -126,7 +144,7 @@ impl DeltaNet {
             Ok::<_, ModelError>(all.narrow(0, values.start, values.len())?.to_vec1::<f32>()?)
         };
         // The channels of this rank, by token.
-        let kernels = vector(Role::DeltaConvolution)?.squeeze(1)?;
+        let kernels = vector(Role::DeltaConvolution)?.reshape((config.channels(), config.kernel))?;
         let all_keys = config.key_heads * config.key_dim;
         let rows = |first: usize, heads: &Range<usize>, width: usize| {
             kernels.narrow(0, first + heads.start * width, heads.len() * width)
@@ -137,15 +155,17 @@ impl DeltaNet {
             rows(2 * all_keys, &values, config.value_dim)?,
         ];
         let convolution = Tensor::cat(&own, 0)?.t()?.contiguous()?.flatten_all()?.to_vec1::<f32>()?;
-        let shared = config.value_heads / config.key_heads;
-        let key_of = values.clone().map(|head| head / shared - keys.start).collect();
+        let key_of = values.clone().map(|head| config.key_of(head) - keys.start).collect();
         let mut delta = Delta::new(key_of, [keys.len(), config.key_dim, config.value_dim], convolution);
-        delta.scales = of_heads(Role::DeltaScales)?.into_iter().map(|scale| -scale.exp()).collect();
+        delta.scales = of_heads(Role::DeltaScales)?;
+        if config.logarithmic {
+            delta.scales.iter_mut().for_each(|scale| *scale = -scale.exp());
+        }
         delta.biases = of_heads(Role::DeltaBiases)?;
         delta.norm = vector(Role::DeltaNorm)?.to_vec1::<f32>()?;
         delta.eps = parts.config.eps as f32;
         let matrices = (!values.is_empty()).then(|| {
-            let inputs = Matrix::dense(inputs(parts, config, layer, (&keys, &values))?);
+            let inputs = inputs(parts, config, layer, (&keys, &values))?;
             Ok::<_, ModelError>((inputs, parts.layer_matrix(layer, Role::DeltaOutput)?))
         });
         Ok(Self { delta, matrices: matrices.transpose()?, comm: comm.clone() })
@@ -167,14 +187,10 @@ impl DeltaNet {
     ) -> candle_core::Result<Tensor> {
         let heads = self.delta.key_of.len();
         let y = if let Some((inputs, output)) = &self.matrices {
-            let all = inputs.forward(x)?.to_dtype(DType::F32)?.squeeze(0)?;
-            let widths = [self.delta.channels(), heads * self.delta.value_dim, heads, heads];
-            let mut first = 0;
-            let parts = widths.map(|width| {
-                first += width;
-                all.narrow(1, first - width, width)?.flatten_all()?.to_vec1::<f32>()
-            });
-            let [mixed, gates, rates, decays] = parts;
+            let all = inputs.forward(x)?;
+            let widths = [self.delta.channels(), heads * self.delta.value_dim];
+            let part = |number| all.at(number)?.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>();
+            let [mixed, gates, rates, decays] = [part(0), part(1), part(2), part(3)];
             let (mixed, gates, rates, decays) = (mixed?, gates?, rates?, decays?);
             let mut y = Vec::with_capacity(gates.len());
             states.change(layer, spans, |state, tokens| {
@@ -195,44 +211,75 @@ impl DeltaNet {
     }
 }
 
-/// The rows of this rank's queries, keys and values; gates; rates; decays.
+/// The matrices of this rank's queries, keys and values; gates; rates; decays.
 fn inputs(
     parts: &Parts<'_>,
     config: &GatedDelta,
     layer: usize,
     (keys, values): (&Range<usize>, &Range<usize>),
-) -> Result<Tensor, ModelError> {
-    let tensor = |role| parts.tensor(&parts.names.layer(layer, role));
-    let (own, all) = (values.len(), tensor(Role::DeltaInputs)?);
-    let mut rows = Vec::new();
-    if config.layout == DeltaLayout::Apart {
-        rows.extend([all, tensor(Role::DeltaGates)?]);
-        for role in [Role::DeltaRates, Role::DeltaDecays] {
-            rows.push(tensor(role)?.narrow(0, values.start, own)?);
-        }
-        return Ok(Tensor::cat(&rows, 0)?);
+) -> Result<Stack, ModelError> {
+    let names = [Role::DeltaInputs, Role::DeltaGates].map(|role| parts.names.layer(layer, role));
+    let [rates, decays] = rates_and_decays(parts, config, layer, (keys, values))?;
+    if config.layout != DeltaLayout::Grouped && parts.is_quantized(&names[0])? && parts.is_quantized(&names[1])? {
+        let matrices =
+            [parts.matrix(&names[0])?, parts.matrix(&names[1])?, Matrix::dense(rates), Matrix::dense(decays)];
+        return Ok(Stack::Separate(matrices.map(|matrix| (matrix, None)).into()));
     }
-    // Key head by key head: query, key, values, gates; and rates, decays.
-    let shared = config.value_heads / config.key_heads;
-    let both = tensor(Role::DeltaRatesDecays)?;
-    let (mut queries, mut of_keys, mut of_values) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut gates, mut rates, mut decays) = (Vec::new(), Vec::new(), Vec::new());
-    let mut first = 0;
-    let mut next = |width: usize| {
-        first += width;
-        all.narrow(0, first - width, width)
+    let all = parts.tensor(&names[0])?;
+    let [mixed, gates] = match config.layout {
+        DeltaLayout::Grouped => ungrouped(config, &all, (keys, values))?,
+        DeltaLayout::RatesGrouped | DeltaLayout::Apart => [all, parts.tensor(&names[1])?],
     };
-    for key in keys.clone() {
-        let heads = values.start.max(key * shared)..values.end.min((key + 1) * shared);
-        let width = heads.len() * config.value_dim;
-        queries.push(next(config.key_dim)?);
-        of_keys.push(next(config.key_dim)?);
-        of_values.push(next(width)?);
-        gates.push(next(width)?);
-        let at = key * shared + heads.start;
-        rates.push(both.narrow(0, at, heads.len())?);
-        decays.push(both.narrow(0, at + shared, heads.len())?);
+    let matrices = [mixed, gates, rates, decays];
+    let widths = matrices.iter().map(|matrix| matrix.dim(0)).collect::<candle_core::Result<_>>()?;
+    Ok(Stack::Stacked { matrix: Matrix::dense(Tensor::cat(&matrices, 0)?), bias: None, widths })
+}
+
+/// The value heads that share a key head, of those of a rank.
+fn sharing(config: &GatedDelta, key: usize, values: &Range<usize>) -> Range<usize> {
+    let shared = config.value_heads / config.key_heads;
+    values.start.max(key * shared)..values.end.min((key + 1) * shared)
+}
+
+fn rates_and_decays(
+    parts: &Parts<'_>,
+    config: &GatedDelta,
+    layer: usize,
+    (keys, values): (&Range<usize>, &Range<usize>),
+) -> Result<[Tensor; 2], ModelError> {
+    let tensor = |role| parts.tensor(&parts.names.layer(layer, role));
+    if config.layout == DeltaLayout::Apart {
+        let of_heads = |role| Ok::<_, ModelError>(tensor(role)?.narrow(0, values.start, values.len())?);
+        return Ok([of_heads(Role::DeltaRates)?, of_heads(Role::DeltaDecays)?]);
     }
-    rows.extend([queries, of_keys, of_values, gates, rates, decays].into_iter().flatten());
-    Ok(Tensor::cat(&rows, 0)?)
+    // Key head by key head: rates, decays.
+    let (both, shared) = (tensor(Role::DeltaRatesDecays)?, config.value_heads / config.key_heads);
+    let rows = |behind: usize| {
+        let of_key = |key: usize| {
+            let heads = sharing(config, key, values);
+            both.narrow(0, key * shared + heads.start + behind, heads.len())
+        };
+        Tensor::cat(&keys.clone().map(of_key).collect::<candle_core::Result<Vec<_>>>()?, 0)
+    };
+    Ok([rows(0)?, rows(shared)?])
+}
+
+/// Queries, keys and values, and gates, of rows that have these of each key head.
+fn ungrouped(
+    config: &GatedDelta,
+    all: &Tensor,
+    (keys, values): (&Range<usize>, &Range<usize>),
+) -> candle_core::Result<[Tensor; 2]> {
+    let mut parts = [const { Vec::new() }; 4];
+    let mut first = 0;
+    for key in keys.clone() {
+        let width = sharing(config, key, values).len() * config.value_dim;
+        for (part, width) in parts.iter_mut().zip([config.key_dim, config.key_dim, width, width]) {
+            part.push(all.narrow(0, first, width)?);
+            first += width;
+        }
+    }
+    let [queries, of_keys, of_values, gates] = parts;
+    let mixed = [queries, of_keys, of_values].concat();
+    Ok([Tensor::cat(&mixed, 0)?, Tensor::cat(&gates, 0)?])
 }

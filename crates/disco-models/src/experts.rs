@@ -3,9 +3,9 @@
 use std::ops::Range;
 
 use candle_core::{D, DType, Result, Tensor};
-use disco_candle::{Comm, even_ranges};
+use disco_candle::{Comm, Matrix, even_ranges};
 
-use crate::names::{EXPERT, Role};
+use crate::names::{EXPERT, EXPERT_STACKS, Role, bias};
 use crate::parts::{Parts, Stack};
 use crate::units::Units;
 use crate::{ExpertLayout, ExpertSplit, Experts, FeedForward, ModelError, Scores, stacks};
@@ -39,24 +39,46 @@ impl Mixture {
         let (names, activation) = (parts.names, experts.activation);
         let router = parts.tensor(&names.layer(layer, Role::Router))?;
         let is_split_within = parts.config.expert_split == ExpertSplit::Within;
-        let units: Vec<_> = if experts.layout.has_one_input() {
-            let all = even_ranges(experts.ffn, comm.size()).nth(comm.rank()).filter(|_| is_split_within);
-            let adds_bias = !is_split_within || comm.rank() == 0;
-            stacks::load(parts, &experts, layer, own.clone(), all.unwrap_or(0..experts.ffn), adds_bias)?
-        } else if names.stacks_experts() {
-            let [gate, up, down] = EXPERT.map(|role| parts.matrices(&names.layer(layer, role)));
-            let pairs = gate?.into_iter().zip(up?).map(|(gate, up)| Stack::separate([gate, up]));
-            pairs.zip(down?).map(|(inputs, down)| Units::new(inputs, down, activation)).collect()
-        } else {
-            let units = own.clone().map(|expert| {
-                let inputs = [Role::ExpertGate, Role::ExpertUp].map(|role| names.expert(layer, expert, role));
-                let down = parts.matrix(&names.expert(layer, expert, Role::ExpertDown))?;
-                Ok::<_, ModelError>(Units::new(parts.stack_of(&inputs, vec![None, None])?, down, activation))
-            });
-            units.collect::<std::result::Result<_, _>>()?
+        let adds_bias = !is_split_within || comm.rank() == 0;
+        let units: Vec<_> = match experts.layout {
+            ExpertLayout::Interleaved => {
+                let all = even_ranges(experts.ffn, comm.size()).nth(comm.rank()).filter(|_| is_split_within);
+                stacks::load(parts, &experts, layer, own.clone(), all.unwrap_or(0..experts.ffn), adds_bias)?
+            }
+            ExpertLayout::Joined => {
+                let [inputs, downs] = EXPERT_STACKS.map(|role| parts.matrices(&names.module(layer, role)));
+                let units = |(matrix, down): (Matrix, Matrix)| {
+                    let widths = vec![down.inputs()?; 2];
+                    Ok::<_, ModelError>(Units::new(Stack::Stacked { matrix, bias: None, widths }, down, activation))
+                };
+                inputs?.into_iter().zip(downs?).map(units).collect::<std::result::Result<_, _>>()?
+            }
+            ExpertLayout::Apart if names.stacks_experts() => {
+                let [gate, up, down] = EXPERT.map(|role| {
+                    let name = names.layer(layer, role);
+                    let matrices = parts.matrices(&name)?;
+                    let count = matrices.len();
+                    let is_added = experts.bias && (role != Role::ExpertDown || adds_bias);
+                    let biases = is_added.then(|| parts.tensor(&bias(&name))).transpose()?;
+                    let of_expert = |expert| biases.as_ref().map(|all| all.get(expert)).transpose();
+                    let biases = (0..count).map(of_expert).collect::<Result<Vec<_>>>()?;
+                    Ok::<_, ModelError>(matrices.into_iter().zip(biases))
+                });
+                let units = |(inputs, (down, bias))| {
+                    Units::new(Stack::Separate(<[_; 2]>::from(inputs).into()), down, activation).with_bias(bias)
+                };
+                gate?.zip(up?).zip(down?).map(units).collect()
+            }
+            ExpertLayout::Apart => {
+                let units = own.clone().map(|expert| {
+                    let inputs = [Role::ExpertGate, Role::ExpertUp].map(|role| names.expert(layer, expert, role));
+                    let down = parts.matrix(&names.expert(layer, expert, Role::ExpertDown))?;
+                    Ok::<_, ModelError>(Units::new(parts.stack_of(&inputs, vec![None, None])?, down, activation))
+                });
+                units.collect::<std::result::Result<_, _>>()?
+            }
         };
-        let has_bias = experts.layout == ExpertLayout::Interleaved;
-        let router_bias = has_bias.then(|| parts.bias(layer, Role::Router)).transpose()?;
+        let router_bias = experts.bias.then(|| parts.bias(layer, Role::Router)).transpose()?;
         let (router, scales) = match parts.config.layers[layer].feed_forward {
             FeedForward::Both(..) => {
                 let scale = parts.tensor(&names.layer(layer, Role::RouterScale))?;
@@ -158,7 +180,6 @@ fn in_best_groups(scores: &Tensor, groups: usize, chosen: usize) -> Result<Tenso
 #[cfg(test)]
 mod tests {
     use candle_core::Device;
-    use disco_candle::Matrix;
 
     use super::*;
     use crate::Activation;
@@ -172,7 +193,8 @@ mod tests {
         // One expert counts negatively.
         const SCALES: [f32; 4] = [1.0, -0.5, 2.0, 1.0];
         let units = |_| {
-            let inputs = Stack::separate([random(&[6, 5]), random(&[6, 5])].map(Matrix::dense));
+            let inputs =
+                Stack::Separate(vec![(Matrix::dense(random(&[6, 5])), None), (Matrix::dense(random(&[6, 5])), None)]);
             Units::new(inputs, Matrix::dense(random(&[5, 6])), Activation::Silu)
         };
         for normalises in [false, true] {
@@ -184,6 +206,7 @@ mod tests {
                 scores: Scores::Softmax,
                 activation: Activation::Silu,
                 layout: ExpertLayout::Apart,
+                bias: false,
             };
             // A rank with the experts 1 to 3.
             let mixture = Mixture {
@@ -225,6 +248,7 @@ mod tests {
             scores: Scores::Sigmoid { groups: GROUPS, chosen_groups: 2, factor: 2.5 },
             activation: Activation::Silu,
             layout: ExpertLayout::Apart,
+            bias: false,
         };
         let (router, correction) = (random(&[12, 5]), random(&[1, 12]));
         let mixture = Mixture {
@@ -265,7 +289,9 @@ mod tests {
     #[test]
     fn an_expert_that_overflows_for_the_tokens_of_others_changes_nothing() {
         let matrix = |value: f32| Matrix::dense(Tensor::full(value, (1, 1), &Device::Cpu).unwrap());
-        let units = |up| Units::new(Stack::separate([matrix(1.0), matrix(up)]), matrix(1.0), Activation::Silu);
+        let units = |up| {
+            Units::new(Stack::Separate(vec![(matrix(1.0), None), (matrix(up), None)]), matrix(1.0), Activation::Silu)
+        };
         // Positive tokens go to the first expert, and the second one computes infinity for them.
         let router = Tensor::new(&[[1f32], [-1.0]], &Device::Cpu).unwrap();
         let experts = Experts {
@@ -276,6 +302,7 @@ mod tests {
             scores: Scores::Softmax,
             activation: Activation::Silu,
             layout: ExpertLayout::Apart,
+            bias: false,
         };
         let mixture = Mixture {
             router,

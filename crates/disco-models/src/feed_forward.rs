@@ -49,8 +49,12 @@ impl FeedForward {
             config::FeedForward::Dense(dense) => (Kind::Dense(Units::load(parts, dense, layer)?), dense.bias),
             config::FeedForward::Shared { dense, experts, is_gated } => {
                 let units = Units::load(parts, dense, layer)?;
-                let gate = is_gated.then(|| parts.layer_matrix(layer, Role::SharedGating)).transpose()?;
-                (Kind::Shared { units, experts: Box::new(mixture(experts)?), gate }, false)
+                let gate = is_gated.then(|| {
+                    // GGUF files may have a vector.
+                    let gate = parts.tensor(&parts.names.layer(layer, Role::SharedGating))?;
+                    Ok::<_, ModelError>(Matrix::dense(gate.reshape((1, parts.config.dim))?))
+                });
+                (Kind::Shared { units, experts: Box::new(mixture(experts)?), gate: gate.transpose()? }, false)
             }
             config::FeedForward::Both(dense, experts) => {
                 let norm = |role| parts.norm(&parts.names.layer(layer, role));

@@ -52,15 +52,20 @@ impl LatentAttention {
             let bias = (config.input_bias && *role != Role::Query).then(|| parts.bias(layer, *role)).transpose()?;
             Ok::<_, ModelError>((parts.layer_matrix(layer, *role)?, bias))
         });
-        let both = parts.tensor(&parts.names.layer(layer, Role::LatentUp))?;
-        let both = both.reshape((1, heads, widths.plain + widths.value, widths.rank))?;
+        let tensor = |role| parts.tensor(&parts.names.layer(layer, role));
+        let (keys, values) = if widths.apart {
+            (tensor(Role::LatentKeys)?.transpose(1, 2)?.unsqueeze(0)?, tensor(Role::LatentValues)?.unsqueeze(0)?)
+        } else {
+            let both = tensor(Role::LatentUp)?.reshape((1, heads, widths.plain + widths.value, widths.rank))?;
+            (both.narrow(2, 0, widths.plain)?, both.narrow(2, widths.plain, widths.value)?)
+        };
         let output_bias = config.output_bias.then(|| parts.bias(layer, Role::Output)).transpose()?;
         Ok(Self {
             down: Stack::Separate(down.collect::<Result<_, _>>()?),
             queries: queries.transpose()?,
             norm: norm(Role::LatentNorm)?,
-            keys: both.narrow(2, 0, widths.plain)?.contiguous()?,
-            values: both.narrow(2, widths.plain, widths.value)?.transpose(2, 3)?.contiguous()?,
+            keys: keys.contiguous()?,
+            values: values.transpose(2, 3)?.contiguous()?,
             output: RowParallelLinear::new(parts.layer_matrix(layer, Role::Output)?, output_bias, comm.clone()),
             heads: Heads {
                 groups: std::iter::once(0..heads).collect(),

@@ -267,7 +267,7 @@ impl Transformer {
         let dtype = precision.dtype();
         let kinds = kinds.into_iter().map(|(rotary, window)| {
             let rope = rotary.map(|rotary| {
-                let divisors = rotary.scaling.tensors().iter().map(|name| parts.tensor(name));
+                let divisors = rotary.scaling.tensors().iter().map(|name| parts.wide(name));
                 Ok::<_, ModelError>(Rope::new(
                     &rotary,
                     config.context,

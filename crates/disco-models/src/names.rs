@@ -24,6 +24,9 @@ pub(crate) enum Role {
     LatentDown,
     LatentNorm,
     LatentUp,
+    /// The rest of keys, and values, each a stack of matrices of the heads.
+    LatentKeys,
+    LatentValues,
     AttentionPostNorm,
     /// Of a gated delta net: queries, keys and values, perhaps with gates; gates; rates; decays; rates and decays.
     DeltaInputs,
@@ -80,6 +83,9 @@ pub(crate) enum Role {
 /// The matrices of an expert.
 pub(crate) const EXPERT: [Role; 3] = [Role::ExpertGate, Role::ExpertUp, Role::ExpertDown];
 
+/// Gate and up of all experts, and down of all.
+pub(crate) const EXPERT_STACKS: [Role; 2] = [Role::ExpertGateUp, Role::ExpertDowns];
+
 impl Role {
     /// Whether the tensor's name is that of its module, without `.weight`.
     fn is_module(self) -> bool {
@@ -100,8 +106,12 @@ pub(crate) struct Scheme {
     /// The norm behind the last layer.
     pub(crate) norm: &'static str,
     pub(crate) layers: &'static str,
-    /// Names in a layer that differ from llama's.
+    /// Names in a layer that differ from those of the other families.
     pub(crate) own: &'static [(Role, &'static str)],
+    /// Names in a layer, in files of this kind; llama's in files of Hugging Face for all others.
+    pub(crate) common: &'static [(Role, &'static str)],
+    /// The second table of embeddings, the projection of the first one's that is added, and the norm of the projection.
+    pub(crate) layer_inputs: [&'static str; 3],
     /// Matrices of layers are stored as inputs × outputs.
     pub(crate) is_transposed: bool,
     /// Beginnings of names of tensors that the text model does not have, and endings of names in layers: buffers.
@@ -119,6 +129,8 @@ impl Scheme {
         norm: "norm",
         layers: "layers.",
         own: &[],
+        common: &[],
+        layer_inputs: ["embed_tokens_per_layer", "per_layer_model_projection", "per_layer_projection_norm"],
         is_transposed: false,
         skipped: &[],
         // transformers computes these frequencies again, as we do.
@@ -145,13 +157,14 @@ impl Scheme {
         ..Self::LLAMA
     };
 
-    /// llama.cpp's names, which are the same for all families.
+    /// llama.cpp's names. Most are the same for all families.
     pub(crate) const GGUF: Self = Self {
         modules: &[("", "output.weight")],
         embedding: "token_embd",
+        positions: "position_embd",
         norm: "output_norm",
         layers: "blk.",
-        own: &[
+        common: &[
             (Role::AttentionNorm, "attn_norm"),
             (Role::Query, "attn_q"),
             (Role::Key, "attn_k"),
@@ -159,19 +172,55 @@ impl Scheme {
             (Role::Qkv, "attn_qkv"),
             (Role::QueryNorm, "attn_q_norm"),
             (Role::KeyNorm, "attn_k_norm"),
+            (Role::Sinks, "attn_sinks.weight"),
             (Role::Output, "attn_output"),
+            (Role::QueryDown, "attn_q_a"),
+            (Role::QueryDownNorm, "attn_q_a_norm"),
+            (Role::QueryUp, "attn_q_b"),
+            (Role::LatentDown, "attn_kv_a_mqa"),
+            (Role::LatentNorm, "attn_kv_a_norm"),
+            (Role::LatentUp, "attn_kv_b"),
+            (Role::LatentKeys, "attn_k_b"),
+            (Role::LatentValues, "attn_v_b"),
             (Role::AttentionPostNorm, "post_attention_norm"),
+            (Role::DeltaInputs, "attn_qkv"),
+            (Role::DeltaGates, "attn_gate"),
+            (Role::DeltaRates, "ssm_beta"),
+            (Role::DeltaDecays, "ssm_alpha"),
+            (Role::DeltaRatesDecays, "ssm_ba"),
+            (Role::DeltaConvolution, "ssm_conv1d"),
+            (Role::DeltaScales, "ssm_a"),
+            (Role::DeltaBiases, "ssm_dt.bias"),
+            (Role::DeltaNorm, "ssm_norm"),
+            (Role::DeltaOutput, "ssm_out"),
             (Role::FfnNorm, "ffn_norm"),
             (Role::FfnPostNorm, "post_ffw_norm"),
             (Role::Gate, "ffn_gate"),
             (Role::Up, "ffn_up"),
             (Role::GateUp, "ffn_up"),
             (Role::Down, "ffn_down"),
+            (Role::SharedGate, "ffn_gate_shexp"),
+            (Role::SharedUp, "ffn_up_shexp"),
+            (Role::SharedDown, "ffn_down_shexp"),
+            (Role::SharedGating, "ffn_gate_inp_shexp"),
             (Role::Router, "ffn_gate_inp"),
+            (Role::RouterCorrection, "exp_probs_b.bias"),
             (Role::ExpertGate, "ffn_gate_exps"),
             (Role::ExpertUp, "ffn_up_exps"),
             (Role::ExpertDown, "ffn_down_exps"),
+            (Role::ExpertGateUp, "ffn_gate_up_exps.weight"),
+            (Role::ExpertDowns, "ffn_down_exps.weight"),
+            (Role::DensePostNorm, "post_ffw_norm_1"),
+            (Role::ExpertsNorm, "pre_ffw_norm_2"),
+            (Role::ExpertsPostNorm, "post_ffw_norm_2"),
+            (Role::RouterScale, "ffn_gate_inp.scale"),
+            (Role::ExpertScale, "ffn_down_exps.scale"),
+            (Role::InputGate, "inp_gate"),
+            (Role::InputProjection, "proj"),
+            (Role::InputNorm, "post_norm"),
+            (Role::Scalar, "layer_output_scale.weight"),
         ],
+        layer_inputs: ["per_layer_token_embd", "per_layer_model_proj", "per_layer_proj_norm"],
         buffers: &[],
         ..Self::LLAMA
     };
@@ -193,6 +242,11 @@ impl Names {
         let found = scheme.modules.iter().find(|(module, _)| has(module)).or(scheme.modules.first());
         let (module, logits) = found.copied().unwrap_or_default();
         Self { scheme, module, logits, is_gguf: weights.gguf().is_some() }
+    }
+
+    /// Whether the files are GGUF.
+    pub(crate) fn is_gguf(&self) -> bool {
+        self.is_gguf
     }
 
     /// Whether matrices of layers are stored as inputs × outputs.
@@ -220,8 +274,7 @@ impl Names {
 
     /// The second table of embeddings, the projection of the first one's that is added, and the norm of the projection.
     pub(crate) fn layer_inputs(&self) -> [String; 3] {
-        ["embed_tokens_per_layer", "per_layer_model_projection", "per_layer_projection_norm"]
-            .map(|name| format!("{}{name}.weight", self.module))
+        self.scheme.layer_inputs.map(|name| format!("{}{name}.weight", self.module))
     }
 
     /// The matrix of the logits, unless it is the embedding matrix.
@@ -294,60 +347,67 @@ impl Names {
     }
 
     fn in_layer(&self, role: Role) -> &'static str {
-        let own = self.scheme.own.iter().find(|(known, _)| *known == role).map(|(_, name)| *name);
-        own.unwrap_or(match role {
-            Role::AttentionNorm => "input_layernorm",
-            Role::Query => "self_attn.q_proj",
-            Role::Key => "self_attn.k_proj",
-            Role::Value => "self_attn.v_proj",
-            Role::Qkv => "self_attn.qkv_proj",
-            Role::QueryNorm => "self_attn.q_norm",
-            Role::KeyNorm => "self_attn.k_norm",
-            Role::Output => "self_attn.o_proj",
-            Role::QueryDown => "self_attn.q_a_proj",
-            Role::QueryDownNorm => "self_attn.q_a_layernorm",
-            Role::QueryUp => "self_attn.q_b_proj",
-            Role::LatentDown => "self_attn.kv_a_proj_with_mqa",
-            Role::LatentNorm => "self_attn.kv_a_layernorm",
-            Role::LatentUp => "self_attn.kv_b_proj",
-            Role::DeltaInputs => "linear_attn.in_proj_qkvz",
-            Role::DeltaGates => "linear_attn.in_proj_z",
-            Role::DeltaRates => "linear_attn.in_proj_b",
-            Role::DeltaDecays => "linear_attn.in_proj_a",
-            Role::DeltaRatesDecays => "linear_attn.in_proj_ba",
-            Role::DeltaConvolution => "linear_attn.conv1d",
-            Role::DeltaScales => "linear_attn.A_log",
-            Role::DeltaBiases => "linear_attn.dt_bias",
-            Role::DeltaNorm => "linear_attn.norm",
-            Role::DeltaOutput => "linear_attn.out_proj",
-            Role::AttentionPostNorm | Role::FfnNorm => "post_attention_layernorm",
-            Role::FfnPostNorm => "post_feedforward_layernorm",
-            Role::Gate => "mlp.gate_proj",
-            Role::Up => "mlp.up_proj",
-            Role::GateUp => "mlp.gate_up_proj",
-            Role::Down => "mlp.down_proj",
-            Role::SharedGate => "mlp.shared_experts.gate_proj",
-            Role::SharedUp => "mlp.shared_experts.up_proj",
-            Role::SharedDown => "mlp.shared_experts.down_proj",
-            Role::SharedGating => "mlp.shared_expert_gate",
-            Role::Router => "mlp.gate",
-            Role::RouterCorrection => "mlp.gate.e_score_correction_bias",
-            Role::Sinks => "self_attn.sinks",
-            Role::ExpertGateUp => "mlp.experts.gate_up_proj",
-            Role::ExpertGate => "mlp.experts.*.gate_proj",
-            Role::ExpertUp => "mlp.experts.*.up_proj",
-            Role::ExpertDown => "mlp.experts.*.down_proj",
-            Role::ExpertDowns => "mlp.experts.down_proj",
-            Role::DensePostNorm => "post_feedforward_layernorm_1",
-            Role::ExpertsNorm => "pre_feedforward_layernorm_2",
-            Role::ExpertsPostNorm => "post_feedforward_layernorm_2",
-            Role::RouterScale => "router.scale",
-            Role::ExpertScale => "router.per_expert_scale",
-            Role::InputGate => "per_layer_input_gate",
-            Role::InputProjection => "per_layer_projection",
-            Role::InputNorm => "post_per_layer_input_norm",
-            Role::Scalar => "layer_scalar",
-        })
+        let mut own = self.scheme.own.iter().chain(self.scheme.common);
+        own.find(|(known, _)| *known == role).map_or_else(|| in_llama(role), |(_, name)| *name)
+    }
+}
+
+/// The name of a tensor in a layer in files of Hugging Face, without `.weight`.
+fn in_llama(role: Role) -> &'static str {
+    match role {
+        Role::AttentionNorm => "input_layernorm",
+        Role::Query => "self_attn.q_proj",
+        Role::Key => "self_attn.k_proj",
+        Role::Value => "self_attn.v_proj",
+        Role::Qkv => "self_attn.qkv_proj",
+        Role::QueryNorm => "self_attn.q_norm",
+        Role::KeyNorm => "self_attn.k_norm",
+        Role::Output => "self_attn.o_proj",
+        Role::QueryDown => "self_attn.q_a_proj",
+        Role::QueryDownNorm => "self_attn.q_a_layernorm",
+        Role::QueryUp => "self_attn.q_b_proj",
+        Role::LatentDown => "self_attn.kv_a_proj_with_mqa",
+        Role::LatentNorm => "self_attn.kv_a_layernorm",
+        Role::LatentUp => "self_attn.kv_b_proj",
+        Role::LatentKeys => "self_attn.k_b_proj",
+        Role::LatentValues => "self_attn.v_b_proj",
+        Role::DeltaInputs => "linear_attn.in_proj_qkvz",
+        Role::DeltaGates => "linear_attn.in_proj_z",
+        Role::DeltaRates => "linear_attn.in_proj_b",
+        Role::DeltaDecays => "linear_attn.in_proj_a",
+        Role::DeltaRatesDecays => "linear_attn.in_proj_ba",
+        Role::DeltaConvolution => "linear_attn.conv1d",
+        Role::DeltaScales => "linear_attn.A_log",
+        Role::DeltaBiases => "linear_attn.dt_bias",
+        Role::DeltaNorm => "linear_attn.norm",
+        Role::DeltaOutput => "linear_attn.out_proj",
+        Role::AttentionPostNorm | Role::FfnNorm => "post_attention_layernorm",
+        Role::FfnPostNorm => "post_feedforward_layernorm",
+        Role::Gate => "mlp.gate_proj",
+        Role::Up => "mlp.up_proj",
+        Role::GateUp => "mlp.gate_up_proj",
+        Role::Down => "mlp.down_proj",
+        Role::SharedGate => "mlp.shared_experts.gate_proj",
+        Role::SharedUp => "mlp.shared_experts.up_proj",
+        Role::SharedDown => "mlp.shared_experts.down_proj",
+        Role::SharedGating => "mlp.shared_expert_gate",
+        Role::Router => "mlp.gate",
+        Role::RouterCorrection => "mlp.gate.e_score_correction_bias",
+        Role::Sinks => "self_attn.sinks",
+        Role::ExpertGateUp => "mlp.experts.gate_up_proj",
+        Role::ExpertGate => "mlp.experts.*.gate_proj",
+        Role::ExpertUp => "mlp.experts.*.up_proj",
+        Role::ExpertDown => "mlp.experts.*.down_proj",
+        Role::ExpertDowns => "mlp.experts.down_proj",
+        Role::DensePostNorm => "post_feedforward_layernorm_1",
+        Role::ExpertsNorm => "pre_feedforward_layernorm_2",
+        Role::ExpertsPostNorm => "post_feedforward_layernorm_2",
+        Role::RouterScale => "router.scale",
+        Role::ExpertScale => "router.per_expert_scale",
+        Role::InputGate => "per_layer_input_gate",
+        Role::InputProjection => "per_layer_projection",
+        Role::InputNorm => "post_per_layer_input_norm",
+        Role::Scalar => "layer_scalar",
     }
 }
 

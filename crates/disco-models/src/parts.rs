@@ -9,7 +9,7 @@ use candle_core::{D, DType, Device, Module as _, Tensor};
 use candle_nn::{LayerNorm, RmsNorm};
 use disco_candle::Matrix;
 use disco_candle::paged::Sinks;
-use disco_candle::weights::{Encoding, Part, Shards, WeightsError};
+use disco_candle::weights::{Part, Shards, WeightsError};
 use serde::{Deserialize, Serialize};
 
 use crate::adapter::Adapter;
@@ -152,7 +152,7 @@ impl Parts<'_> {
             })
         };
         match blocks {
-            Err(WeightsError::CutBlock { .. }) => Ok(None),
+            Err(WeightsError::CutBlock { .. } | WeightsError::NotQuantized { .. }) => Ok(None),
             blocks => Ok(Some(blocks?)),
         }
     }
@@ -264,7 +264,8 @@ impl Parts<'_> {
             return Ok(self.precision == Precision::File && is_host && packed.may_be_blocks());
         }
         let encoding = self.shards.weights().info(name)?.encoding();
-        Ok(self.precision == Precision::File && matches!(encoding, Encoding::Ggml(dtype) if dtype.block_size() > 1))
+        let is_quantized = encoding.quantized().is_some_and(|dtype| dtype.block_size() > 1);
+        Ok(self.precision == Precision::File && is_quantized)
     }
 
     fn count(&self, bytes: usize) {
@@ -286,11 +287,6 @@ fn unstacked(all: &QTensor, columns: &Range<usize>) -> Result<Option<Vec<Matrix>
 }
 
 impl Stack {
-    /// Matrices without biases.
-    pub(crate) fn separate(matrices: impl IntoIterator<Item = Matrix>) -> Self {
-        Self::Separate(matrices.into_iter().map(|matrix| (matrix, None)).collect())
-    }
-
     /// The outputs of all matrices.
     pub(crate) fn forward(&self, x: &Tensor) -> candle_core::Result<Outputs<'_>> {
         Ok(match self {

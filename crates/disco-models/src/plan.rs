@@ -3,15 +3,15 @@
 use std::ops::Range;
 
 use disco_candle::paged::BLOCK;
-use disco_candle::weights::{Block, Cut, Encoding, Part, Plan, Shards, Split, Weights};
+use disco_candle::weights::{Block, Cut, Part, Plan, Shards, Split, Weights};
 use disco_candle::{HeadPlan, Matrix, even_ranges};
 
-use crate::names::{EXPERT, Names, Role, bias};
+use crate::names::{EXPERT, EXPERT_STACKS, Names, Role, bias};
 use crate::packed::Packed;
 use crate::projections::{OfHeads, Projection};
 use crate::{
-    Attention, Config, Dense, ExpertSplit, Experts, Inputs, Layer, Mixer, ModelError, Precision, QkNorm, stacks,
-    tensors,
+    Attention, Config, Dense, ExpertLayout, ExpertSplit, Experts, Inputs, Layer, Mixer, ModelError, Precision, QkNorm,
+    stacks, tensors,
 };
 
 /// Columns of a quantised matrix that products take together.
@@ -63,7 +63,9 @@ pub fn memory_bytes(config: &Config, shards: &Shards, precision: Precision) -> u
     let unread = unread.filter_map(|name| shards.memory_bytes_of(name, is_as_in_files).ok());
     read = read.saturating_sub(unread.sum());
     for (number, layer) in config.layers.iter().enumerate() {
-        let Some(experts) = layer.experts().filter(|experts| experts.layout.has_one_input()) else { continue };
+        let Some(experts) = layer.experts().filter(|experts| experts.layout == ExpertLayout::Interleaved) else {
+            continue;
+        };
         // Each rank keeps its own part of whole stacks, expanded.
         let stacks = stacks::tensors(&names, weights, experts, number, config.dim).into_iter();
         let whole = stacks.filter(|(_, shape)| shape.len() > 2);
@@ -185,7 +187,7 @@ impl Rules<'_> {
 
     fn experts(&mut self, pattern: &str, number: usize, experts: &Experts, config: &Config) -> Result<(), ModelError> {
         match config.expert_split {
-            split if experts.layout.has_one_input() => {
+            split if experts.layout == ExpertLayout::Interleaved => {
                 // Each rank reads its own part of whole stacks.
                 let (count, what) = match split {
                     ExpertSplit::Over => (experts.count, "experts"),
@@ -220,6 +222,9 @@ impl Rules<'_> {
             let name = names.layer(pattern, role);
             self.add(&name, split(rows));
             self.add(&bias(&name), split(0));
+        }
+        for (role, _) in attention.stacks() {
+            self.add(&names.layer(pattern, role), Split::ranges(0, query(1)));
         }
         if qk_norm == QkNorm::Joint {
             self.add(&names.layer(pattern, Role::QueryNorm), Split::ranges(0, query(head_dim)));
@@ -267,11 +272,11 @@ impl Rules<'_> {
         let ranks = self.ranks;
         // A packed matrix has another name.
         let encoding = self.weights.contains(down).then(|| self.weights.info(down)).transpose()?;
-        let sizes = match encoding.map(|info| info.encoding()) {
-            Some(Encoding::Ggml(dtype)) => [Matrix::unit(dtype), dtype.block_size(), dtype.block_size().min(PACKED), 1],
+        let sizes = match encoding.map(|info| info.encoding().quantized()) {
+            Some(Some(dtype)) => [Matrix::unit(dtype), dtype.block_size(), dtype.block_size().min(PACKED), 1],
             // Packed, perhaps as blocks of Q4_0.
             None => [PACKED, 1, 1, 1],
-            _ => [1; 4],
+            Some(None) => [1; 4],
         };
         let fits = |size: &usize| units.is_multiple_of(*size) && units / size >= ranks;
         sizes.into_iter().find(fits).ok_or_else(|| {
@@ -284,11 +289,23 @@ impl Rules<'_> {
     /// Hidden units of each expert are split over the ranks.
     fn units_of_experts(&mut self, pattern: &str, number: usize, experts: &Experts) -> Result<(), ModelError> {
         let names = self.names;
+        if experts.layout == ExpertLayout::Joined {
+            let [inputs, downs] = EXPERT_STACKS;
+            let unit = self.unit_of(&names.module(number, downs), experts.ffn)?;
+            let units = Block::even(experts.ffn, unit);
+            self.add(&names.module(pattern, inputs), Split::fused(1, [units.clone(), units]));
+            self.add(&names.module(pattern, downs), Split::even(2, unit));
+            return Ok(());
+        }
         let unit = self.unit_of(&names.expert(number, 0, Role::ExpertDown), experts.ffn)?;
         // A stack has one dimension more.
         let first = usize::from(names.stacks_experts());
         for (role, dim) in [(Role::ExpertGate, first), (Role::ExpertUp, first), (Role::ExpertDown, first + 1)] {
-            self.add(&names.expert(pattern, "*", role), Split::even(dim, unit));
+            let name = names.expert(pattern, "*", role);
+            self.add(&name, Split::even(dim, unit));
+            if role != Role::ExpertDown {
+                self.add(&bias(&name), Split::even(first, unit));
+            }
         }
         Ok(())
     }
@@ -297,9 +314,15 @@ impl Rules<'_> {
     fn whole_experts(&mut self, pattern: &str, dim: usize, experts: &Experts) -> Result<(), ModelError> {
         let (ranks, names, &Experts { count, ffn, .. }) = (self.ranks, self.names, experts);
         check_split(count, "experts", ranks)?;
+        if experts.layout == ExpertLayout::Joined {
+            EXPERT_STACKS.into_iter().for_each(|role| self.add(&names.module(pattern, role), Split::even(0, 1)));
+            return Ok(());
+        }
         for role in EXPERT {
             if names.stacks_experts() {
-                self.add(&names.layer(pattern, role), Split::even(0, 1));
+                let name = names.layer(pattern, role);
+                self.add(&name, Split::even(0, 1));
+                self.add(&bias(&name), Split::even(0, 1));
                 continue;
             }
             let rows = if role == Role::ExpertDown { dim } else { ffn };

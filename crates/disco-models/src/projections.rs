@@ -69,9 +69,19 @@ impl Attention {
                 heads: OfHeads::Query(width),
             };
             all.extend(latent.query_rank.map(|rank| of_latent(Role::QueryUp, rank, latent.query_dim())));
-            all.push(of_latent(Role::LatentUp, latent.rank, latent.plain + latent.value));
+            if !latent.apart {
+                all.push(of_latent(Role::LatentUp, latent.rank, latent.plain + latent.value));
+            }
         }
         all
+    }
+
+    /// The stacks of a matrix of each query head, and their shapes.
+    pub(crate) fn stacks(&self) -> Vec<(Role, [usize; 3])> {
+        let latent = self.projections.latent().filter(|latent| latent.apart);
+        latent.map_or_else(Vec::new, |Latent { rank, plain, value, .. }| {
+            vec![(Role::LatentKeys, [self.heads, rank, plain]), (Role::LatentValues, [self.heads, value, rank])]
+        })
     }
 
     /// The norms of queries, keys and latent vectors, and their widths.

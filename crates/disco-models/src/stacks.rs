@@ -1,10 +1,8 @@
-//! Experts whose matrices are stacked, with gate and up in one.
+//! Experts whose matrices are stacked, inputs × outputs, with gate and up in turn.
 //!
 //! ```text
-//! joined        gate_up_proj [experts, 2 · ffn, dim], gate above up; down_proj [experts, dim, ffn]
-//! interleaved   gate_up_proj [experts, dim, 2 · ffn], gate and up in turn; down_proj [experts, ffn, dim]
-//!   MXFP4       …_blocks [experts, outputs, inputs/32, 16], …_scales [experts, outputs, inputs/32]: expanded while they are read
-//!   both        …_bias [experts, outputs]
+//! gate_up_proj [experts, dim, 2 · ffn]; down_proj [experts, ffn, dim]; …_bias [experts, outputs]
+//!   MXFP4   …_blocks [experts, outputs, inputs/32, 16], …_scales [experts, outputs, inputs/32]: expanded while they are read
 //! ```
 
 use std::ops::Range;
@@ -13,11 +11,11 @@ use candle_core::{DType, Device, Tensor};
 use disco_candle::Matrix;
 use disco_candle::weights::{Part, Weights};
 
-use crate::names::{self, Names, Role};
+use crate::names::{Names, Role};
 use crate::packed::e2m1;
 use crate::parts::{Parts, Stack};
 use crate::units::Units;
-use crate::{ExpertLayout, Experts, ModelError};
+use crate::{Experts, ModelError};
 
 /// Inputs of a block of MXFP4.
 const BLOCK: usize = 32;
@@ -35,13 +33,7 @@ pub(crate) fn tensors(
     layer: usize,
     dim: usize,
 ) -> Vec<(String, Vec<usize>)> {
-    let count = experts.count;
-    if experts.layout == ExpertLayout::Joined {
-        let stack =
-            |(role, [outputs, inputs]): (_, [usize; 2])| (names.module(layer, role), vec![count, outputs, inputs]);
-        return matrices(experts, dim).map(stack).into();
-    }
-    let mut all = vec![(names::bias(&names.layer(layer, Role::Router)), vec![count])];
+    let (count, mut all) = (experts.count, Vec::new());
     for (role, [outputs, inputs]) in matrices(experts, dim) {
         let name = names.module(layer, role);
         if is_packed(weights, &name) {
@@ -71,28 +63,20 @@ pub(crate) fn load(
 ) -> Result<Vec<Units>, ModelError> {
     let [gate_up, down] =
         matrices(experts, parts.config.dim).map(|(role, shape)| (parts.names.module(layer, role), shape));
-    let (width, is_joined) = (units.len(), experts.layout == ExpertLayout::Joined);
-    // These units' rows of gate before those of up.
+    let width = units.len();
+    // The rows of gate of these units before those of up.
     let apart = |x: &Tensor| {
-        if is_joined {
-            let [gate, up] = [0, experts.ffn].map(|first| x.narrow(0, first + units.start, width));
-            return Tensor::cat(&[gate?, up?], 0);
-        }
         let pairs = x.narrow(0, 2 * units.start, 2 * width)?;
         let pairs = pairs.reshape([&[width, 2], &pairs.dims()[1..]].concat())?;
         Tensor::cat(&[pairs.narrow(1, 0, 1)?.squeeze(1)?, pairs.narrow(1, 1, 1)?.squeeze(1)?], 0)
     };
     let load = |expert: usize| {
-        let matrix = |(name, shape): &(String, [usize; 2])| match is_joined {
-            true => read(parts, name, expert, DType::F32),
-            false => matrix(parts, name, expert, *shape),
-        };
-        let bias = |name: &str| (!is_joined).then(|| bias(parts, name, expert)).transpose();
-        let input_bias = bias(&gate_up.0)?.map(|bias| parts.taken(apart(&bias)?)).transpose()?;
-        let output_bias = bias(&down.0)?.filter(|_| adds_bias).map(|bias| parts.taken(bias)).transpose()?;
+        let matrix = |(name, shape): &(String, [usize; 2])| matrix(parts, name, expert, *shape);
+        let bias = |name: &str| bias(parts, name, expert);
+        let output_bias = adds_bias.then(|| parts.taken(bias(&down.0)?)).transpose()?;
         let inputs = Stack::Stacked {
             matrix: Matrix::dense(parts.taken(apart(&matrix(&gate_up)?)?)?),
-            bias: input_bias,
+            bias: Some(parts.taken(apart(&bias(&gate_up.0)?)?)?),
             widths: vec![width; 2],
         };
         let output = matrix(&down)?.narrow(1, units.start, width)?.contiguous()?;

@@ -4,12 +4,12 @@ use std::collections::{HashMap, HashSet};
 
 use disco_candle::weights::Weights;
 
-use crate::names::{EXPERT, Names, Role, bias};
+use crate::names::{EXPERT, EXPERT_STACKS, Names, Role, bias};
 use crate::packed::Packed;
 use crate::scales::scales_of;
 use crate::{
-    Attention, Config, Dense, Experts, FeedForward, GatedDelta, Inputs, Layer, LayerInputs, Mixer, ModelError, Norms,
-    Scores, stacks,
+    Attention, Config, Dense, ExpertLayout, Experts, FeedForward, GatedDelta, Inputs, Layer, LayerInputs, Mixer,
+    ModelError, Norms, Scores, stacks,
 };
 
 /// A tensor that the model uses, and its shape.
@@ -45,13 +45,19 @@ pub(crate) fn check(config: &Config, weights: &Weights) -> Result<(), ModelError
     }
     for Used { name, shape } in &used {
         let found = weights.info(name)?.shape();
-        if found != shape {
+        // llama.cpp leaves out dimensions of one element.
+        let is_same = found == shape || names.is_gguf() && without_ones(found).eq(without_ones(shape));
+        if !is_same {
             return Err(ModelError::Inconsistent(format!(
                 "the tensor {name:?} has the shape {found:?}, but the configuration says {shape:?}"
             )));
         }
     }
     Ok(())
+}
+
+fn without_ones(shape: &[usize]) -> impl Iterator<Item = &usize> {
+    shape.iter().filter(|dim| **dim != 1)
 }
 
 fn used(config: &Config, names: &Names, weights: &Weights) -> Vec<Used> {
@@ -114,6 +120,9 @@ fn used(config: &Config, names: &Names, weights: &Weights) -> Vec<Used> {
             }
             used.push(tensor(&name, &if names.is_transposed() { [columns, rows] } else { [rows, columns] }));
         }
+        for (role, shape) in layer.attention().into_iter().flat_map(Attention::stacks) {
+            used.push(tensor(&names.layer(number, role), &shape));
+        }
         for (role, shape) in layer.delta().into_iter().flat_map(GatedDelta::vectors) {
             used.push(tensor(&names.layer(number, role), &shape));
         }
@@ -121,16 +130,28 @@ fn used(config: &Config, names: &Names, weights: &Weights) -> Vec<Used> {
             used.push(tensor(&names.layer(number, Role::Sinks), &[attention.heads]));
         }
         let Some(experts) = layer.experts() else { continue };
-        if experts.layout.has_one_input() {
-            let all = stacks::tensors(names, weights, experts, number, dim);
-            used.extend(all.into_iter().map(|(name, shape)| Used { name, shape }));
-            continue;
-        }
         let &Experts { count, ffn, .. } = experts;
+        match experts.layout {
+            ExpertLayout::Apart => (),
+            ExpertLayout::Interleaved => {
+                let all = stacks::tensors(names, weights, experts, number, dim);
+                used.extend(all.into_iter().map(|(name, shape)| Used { name, shape }));
+                continue;
+            }
+            ExpertLayout::Joined => {
+                let stacks = EXPERT_STACKS.into_iter().zip([[count, 2 * ffn, dim], [count, dim, ffn]]);
+                used.extend(stacks.map(|(role, shape)| tensor(&names.module(number, role), &shape)));
+                continue;
+            }
+        }
         for role in EXPERT {
             let [rows, columns] = if role == Role::ExpertDown { [dim, ffn] } else { [ffn, dim] };
             if names.stacks_experts() {
-                used.push(tensor(&names.layer(number, role), &[count, rows, columns]));
+                let name = names.layer(number, role);
+                used.push(tensor(&name, &[count, rows, columns]));
+                if experts.bias {
+                    used.push(tensor(&bias(&name), &[count, rows]));
+                }
             } else {
                 used.extend((0..count).map(|expert| tensor(&names.expert(number, expert, role), &[rows, columns])));
             }
@@ -188,8 +209,8 @@ fn matrices(layer: &Layer, dim: usize) -> Vec<Matrix> {
             all.extend(delta.matrices(dim).into_iter().map(|(role, shape)| matrix(role, shape, false)));
         }
     }
-    if let Some(Experts { count, .. }) = layer.experts() {
-        all.push(matrix(Role::Router, [*count, dim], false));
+    if let Some(Experts { count, bias, .. }) = layer.experts() {
+        all.push(matrix(Role::Router, [*count, dim], *bias));
     }
     if let Some(&Dense { ffn, inputs, bias, .. }) = layer.dense() {
         let [gate, up, down] = layer.feed_forward.dense_roles();

@@ -43,6 +43,10 @@ pub struct GatedDelta {
     pub kernel: usize,
     /// How the matrices are stored.
     pub layout: DeltaLayout,
+    /// Whether value head h has key head h modulo their number; otherwise value heads of one key head are next to each other.
+    pub tiled: bool,
+    /// Whether the files have logarithms of the scales of decays, not their negatives.
+    pub logarithmic: bool,
 }
 
 /// How the matrices of a gated delta net are stored.
@@ -51,6 +55,8 @@ pub struct GatedDelta {
 pub enum DeltaLayout {
     /// One of queries, keys, values and gates, key head by key head, and one of rates and decays, in the same way.
     Grouped,
+    /// One of queries, then keys, then values; one of gates; and one of rates and decays, key head by key head.
+    RatesGrouped,
     /// One of queries, then keys, then values; one each of gates, rates and decays.
     Apart,
 }
@@ -155,6 +161,9 @@ pub struct Latent {
     pub rotated: usize,
     /// Elements of a head's values.
     pub value: usize,
+    /// Whether the matrices that make keys and values of latent vectors are apart: a stack `[heads, rank, plain]`, and one of
+    /// `[heads, value, rank]`. Otherwise each head has rows of keys and then of values in one matrix.
+    pub apart: bool,
 }
 
 /// Norms of queries and keys.
@@ -272,6 +281,8 @@ pub struct Experts {
     pub activation: Activation,
     /// How the matrices are stored.
     pub layout: ExpertLayout,
+    /// Biases of the router, and of all matrices of experts.
+    pub bias: bool,
 }
 
 /// How a router scores experts.
@@ -297,7 +308,7 @@ pub enum Scores {
 pub enum ExpertLayout {
     /// Gate, up and down of each expert apart, or a stack of each.
     Apart,
-    /// A stack of gate and up in turn, and one of down, inputs × outputs, with biases, beside that of the router.
+    /// A stack of gate and up in turn, and one of down, inputs × outputs.
     Interleaved,
     /// A stack of gate above up, and one of down.
     Joined,
@@ -409,13 +420,6 @@ impl FeedForward {
             Self::Shared { .. } => [Role::SharedGate, Role::SharedUp, Role::SharedDown],
             _ => [Role::Gate, Role::Up, Role::Down],
         }
-    }
-}
-
-impl ExpertLayout {
-    /// Whether gate and up of all experts are one tensor.
-    pub(crate) fn has_one_input(self) -> bool {
-        self != Self::Apart
     }
 }
 

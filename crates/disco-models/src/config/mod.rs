@@ -261,7 +261,7 @@ impl Attention {
                 ));
             }
         }
-        if let Projections::Latent(Latent { query_rank, rank, plain, rotated, value }) = self.projections {
+        if let Projections::Latent(Latent { query_rank, rank, plain, rotated, value, .. }) = self.projections {
             check_numbers([
                 ("width of the latent queries", query_rank.unwrap_or(1)),
                 ("width of the latent keys and values", rank),

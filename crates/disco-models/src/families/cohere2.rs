@@ -2,8 +2,10 @@
 
 use serde_json::Value as Json;
 
-use super::cohere::command_r;
-use super::{Family, Scheme};
+use super::cohere::{self, command_r};
+use super::keys::with;
+use super::{Family, Gguf, Scheme};
+use crate::config::Config;
 use crate::error::ModelError;
 
 pub(super) const FAMILY: Family = Family {
@@ -38,12 +40,28 @@ pub(super) const FAMILY: Family = Family {
         let mut config = command_r(keys)?;
         let (window, period) = (keys.window()?, keys.number("sliding_window_pattern")?.unwrap_or(4).max(1));
         keys.windows(&mut config, window, |layer| (layer + 1).is_multiple_of(period))?;
-        config.each_attention(|attention| {
-            attention.rotary.take_if(|_| attention.window.is_none());
-        });
+        rotate_windows(&mut config);
         Ok(config)
     },
     names: Scheme::LLAMA,
     wrapper: None,
-    gguf: None,
+    gguf: Some(Gguf {
+        name: "cohere2",
+        keys: &GGUF_KEYS,
+        read: |keys| {
+            let mut config = cohere::of_gguf(keys)?;
+            keys.take_windows(&mut config, 4)?;
+            rotate_windows(&mut config);
+            Ok(config)
+        },
+    }),
 };
+
+const GGUF_KEYS: [&str; 3] = with(cohere::GGUF_KEYS, ["attention.sliding_window_pattern"]);
+
+/// Layers without a window are not rotated.
+fn rotate_windows(config: &mut Config) {
+    config.each_attention(|attention| {
+        attention.rotary.take_if(|_| attention.window.is_none());
+    });
+}

@@ -1,8 +1,12 @@
 //! DeepSeek-V3, and models that call themselves so: latent attention, and experts in groups beside a shared one in all but the
 //! first layers. The layers behind the last one, which predict further tokens, are left out.
 
-use super::{Defaults, Family, Keys, Scheme};
-use crate::config::{Attention, Config, Dense, Experts, FeedForward, Latent, Projections, Scores, json, missing};
+use super::keys::with;
+use super::{Defaults, Family, Gguf, Keys, Metadata, Scheme, metadata};
+use crate::config::{
+    Attention, Config, Dense, ExpertLayout, Experts, FeedForward, Latent, Pairs, Projections, Scaling, Scores, json,
+    missing,
+};
 use crate::error::ModelError;
 
 pub(super) const FAMILY: Family = Family {
@@ -54,24 +58,87 @@ pub(super) const FAMILY: Family = Family {
         }
         let first = keys.number("first_k_dense_replace")?.unwrap_or(3);
         let experts = experts(keys, &config)?;
-        let shared = keys.number("n_shared_experts")?.unwrap_or(1);
-        for layer in config.layers.iter_mut().skip(first) {
-            layer.feed_forward = match layer.feed_forward {
-                FeedForward::Dense(dense) if shared > 0 => FeedForward::Shared {
-                    dense: Dense { ffn: experts.ffn.saturating_mul(shared), ..dense },
-                    experts,
-                    is_gated: false,
-                },
-                _ => FeedForward::Experts(experts),
-            };
-        }
+        mix(&mut config, first, experts, keys.number("n_shared_experts")?.unwrap_or(1));
         config.further_layers = keys.number("num_nextn_predict_layers")?.unwrap_or(1);
         Ok(config)
     },
     names: Scheme::LLAMA,
     wrapper: None,
-    gguf: None,
+    gguf: Some(Gguf { name: "deepseek2", keys: &GGUF_KEYS, read: of_gguf }),
 };
+
+const GGUF_KEYS: [&str; 16] = with(
+    metadata::EXPERTS,
+    [
+        "attention.key_length_mla",
+        metadata::LATENT_RANK,
+        "attention.q_lora_rank",
+        "attention.value_length_mla",
+        "expert_gating_func",
+        "expert_group_count",
+        "expert_group_used_count",
+        "expert_shared_count",
+        "expert_weights_scale",
+        "leading_dense_block_count",
+        "rope.scaling.yarn_log_multiplier",
+        metadata::FURTHER_LAYERS,
+    ],
+);
+
+/// GGUF files, of which older ones have one matrix for keys and values of latent vectors.
+fn of_gguf(keys: &Metadata<'_>) -> Result<Config, ModelError> {
+    let mut config = keys.llama(Pairs::Interleaved)?;
+    let rotated = keys.required("rope.dimension_count")?;
+    let apart = keys.has("blk.0.attn_k_b.weight");
+    let width = |of_head, of_latent| keys.number(of_head)?.map_or_else(|| keys.required(of_latent), Ok);
+    let latent = Latent {
+        query_rank: keys.number("attention.q_lora_rank")?,
+        rank: keys.required(metadata::LATENT_RANK)?,
+        plain: width("attention.key_length_mla", "attention.key_length")?.saturating_sub(rotated),
+        rotated,
+        value: width("attention.value_length_mla", "attention.value_length")?,
+        apart,
+    };
+    // The key has a tenth of transformers' `mscale_all_dim`, and rotated elements keep their size.
+    let all = keys.factor("rope.scaling.yarn_log_multiplier")?;
+    let mut factor = 1.0;
+    for rotary in config.layers.iter_mut().filter_map(|layer| layer.attention_mut()?.rotary.as_mut()) {
+        let Scaling::Yarn { factor: scale, attention, .. } = &mut rotary.scaling else { continue };
+        let all = all.ok_or_else(|| missing(&keys.key("rope.scaling.yarn_log_multiplier")))?;
+        (*attention, factor) = (1.0, (all * f64::from(scale.max(1.0)).ln() + 1.0).powi(2));
+    }
+    config.each_attention(|attention| of_latent(attention, latent, factor));
+    if keys.has_experts()? {
+        let mut experts = keys.experts()?;
+        experts.normalises = keys.flag("expert_weights_norm")?.unwrap_or(false);
+        // Sigmoid; others are those of DeepSeek-V2.
+        if keys.number("expert_gating_func")? != Some(2) {
+            return Err(ModelError::Feature { feature: keys.key("expert_gating_func other than 2 (DeepSeek-V2)") });
+        }
+        experts.scores = Scores::Sigmoid {
+            groups: keys.number("expert_group_count")?.unwrap_or(1).max(1),
+            chosen_groups: keys.number("expert_group_used_count")?.unwrap_or(1).max(1),
+            factor: keys.factor("expert_weights_scale")?.unwrap_or(1.0),
+        };
+        let first = keys.number("leading_dense_block_count")?.unwrap_or(0);
+        mix(&mut config, first, experts, keys.number("expert_shared_count")?.unwrap_or(0));
+    }
+    Ok(config)
+}
+
+/// Gives experts, and so many that all tokens share, to the layers from `first` on.
+fn mix(config: &mut Config, first: usize, experts: Experts, shared: usize) {
+    for layer in config.layers.iter_mut().skip(first) {
+        layer.feed_forward = match layer.feed_forward {
+            FeedForward::Dense(dense) if shared > 0 => FeedForward::Shared {
+                dense: Dense { ffn: experts.ffn.saturating_mul(shared), ..dense },
+                experts,
+                is_gated: false,
+            },
+            _ => FeedForward::Experts(experts),
+        };
+    }
+}
 
 fn latent(keys: &Keys<'_>, rotated: usize) -> Result<Latent, ModelError> {
     let number = |key, default| Ok::<_, ModelError>(keys.number(key)?.unwrap_or(default));
@@ -82,6 +149,7 @@ fn latent(keys: &Keys<'_>, rotated: usize) -> Result<Latent, ModelError> {
         plain: number("qk_nope_head_dim", 128)?,
         rotated,
         value: number("v_head_dim", 128)?,
+        apart: false,
     })
 }
 
@@ -113,6 +181,7 @@ fn experts(keys: &Keys<'_>, config: &Config) -> Result<Experts, ModelError> {
         normalises: json::flag(keys.json, "norm_topk_prob")?.unwrap_or(true),
         scores: Scores::Sigmoid { groups, chosen_groups, factor },
         activation: activation.unwrap_or(Defaults::LLAMA.activation.1),
-        layout: crate::config::ExpertLayout::Apart,
+        layout: ExpertLayout::Apart,
+        bias: false,
     })
 }

@@ -3,10 +3,11 @@
 //! of earlier ones; and, in some, experts beside the feed-forward network. Source: transformers 5.17.
 
 use super::gemma2::{self, NORMS};
-use super::{Defaults, Family, Keys, Role, Scheme, Wrapper};
+use super::keys::with;
+use super::{Defaults, Family, Gguf, Keys, Metadata, Role, Scheme, Wrapper, metadata};
 use crate::config::{
-    Activation, Config, ExpertLayout, Experts, FeedForward, LayerInputs, NormKind, Norms, Projections, QkNorm, Scaling,
-    Scores, json, missing,
+    Activation, Config, ExpertLayout, Experts, FeedForward, LayerInputs, NormKind, Norms, Pairs, Projections, QkNorm,
+    Scaling, Scores, json, missing,
 };
 use crate::error::ModelError;
 
@@ -69,8 +70,81 @@ pub(super) const FAMILY: Family = Family {
         ..Scheme::WITH_TOWERS
     },
     wrapper: Some(Wrapper { name: "gemma4", architecture: "Gemma4ForConditionalGeneration" }),
-    gguf: None,
+    gguf: Some(Gguf { name: "gemma4", keys: &GGUF_KEYS, read: of_gguf }),
 };
+
+const GGUF_KEYS: [&str; 12] = with(
+    metadata::EXPERTS,
+    [
+        "attention.key_length_swa",
+        "attention.shared_kv_layers",
+        "attention.sliding_window_pattern",
+        "attention.value_length_swa",
+        "embedding_length_per_layer_input",
+        "final_logit_softcapping",
+        "rope.dimension_count_swa",
+        "rope.freq_base_swa",
+    ],
+);
+
+/// GGUF files: widths of feed-forward networks and kv heads are lists, and the frequencies of layers without a window have divisors
+/// in a tensor.
+fn of_gguf(keys: &Metadata<'_>) -> Result<Config, ModelError> {
+    let mut config = keys.llama(Pairs::Halves)?;
+    config.embedding_factor = (config.dim as f64).sqrt();
+    config.norm = NormKind::Rms { offset: 0.0, wide: true };
+    config.logits_softcap = keys.factor("final_logit_softcapping")?;
+    let activation = Activation::GeluTanh;
+    let width = keys.number("embedding_length_per_layer_input")?.filter(|width| *width > 0);
+    config.layer_inputs = width.map(|width| {
+        let rows = keys.rows("per_layer_token_embd.weight").unwrap_or(config.vocabulary);
+        LayerInputs { rows, width, activation }
+    });
+    keys.take_windows(&mut config, 6)?;
+    let head_dim = keys.required("attention.key_length_swa")?;
+    if keys.number("attention.value_length_swa")?.is_some_and(|width| width != head_dim) {
+        let feature = keys.key("attention.value_length_swa (another width of values)");
+        return Err(ModelError::Feature { feature });
+    }
+    let (base, elements) = (keys.float("rope.freq_base_swa")?, keys.number("rope.dimension_count_swa")?);
+    let has_window: Vec<_> = config.attentions().map(|attention| attention.window.is_some()).collect();
+    let shared = keys.number("attention.shared_kv_layers")?.unwrap_or(0);
+    let first = has_window.len().saturating_sub(shared);
+    let experts = keys.has_experts()?.then(|| keys.experts()).transpose()?;
+    let experts = experts.map(|experts| Experts { activation, ..experts });
+    for (number, layer) in config.layers.iter_mut().enumerate() {
+        layer.norms = Norms::Around;
+        layer.scalar = keys.has(&format!("blk.{number}.layer_output_scale.weight"));
+        if let FeedForward::Dense(dense) = &mut layer.feed_forward {
+            dense.activation = activation;
+            if let Some(experts) = experts {
+                layer.feed_forward = FeedForward::Both(*dense, experts);
+            }
+        }
+        let Some(attention) = layer.attention_mut() else { continue };
+        (attention.factor, attention.qk_norm, attention.value_norm) = (1.0, QkNorm::Each, true);
+        if has_window[number] {
+            attention.head_dim = head_dim;
+            if let Some(rotary) = &mut attention.rotary {
+                (rotary.base, rotary.scaling) = (base.unwrap_or(1e4) as f32, Scaling::None);
+                rotary.elements = elements.unwrap_or(head_dim);
+            }
+        }
+        if number >= first {
+            attention.projections = shared_with(&has_window, first, number)
+                .ok_or_else(|| missing(&keys.key("attention.shared_kv_layers (layers to share)")))?;
+        } else if !keys.has(&format!("blk.{number}.attn_v.weight")) {
+            attention.projections = Projections::KeysAreValues;
+        }
+    }
+    Ok(config)
+}
+
+/// The projections of the layer `number`, which shares keys and values with the last layer before `first` of its kind.
+fn shared_with(has_window: &[bool], first: usize, number: usize) -> Option<Projections> {
+    let layer = has_window[..first].iter().rposition(|window| *window == has_window[number])?;
+    Some(Projections::Shared { layer })
+}
 
 fn layers(keys: &Keys<'_>, config: &mut Config, activation: Activation) -> Result<(), ModelError> {
     let head_dim = keys.number("global_head_dim")?.unwrap_or(512);
@@ -107,9 +181,8 @@ fn layers(keys: &Keys<'_>, config: &mut Config, activation: Activation) -> Resul
             }
         }
         if number >= first {
-            let alike = has_window[..first].iter().rposition(|window| *window == has_window[number]);
-            let layer = alike.ok_or_else(|| json::wrong("num_kv_shared_layers", "layers to share", &shared.into()))?;
-            attention.projections = Projections::Shared { layer };
+            attention.projections = shared_with(&has_window, first, number)
+                .ok_or_else(|| json::wrong("num_kv_shared_layers", "layers to share", &shared.into()))?;
         }
         if let FeedForward::Dense(dense) = &mut layer.feed_forward {
             if is_wide && number >= first && first > 0 {
@@ -133,5 +206,6 @@ fn experts(keys: &Keys<'_>, activation: Activation) -> Result<Experts, ModelErro
         scores: Scores::Softmax,
         activation,
         layout: ExpertLayout::Joined,
+        bias: false,
     })
 }

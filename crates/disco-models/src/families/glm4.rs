@@ -1,8 +1,8 @@
 //! GLM-4 (0414): llama with norms around attention and feed-forward network, one matrix for gate and up, and rotary embeddings
 //! of half of each head, whose pairs are next to each other.
 
-use super::{Defaults, Family, Role, Scheme};
-use crate::config::{FeedForward, Inputs, Norms};
+use super::{Defaults, Family, Gguf, Role, Scheme};
+use crate::config::{Config, FeedForward, Inputs, Norms, Pairs};
 
 pub(super) const FAMILY: Family = Family {
     name: "glm4",
@@ -19,12 +19,7 @@ pub(super) const FAMILY: Family = Family {
         let mut config = keys.llama(defaults)?;
         config.each_attention(|attention| attention.output_bias = false);
         config.interleave_rotary();
-        for layer in &mut config.layers {
-            layer.norms = Norms::Around;
-            if let FeedForward::Dense(dense) = &mut layer.feed_forward {
-                dense.inputs = Inputs::Fused;
-            }
-        }
+        shape(&mut config);
         Ok(config)
     },
     names: Scheme {
@@ -32,5 +27,22 @@ pub(super) const FAMILY: Family = Family {
         ..Scheme::LLAMA
     },
     wrapper: None,
-    gguf: None,
+    gguf: Some(Gguf {
+        name: "glm4",
+        keys: &[],
+        read: |keys| {
+            let mut config = keys.llama(Pairs::Interleaved)?;
+            shape(&mut config);
+            Ok(config)
+        },
+    }),
 };
+
+fn shape(config: &mut Config) {
+    for layer in &mut config.layers {
+        layer.norms = Norms::Around;
+        if let FeedForward::Dense(dense) = &mut layer.feed_forward {
+            dense.inputs = Inputs::Fused;
+        }
+    }
+}

@@ -1,10 +1,10 @@
 //! GPT-2: learnt positions, LayerNorm, matrices stored as inputs × outputs, and a feed-forward network without a gate.
 
 use super::keys::ends;
-use super::{Family, Role, Scheme};
+use super::{Family, Gguf, Role, Scheme, metadata};
 use crate::config::{
-    Activation, Attention, Config, Dense, FeedForward, Inputs, Layer, Mixer, NormKind, Norms, Positions, Projections,
-    QkNorm, check_layers, json,
+    Activation, Attention, Config, Dense, FeedForward, Inputs, Layer, Mixer, NormKind, Norms, Pairs, Positions,
+    Projections, QkNorm, check_layers, json,
 };
 use crate::error::ModelError;
 
@@ -99,5 +99,23 @@ pub(super) const FAMILY: Family = Family {
         ..Scheme::LLAMA
     },
     wrapper: None,
-    gguf: None,
+    gguf: Some(Gguf {
+        name: "gpt2",
+        keys: &[metadata::LAYER_NORM_EPS],
+        read: |keys| {
+            let mut config = keys.llama(Pairs::Halves)?;
+            config.norm = NormKind::LayerNorm { bias: true };
+            config.positions = Some(Positions { rows: config.context, first: 0 });
+            config.each_attention(|attention| {
+                (attention.projections, attention.rotary) = (Projections::Fused, None);
+                (attention.input_bias, attention.output_bias) = (true, true);
+            });
+            for layer in &mut config.layers {
+                if let FeedForward::Dense(dense) = &mut layer.feed_forward {
+                    (dense.inputs, dense.bias, dense.activation) = (Inputs::Plain, true, Activation::GeluTanh);
+                }
+            }
+            Ok(config)
+        },
+    }),
 };

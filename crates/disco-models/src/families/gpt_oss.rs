@@ -1,8 +1,13 @@
 //! gpt-oss: attention sinks, a window in every other layer, and experts with biases and a clamped SwiGLU, dense or in MXFP4.
 
-use super::{Defaults, Family, Scheme};
-use crate::config::{Activation, ExpertLayout, FeedForward};
-use crate::names::Role;
+use super::keys::with;
+use super::{Defaults, Family, Gguf, Role, Scheme, metadata};
+use crate::config::{Activation, ExpertLayout, FeedForward, Pairs, Scaling};
+
+/// The limit of all models' SwiGLU, of which GGUF files say nothing.
+const LIMIT: f64 = 7.0;
+
+const GGUF_KEYS: [&str; 5] = with(metadata::EXPERTS, ["attention.sliding_window_pattern"]);
 
 pub(super) const FAMILY: Family = Family {
     name: "gpt_oss",
@@ -29,8 +34,8 @@ pub(super) const FAMILY: Family = Family {
         };
         let mut config = keys.llama(defaults)?;
         let mut experts = keys.experts("intermediate_size", true)?;
-        experts.layout = ExpertLayout::Interleaved;
-        experts.activation = Activation::ClampedSwiglu { limit: keys.float("swiglu_limit")?.unwrap_or(7.0) };
+        (experts.layout, experts.bias) = (ExpertLayout::Interleaved, true);
+        experts.activation = Activation::ClampedSwiglu { limit: keys.float("swiglu_limit")?.unwrap_or(LIMIT) };
         config.each_attention(|attention| attention.sinks = true);
         config.layers.iter_mut().for_each(|layer| layer.feed_forward = FeedForward::Experts(experts));
         let window = keys.number("sliding_window")?.or(Some(128));
@@ -39,5 +44,28 @@ pub(super) const FAMILY: Family = Family {
     },
     names: Scheme { own: &[(Role::Router, "mlp.router")], ..Scheme::LLAMA },
     wrapper: None,
-    gguf: None,
+    gguf: Some(Gguf {
+        name: "gpt-oss",
+        keys: &GGUF_KEYS,
+        read: |keys| {
+            let mut config = keys.mixture(Pairs::Halves)?;
+            config.names = Scheme { own: &[(Role::FfnNorm, "post_attention_norm")], ..Scheme::GGUF };
+            keys.take_windows(&mut config, 2)?;
+            for layer in &mut config.layers {
+                if let Some(experts) = layer.experts_mut() {
+                    experts.bias = true;
+                    experts.activation = Activation::ClampedSwiglu { limit: LIMIT };
+                }
+                let Some(attention) = layer.attention_mut() else { continue };
+                attention.sinks = true;
+                // As the model was trained; llama.cpp rounds the borders.
+                if let Some(Scaling::Yarn { truncates, .. }) =
+                    attention.rotary.as_mut().map(|rotary| &mut rotary.scaling)
+                {
+                    *truncates = false;
+                }
+            }
+            Ok(config)
+        },
+    }),
 };

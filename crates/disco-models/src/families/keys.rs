@@ -206,6 +206,21 @@ pub(crate) struct Keys<'a> {
     family: &'static Family,
 }
 
+/// The keys of `shared` and of `own`.
+pub(super) const fn with<const A: usize, const B: usize, const N: usize>(
+    shared: [&'static str; A],
+    own: [&'static str; B],
+) -> [&'static str; N] {
+    assert!(A + B == N, "another number of keys");
+    let mut all = [""; N];
+    let mut next = 0;
+    while next < N {
+        all[next] = if next < A { shared[next] } else { own[next - A] };
+        next += 1;
+    }
+    all
+}
+
 /// # Errors
 /// [`ModelError::UnknownKey`] for a key that is none of `read`, `own` and `ignored`, and has a value with an effect.
 pub(super) fn check(json: &Json, read: &[&str], own: &[&str], ignored: &[String]) -> Result<(), ModelError> {
@@ -460,6 +475,7 @@ impl<'a> Keys<'a> {
             scores: Scores::Softmax,
             activation: self.activation(Defaults::LLAMA.activation)?,
             layout: ExpertLayout::Apart,
+            bias: false,
         })
     }
 }

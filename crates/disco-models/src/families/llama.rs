@@ -11,5 +11,5 @@ pub(super) const FAMILY: Family = Family {
     json: |keys| keys.llama(Defaults::LLAMA),
     names: Scheme::LLAMA,
     wrapper: None,
-    gguf: Some(Gguf { name: "llama", keys: &metadata::EXPERTS, read: |keys| keys.llama(Pairs::Interleaved) }),
+    gguf: Some(Gguf { name: "llama", keys: &metadata::EXPERTS, read: |keys| keys.mixture(Pairs::Interleaved) }),
 };

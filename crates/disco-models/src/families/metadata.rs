@@ -11,23 +11,39 @@ use crate::config::{
 use crate::error::ModelError;
 
 /// Tokens that end a text or a turn whatever the metadata says, as in llama.cpp: many files name only one of several ends.
-const ENDS: [&str; 9] = [
+const ENDS: [&str; 11] = [
     "<|eot_id|>",
     "<|eom_id|>",
     "<|im_end|>",
-    "<|end|>",
-    "<|return|>",
+    MESSAGE_END,
+    CALLS[0],
+    CALLS[1],
+    "<turn|>",
     "<|endoftext|>",
     "<|end_of_text|>",
     "<end_of_turn>",
     "<EOT>",
 ];
 
+/// The ends of an answer and of a call of a tool. Beside both, as in gpt-oss, [`MESSAGE_END`] ends a message, after which the text goes
+/// on.
+const CALLS: [&str; 2] = ["<|return|>", "<|call|>"];
+const MESSAGE_END: &str = "<|end|>";
+
 /// The key for what a file is: a model, an adapter, the image tower of a model.
 const TYPE: &str = "general.type";
 
+/// The key for the epsilon of LayerNorm, of families that list it.
+pub(super) const LAYER_NORM_EPS: &str = "attention.layer_norm_epsilon";
+
+/// The key for the layers behind the last one, which predict further tokens and are not computed, of families that list it.
+pub(super) const FURTHER_LAYERS: &str = "nextn_predict_layers";
+
+/// The key for the elements of latent vectors, of families that list it: [`Metadata::llama`] does not look at the width of values.
+pub(super) const LATENT_RANK: &str = "attention.kv_lora_rank";
+
 /// Keys that all families read.
-const READ: [&str; 23] = [
+const READ: [&str; 24] = [
     "attention.head_count",
     "attention.head_count_kv",
     "attention.key_length",
@@ -46,6 +62,7 @@ const READ: [&str; 23] = [
     "rope.scaling.finetuned",
     "rope.scaling.original_context_length",
     "rope.scaling.type",
+    "rope.scaling.yarn_attn_factor",
     "rope.scaling.yarn_beta_fast",
     "rope.scaling.yarn_beta_slow",
     "vocab_size",
@@ -59,7 +76,7 @@ pub(super) const EXPERTS: [&str; 4] =
     ["expert_count", "expert_feed_forward_length", "expert_used_count", "expert_weights_norm"];
 
 /// Keys of other architectures, and the values with which each has no effect.
-const NEUTRAL: [(&str, &[f64]); 17] = [
+const NEUTRAL: [(&str, &[f64]); 18] = [
     ("attention.clamp_kqv", &[0.0]),
     ("attention.max_alibi_bias", &[0.0]),
     ("attention.shared_kv_layers", &[0.0]),
@@ -75,8 +92,9 @@ const NEUTRAL: [(&str, &[f64]); 17] = [
     ("expert_weights_scale", &[0.0, 1.0]),
     ("interleave_moe_layer_step", &[1.0]),
     ("leading_dense_block_count", &[0.0]),
-    ("nextn_predict_layers", &[0.0]),
+    (FURTHER_LAYERS, &[0.0]),
     ("pooling_type", &[0.0]),
+    ("rope.scaling.yarn_ext_factor", &[1.0]),
     ("rope.scaling.yarn_log_multiplier", &[0.0]),
 ];
 
@@ -84,12 +102,12 @@ const NEUTRAL: [(&str, &[f64]); 17] = [
 pub(crate) struct Metadata<'a> {
     content: &'a Content,
     family: &'static Gguf,
-    /// Whether there is a tensor, also one of a type that candle can't hold.
-    has: &'a dyn Fn(&str) -> bool,
+    /// The rows of a tensor, also of a type that candle can't hold.
+    rows: &'a dyn Fn(&str) -> Option<usize>,
 }
 
 impl<'a> Metadata<'a> {
-    /// Reads the configuration. `ignored`: keys that may be unknown. `has`: whether there is a tensor.
+    /// Reads the configuration. `ignored`: keys that may be unknown. `rows`: the first dimension of a tensor.
     ///
     /// # Errors
     /// The architecture is missing, or is not one that can be computed; a key is missing, has the wrong type, or is not
@@ -97,7 +115,7 @@ impl<'a> Metadata<'a> {
     pub(crate) fn config(
         content: &Content,
         ignored: &[String],
-        has: &dyn Fn(&str) -> bool,
+        rows: &dyn Fn(&str) -> Option<usize>,
     ) -> Result<Config, ModelError> {
         let key = "general.architecture";
         let architecture = match content.metadata.get(key) {
@@ -105,33 +123,49 @@ impl<'a> Metadata<'a> {
             Some(other) => return Err(wrong(key, "a text", other)),
             None => return Err(missing(key)),
         };
-        let keys = Metadata { content, family: Family::gguf(architecture)?, has };
+        let keys = Metadata { content, family: Family::gguf(architecture)?, rows };
         if let Some(Value::String(kind)) = content.metadata.get(TYPE)
             && kind != "model"
         {
             return Err(ModelError::Feature { feature: format!("a file of the type {kind:?} ({TYPE})") });
         }
         keys.check(ignored)?;
-        (keys.family.read)(&keys)?.checked()
+        let mut config = (keys.family.read)(&keys)?;
+        config.join_experts(&|layer| keys.has(&format!("blk.{layer}.ffn_gate_up_exps.weight")));
+        config.checked()
     }
 
-    /// A model whose layers are those of llama.
+    /// A model whose layers are those of llama, with experts if the file has some.
+    pub(super) fn mixture(&self, pairs: Pairs) -> Result<Config, ModelError> {
+        let mut config = self.llama(pairs)?;
+        if self.has_experts()? {
+            let experts = self.experts()?;
+            for layer in &mut config.layers {
+                // Without a width of their own, experts are as wide as a network of all tokens.
+                let width = layer.dense().map(|dense| dense.ffn).filter(|_| experts.ffn == 0);
+                layer.feed_forward = FeedForward::Experts(Experts { ffn: width.unwrap_or(experts.ffn), ..experts });
+            }
+        }
+        Ok(config)
+    }
+
+    /// A model whose layers are those of llama without experts.
     pub(super) fn llama(&self, pairs: Pairs) -> Result<Config, ModelError> {
         let dim = self.required("embedding_length")?;
         let heads = self.required("attention.head_count")?;
-        let layers = self.required("block_count")?;
+        let known = |key: &str| self.family.keys.contains(&key);
+        let further = if known(FURTHER_LAYERS) { self.number(FURTHER_LAYERS)?.unwrap_or(0) } else { 0 };
+        let layers = self.required("block_count")?.saturating_sub(further);
         check_layers(layers)?;
-        let embedding = self.content.tensor_infos.get("token_embd.weight");
-        let rows = embedding.and_then(|info| info.shape.dims().first().copied());
         let head_dim = self.number("attention.key_length")?.unwrap_or(dim.checked_div(heads).unwrap_or(0));
-        if self.number("attention.value_length")?.is_some_and(|width| width != head_dim) {
+        let value_dim = self.number("attention.value_length")?.filter(|_| !known(LATENT_RANK));
+        if value_dim.is_some_and(|width| width != head_dim) {
             return Err(ModelError::Feature { feature: self.key("attention.value_length (another width of values)") });
         }
-        let activation = Activation::Silu;
         let layer = Layer {
             mixer: Mixer::Attention(Attention {
                 heads,
-                kv_heads: self.number("attention.head_count_kv")?.unwrap_or(heads),
+                kv_heads: heads,
                 head_dim,
                 projections: Projections::Apart,
                 input_bias: self.has("blk.0.attn_q.bias"),
@@ -151,21 +185,32 @@ impl<'a> Metadata<'a> {
                 gated: false,
                 sinks: false,
             }),
-            feed_forward: match self.experts(activation)? {
-                Some(experts) => FeedForward::Experts(experts),
-                None => FeedForward::Dense(Dense {
-                    ffn: self.required("feed_forward_length")?,
-                    inputs: Inputs::Gated,
-                    bias: self.has("blk.0.ffn_down.bias"),
-                    activation,
-                }),
-            },
+            feed_forward: FeedForward::Dense(Dense {
+                ffn: 0,
+                inputs: Inputs::Gated,
+                bias: self.has("blk.0.ffn_down.bias"),
+                activation: Activation::Silu,
+            }),
             norms: Norms::Before,
             scalar: false,
         };
-        let vocabulary = rows.map_or_else(|| self.required("vocab_size"), Ok)?;
+        let vocabulary = self.rows("token_embd.weight").map_or_else(|| self.required("vocab_size"), Ok)?;
         let mut config = Config::new(dim, vec![layer; layers], vocabulary, self.required("context_length")?);
-        let eps = "attention.layer_norm_rms_epsilon";
+        let kv_heads = self.by_layer("attention.head_count_kv", layers)?;
+        let ffn = self.by_layer("feed_forward_length", layers)?;
+        if ffn.is_empty() && !self.has_experts()? {
+            return Err(missing(&self.key("feed_forward_length")));
+        }
+        for (number, layer) in config.layers.iter_mut().enumerate() {
+            if let (FeedForward::Dense(dense), Some(ffn)) = (&mut layer.feed_forward, ffn.get(number)) {
+                dense.ffn = *ffn;
+            }
+            if let (Some(attention), Some(kv_heads)) = (layer.attention_mut(), kv_heads.get(number)) {
+                attention.kv_heads = *kv_heads;
+            }
+        }
+        config.further_layers = further;
+        let eps = if known(LAYER_NORM_EPS) { LAYER_NORM_EPS } else { "attention.layer_norm_rms_epsilon" };
         config.eps = self.float(eps)?.ok_or_else(|| missing(&self.key(eps)))?;
         config.tied = !self.has("output.weight");
         config.eos = self.ends()?;
@@ -175,7 +220,12 @@ impl<'a> Metadata<'a> {
 
     /// Whether there is a tensor.
     pub(super) fn has(&self, tensor: &str) -> bool {
-        (self.has)(tensor)
+        self.rows(tensor).is_some()
+    }
+
+    /// The first dimension of a tensor.
+    pub(super) fn rows(&self, tensor: &str) -> Option<usize> {
+        (self.rows)(tensor)
     }
 
     /// # Errors
@@ -203,18 +253,22 @@ impl<'a> Metadata<'a> {
         }
     }
 
-    fn experts(&self, activation: Activation) -> Result<Option<Experts>, ModelError> {
-        let Some(count) = self.number("expert_count")?.filter(|count| *count > 0) else { return Ok(None) };
-        let ffn = self.number("expert_feed_forward_length")?;
-        Ok(Some(Experts {
-            count,
-            ffn: ffn.map_or_else(|| self.required("feed_forward_length"), Ok)?,
+    pub(super) fn has_experts(&self) -> Result<bool, ModelError> {
+        Ok(self.number("expert_count")?.is_some_and(|count| count > 0))
+    }
+
+    /// The experts, of width 0 if the file does not say it.
+    pub(super) fn experts(&self) -> Result<Experts, ModelError> {
+        Ok(Experts {
+            count: self.required("expert_count")?,
+            ffn: self.number("expert_feed_forward_length")?.unwrap_or(0),
             per_token: self.required("expert_used_count")?,
             normalises: self.flag("expert_weights_norm")?.unwrap_or(true),
             scores: Scores::Softmax,
-            activation,
+            activation: Activation::Silu,
             layout: ExpertLayout::Apart,
-        }))
+            bias: false,
+        })
     }
 
     /// The layers without a window: each `period`-th, unless the file says so itself.
@@ -222,7 +276,7 @@ impl<'a> Metadata<'a> {
         let name = "attention.sliding_window_pattern";
         let key = self.key(name);
         let period = match self.content.metadata.get(&key) {
-            Some(Value::Array(windowed)) if windowed.len() == layers => {
+            Some(Value::Array(windowed)) if windowed.len() >= layers => {
                 let full = (0..layers).map(|layer| windowed[layer].to_bool().map(|windowed| (layer, !windowed)));
                 let full = full.collect::<Result<Vec<_>, _>>().map_err(|_| wrong(&key, "flags", &windowed[0]))?;
                 return Ok(full.into_iter().filter(|(_, is_full)| *is_full).map(|(layer, _)| layer).collect());
@@ -230,6 +284,16 @@ impl<'a> Metadata<'a> {
             _ => self.number(name)?.unwrap_or(period).max(1),
         };
         Ok((0..layers).filter(|layer| (layer + 1).is_multiple_of(period)).collect())
+    }
+
+    /// Takes the windows from the [full layers](Self::full_layers).
+    pub(super) fn take_windows(&self, config: &mut Config, period: usize) -> Result<(), ModelError> {
+        for layer in self.full_layers(config.layers.len(), period)? {
+            if let Some(attention) = config.layers[layer].attention_mut() {
+                attention.window = None;
+            }
+        }
+        Ok(())
     }
 
     fn scaling(&self) -> Result<Scaling, ModelError> {
@@ -264,12 +328,16 @@ impl<'a> Metadata<'a> {
             }
             "yarn" => {
                 let factor = factor.ok_or_else(|| missing(&self.key("rope.scaling.factor")))?;
+                let scale = |of: f64| 1.0 + 0.1 * of * f64::from(factor.max(1.0)).ln();
+                // The factors of transformers' keys `attention_factor` and `mscale_all_dim`.
+                let own = self.factor("rope.scaling.yarn_attn_factor")?;
+                let all = self.factor("rope.scaling.yarn_log_multiplier")?.unwrap_or(0.0);
                 Ok(Scaling::Yarn {
                     factor,
                     fast: self.float("rope.scaling.yarn_beta_fast")?.unwrap_or(32.0) as f32,
                     slow: self.float("rope.scaling.yarn_beta_slow")?.unwrap_or(1.0) as f32,
                     context: original_of(original)?,
-                    attention: (attention * (1.0 + 0.1 * f64::from(factor.max(1.0)).ln())) as f32,
+                    attention: (attention * own.unwrap_or(scale(1.0) / scale(all))) as f32,
                     truncates: true,
                 })
             }
@@ -285,7 +353,10 @@ impl<'a> Metadata<'a> {
         let eos = ["eos", "eot", "eom"].map(|end| self.whole(&format!("tokenizer.ggml.{end}_token_id")));
         let mut eos = eos.into_iter().filter_map(Result::transpose).collect::<Result<Vec<_>, _>>()?;
         if let Some(Value::Array(tokens)) = self.content.metadata.get("tokenizer.ggml.tokens") {
-            let is_end = |token: &Value| matches!(token, Value::String(text) if ENDS.contains(&text.as_str()));
+            let is = |token: &Value, expected: &str| matches!(token, Value::String(text) if text == expected);
+            let has_calls = CALLS.iter().all(|call| tokens.iter().any(|token| is(token, call)));
+            let ends = ENDS.iter().filter(|end| !(has_calls && **end == MESSAGE_END));
+            let is_end = |token: &Value| ends.clone().any(|end| is(token, end));
             eos.extend((0..).zip(tokens).filter(|(_, token)| is_end(token)).map(|(number, _)| number));
         }
         eos.sort_unstable();
@@ -306,6 +377,17 @@ impl<'a> Metadata<'a> {
         self.whole(&self.key(name))
     }
 
+    /// A whole number for each layer, of which a file may have one for all; none without the key.
+    pub(super) fn by_layer(&self, name: &str, layers: usize) -> Result<Vec<usize>, ModelError> {
+        let key = self.key(name);
+        let Some(value @ Value::Array(all)) = self.content.metadata.get(&key) else {
+            return Ok(self.number(name)?.map_or_else(Vec::new, |number| vec![number; layers]));
+        };
+        let numbers: Option<Vec<_>> = all.iter().map(whole).collect();
+        // Layers that predict further tokens may have numbers, too.
+        numbers.filter(|all| all.len() >= layers).ok_or_else(|| wrong(&key, "a number for each layer", value))
+    }
+
     pub(super) fn flag(&self, name: &str) -> Result<Option<bool>, ModelError> {
         let key = self.key(name);
         match self.content.metadata.get(&key) {
@@ -315,22 +397,9 @@ impl<'a> Metadata<'a> {
         }
     }
 
-    /// An optional whole number of any integer type.
     fn whole(&self, key: &str) -> Result<Option<usize>, ModelError> {
         let Some(value) = self.content.metadata.get(key) else { return Ok(None) };
-        let signed = |number: i64| usize::try_from(number).ok();
-        let number = match value {
-            Value::U8(number) => Some((*number).into()),
-            Value::U16(number) => Some((*number).into()),
-            Value::U32(number) => Some(*number as usize),
-            Value::U64(number) => usize::try_from(*number).ok(),
-            Value::I8(number) => signed((*number).into()),
-            Value::I16(number) => signed((*number).into()),
-            Value::I32(number) => signed((*number).into()),
-            Value::I64(number) => signed(*number),
-            _ => None,
-        };
-        number.map(Some).ok_or_else(|| wrong(key, "a whole number", value))
+        whole(value).map(Some).ok_or_else(|| wrong(key, "a whole number", value))
     }
 
     /// A float; `None` for 0, which stands for none.
@@ -346,6 +415,22 @@ impl<'a> Metadata<'a> {
             Some(Value::F64(number)) => Ok(Some(*number)),
             Some(other) => Err(wrong(&key, "a float", other)),
         }
+    }
+}
+
+/// A whole number of any integer type.
+fn whole(value: &Value) -> Option<usize> {
+    let signed = |number: i64| usize::try_from(number).ok();
+    match value {
+        Value::U8(number) => Some((*number).into()),
+        Value::U16(number) => Some((*number).into()),
+        Value::U32(number) => Some(*number as usize),
+        Value::U64(number) => usize::try_from(*number).ok(),
+        Value::I8(number) => signed((*number).into()),
+        Value::I16(number) => signed((*number).into()),
+        Value::I32(number) => signed((*number).into()),
+        Value::I64(number) => signed(*number),
+        _ => None,
     }
 }
 

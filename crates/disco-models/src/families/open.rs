@@ -29,7 +29,9 @@ impl Config {
     /// Errors of [`open`](Self::open).
     pub fn open_ignoring(weights: &Weights, ignored: &[String]) -> Result<Self, ModelError> {
         if let Some(content) = weights.gguf() {
-            return Metadata::config(content, ignored, &|tensor| weights.contains(tensor));
+            return Metadata::config(content, ignored, &|tensor| {
+                Some(weights.info(tensor).ok()?.shape().first().copied().unwrap_or(1))
+            });
         }
         let path = weights.path();
         let folder = if path.is_dir() { path } else { path.parent().unwrap_or(Path::new(".")) };
@@ -70,6 +72,9 @@ impl Config {
     /// The model has another architecture or uses an unsupported feature; a key is missing, has the wrong type, or is not
     /// understood.
     pub fn from_gguf(content: &Content) -> Result<Self, ModelError> {
-        Metadata::config(content, &[], &|tensor| content.tensor_infos.contains_key(tensor))
+        Metadata::config(content, &[], &|tensor| {
+            let info = content.tensor_infos.get(tensor)?;
+            Some(info.shape.dims().first().copied().unwrap_or(1))
+        })
     }
 }

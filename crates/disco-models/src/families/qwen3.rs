@@ -1,7 +1,7 @@
 //! Qwen 3: llama with q/k norms of each head.
 
 use super::keys::SLIDES;
-use super::{Defaults, Family, Gguf, Keys, Scheme, qwen2};
+use super::{Defaults, Family, Gguf, Keys, Metadata, Scheme, qwen2};
 use crate::config::{Config, Pairs, QkNorm};
 use crate::error::ModelError;
 
@@ -18,16 +18,14 @@ pub(super) const FAMILY: Family = Family {
     json: |keys| read(keys, DEFAULTS),
     names: Scheme::LLAMA,
     wrapper: None,
-    gguf: Some(Gguf {
-        name: "qwen3",
-        keys: &[],
-        read: |keys| {
-            let mut config = keys.llama(Pairs::Halves)?;
-            config.each_attention(|attention| attention.qk_norm = QkNorm::Each);
-            Ok(config)
-        },
-    }),
+    gguf: Some(Gguf { name: "qwen3", keys: &[], read: of_gguf }),
 };
+
+pub(super) fn of_gguf(keys: &Metadata<'_>) -> Result<Config, ModelError> {
+    let mut config = keys.llama(Pairs::Halves)?;
+    config.each_attention(|attention| attention.qk_norm = QkNorm::Each);
+    Ok(config)
+}
 
 pub(super) fn read(keys: &Keys<'_>, defaults: Defaults) -> Result<Config, ModelError> {
     let mut config = keys.llama(defaults)?;

@@ -1,9 +1,9 @@
 //! Qwen 3.5 (text), also as the text part of the models with images: Qwen3-Next with one feed-forward network, other matrices of
 //! the gated delta nets, and positions with sections for images, which are alike in a text.
 
-use super::keys::SLIDES;
-use super::qwen3_next::{self, DEFAULTS};
-use super::{Family, Keys, Role, Scheme, Wrapper};
+use super::keys::{SLIDES, with};
+use super::qwen3_next::{self, DEFAULTS, DELTA, GGUF_DELTA};
+use super::{Family, Gguf, Keys, Role, Scheme, Wrapper, metadata};
 use crate::config::{DeltaLayout, json};
 use crate::error::ModelError;
 
@@ -19,29 +19,24 @@ pub(super) const NAMES: Scheme = Scheme {
     ..Scheme::WITH_TOWERS
 };
 
+/// The keys of all models.
+pub(super) const KEYS: [&str; 11] =
+    with(DELTA, ["attention_bias", "attn_output_gate", "mamba_ssm_dtype", "mtp_num_hidden_layers", SLIDES]);
+
+/// The same in GGUF files. The sections of positions are alike in a text.
+pub(super) const GGUF_KEYS: [&str; 8] = with(GGUF_DELTA, ["rope.dimension_sections", metadata::FURTHER_LAYERS]);
+
 pub(super) const FAMILY: Family = Family {
     name: "qwen3_5_text",
     architecture: "Qwen3_5ForCausalLM",
-    keys: &[
-        "attention_bias",
-        "attn_output_gate",
-        "full_attention_interval",
-        "linear_conv_kernel_dim",
-        "linear_key_head_dim",
-        "linear_num_key_heads",
-        "linear_num_value_heads",
-        "linear_value_head_dim",
-        "mamba_ssm_dtype",
-        "mtp_num_hidden_layers",
-        SLIDES,
-    ],
+    keys: &KEYS,
     json: |keys| {
         check(keys)?;
         qwen3_next::read(keys, DEFAULTS, DeltaLayout::Apart)
     },
     names: NAMES,
     wrapper: Some(Wrapper { name: "qwen3_5", architecture: "Qwen3_5ForConditionalGeneration" }),
-    gguf: None,
+    gguf: Some(Gguf { name: "qwen35", keys: &GGUF_KEYS, read: |keys| qwen3_next::of_gguf(keys, DeltaLayout::Apart) }),
 };
 
 /// # Errors

@@ -1,33 +1,29 @@
 //! Qwen 3.5 with experts beside a shared one.
 
-use super::keys::SLIDES;
-use super::qwen3_next::{self, DEFAULTS};
-use super::{Defaults, Family, Wrapper, qwen3_5};
+use super::keys::with;
+use super::qwen3_next::{self, DEFAULTS, GGUF_EXPERTS};
+use super::{Defaults, Family, Gguf, Wrapper, qwen3_5};
 use crate::config::DeltaLayout;
 
-pub(super) const FAMILY: Family = Family {
-    name: "qwen3_5_moe_text",
-    architecture: "Qwen3_5MoeForCausalLM",
-    keys: &[
-        "attention_bias",
-        "attn_output_gate",
-        "full_attention_interval",
-        "linear_conv_kernel_dim",
-        "linear_key_head_dim",
-        "linear_num_key_heads",
-        "linear_num_value_heads",
-        "linear_value_head_dim",
-        "mamba_ssm_dtype",
+const KEYS: [&str; 18] = with(
+    qwen3_5::KEYS,
+    [
         "moe_intermediate_size",
-        "mtp_num_hidden_layers",
         "num_experts",
         "num_experts_per_tok",
         "num_local_experts",
         "output_router_logits",
         "router_aux_loss_coef",
         "shared_expert_intermediate_size",
-        SLIDES,
     ],
+);
+
+const GGUF_KEYS: [&str; 13] = with(qwen3_5::GGUF_KEYS, GGUF_EXPERTS);
+
+pub(super) const FAMILY: Family = Family {
+    name: "qwen3_5_moe_text",
+    architecture: "Qwen3_5MoeForCausalLM",
+    keys: &KEYS,
     json: |keys| {
         qwen3_5::check(keys)?;
         let defaults = Defaults { kv_heads: Some(2), ffn: "moe_intermediate_size", ..DEFAULTS };
@@ -38,5 +34,9 @@ pub(super) const FAMILY: Family = Family {
     },
     names: qwen3_5::NAMES,
     wrapper: Some(Wrapper { name: "qwen3_5_moe", architecture: "Qwen3_5MoeForConditionalGeneration" }),
-    gguf: None,
+    gguf: Some(Gguf {
+        name: "qwen35moe",
+        keys: &GGUF_KEYS,
+        read: |keys| qwen3_next::of_gguf(keys, DeltaLayout::Apart),
+    }),
 };

@@ -43,7 +43,7 @@ pub(super) const FAMILY: Family = Family {
         name: "qwen3moe",
         keys: &metadata::EXPERTS,
         read: |keys| {
-            let mut config = keys.llama(Pairs::Halves)?;
+            let mut config = keys.mixture(Pairs::Halves)?;
             config.each_attention(|attention| attention.qk_norm = QkNorm::Each);
             Ok(config)
         },

@@ -1,10 +1,35 @@
 //! Qwen3-Next: Qwen 3 with gated delta nets in most layers, gates of the output of attention, a quarter of each head rotated,
 //! norms of 1 + weight, and experts beside a shared one. Layers that predict further tokens (`mtp`) are left out.
 
-use super::keys::SLIDES;
-use super::{Defaults, Family, Keys, Role, Scheme, qwen3_moe};
-use crate::config::{Config, DeltaLayout, Dense, Experts, FeedForward, GatedDelta, Mixer, NormKind, QkNorm, json};
+use super::keys::{SLIDES, with};
+use super::{Defaults, Family, Gguf, Keys, Metadata, Role, Scheme, metadata, qwen3_moe};
+use crate::config::{
+    Config, DeltaLayout, Dense, Experts, FeedForward, GatedDelta, Inputs, Mixer, NormKind, Pairs, QkNorm, json,
+};
 use crate::error::ModelError;
+
+/// The keys of gated delta nets, and of the layers that have them.
+pub(super) const DELTA: [&str; 6] = [
+    "full_attention_interval",
+    "linear_conv_kernel_dim",
+    "linear_key_head_dim",
+    "linear_num_key_heads",
+    "linear_num_value_heads",
+    "linear_value_head_dim",
+];
+
+/// The same in GGUF files.
+pub(super) const GGUF_DELTA: [&str; 6] = [
+    "full_attention_interval",
+    "ssm.conv_kernel",
+    "ssm.group_count",
+    "ssm.inner_size",
+    "ssm.state_size",
+    "ssm.time_step_rank",
+];
+
+/// The keys of experts, and of one that all tokens share, in GGUF files.
+pub(super) const GGUF_EXPERTS: [&str; 5] = with(metadata::EXPERTS, ["expert_shared_feed_forward_length"]);
 
 /// The names of the shared expert.
 pub(super) const SHARED: [(Role, &str); 3] = [
@@ -16,18 +41,11 @@ pub(super) const SHARED: [(Role, &str); 3] = [
 pub(super) const DEFAULTS: Defaults =
     Defaults { kv_heads: Some(4), head_dim: Some(256), context: 32768, rotary_share: Some(0.25), ..Defaults::LLAMA };
 
-pub(super) const FAMILY: Family = Family {
-    name: "qwen3_next",
-    architecture: "Qwen3NextForCausalLM",
-    keys: &[
+const KEYS: [&str; 18] = with(
+    DELTA,
+    [
         "attention_bias",
         "decoder_sparse_step",
-        "full_attention_interval",
-        "linear_conv_kernel_dim",
-        "linear_key_head_dim",
-        "linear_num_key_heads",
-        "linear_num_value_heads",
-        "linear_value_head_dim",
         "mlp_only_layers",
         "moe_intermediate_size",
         "norm_topk_prob",
@@ -39,6 +57,21 @@ pub(super) const FAMILY: Family = Family {
         "shared_expert_intermediate_size",
         SLIDES,
     ],
+);
+
+const GGUF_KEYS: [&str; 11] = with(GGUF_DELTA, GGUF_EXPERTS);
+
+/// Names in GGUF files.
+pub(super) const GGUF_NAMES: Scheme = Scheme { own: &[(Role::FfnNorm, "post_attention_norm")], ..Scheme::GGUF };
+
+/// Those of files from before queries, keys and values were apart from gates.
+const OLD_GGUF_NAMES: Scheme =
+    Scheme { own: &[(Role::FfnNorm, "post_attention_norm"), (Role::DeltaInputs, "ssm_in")], ..Scheme::GGUF };
+
+pub(super) const FAMILY: Family = Family {
+    name: "qwen3_next",
+    architecture: "Qwen3NextForCausalLM",
+    keys: &KEYS,
     json: |keys| {
         let is_dense = qwen3_moe::dense_layers(keys)?;
         let ffn = if is_dense.contains(&true) { Defaults::LLAMA.ffn } else { "moe_intermediate_size" };
@@ -49,7 +82,19 @@ pub(super) const FAMILY: Family = Family {
     },
     names: Scheme { own: &SHARED, skipped: &["mtp."], ..Scheme::LLAMA },
     wrapper: None,
-    gguf: None,
+    gguf: Some(Gguf {
+        name: "qwen3next",
+        keys: &GGUF_KEYS,
+        read: |keys| {
+            let is_old = keys.has("blk.0.ssm_in.weight");
+            let layout = if is_old { DeltaLayout::Grouped } else { DeltaLayout::RatesGrouped };
+            let mut config = of_gguf(keys, layout)?;
+            if is_old {
+                config.names = OLD_GGUF_NAMES;
+            }
+            Ok(config)
+        },
+    }),
 };
 
 /// A model with gated delta nets in three of four layers, unless the keys say which layers have them.
@@ -65,11 +110,50 @@ pub(super) fn read(keys: &Keys<'_>, defaults: Defaults, layout: DeltaLayout) -> 
         value_dim: number("linear_value_head_dim", 128)?,
         kernel: number("linear_conv_kernel_dim", 4)?,
         layout,
+        tiled: false,
+        logarithmic: true,
     };
     let interval = number("full_attention_interval", 4)?.max(1);
     let is_full = keys.full_layers(config.layers.len(), |layer| (layer + 1).is_multiple_of(interval))?;
     for (layer, _) in config.layers.iter_mut().zip(is_full).filter(|(_, is_full)| !is_full) {
         layer.mixer = Mixer::Delta(delta);
+    }
+    Ok(config)
+}
+
+/// The same of a GGUF file, in which weights of norms have the 1 added.
+pub(super) fn of_gguf(keys: &Metadata<'_>, layout: DeltaLayout) -> Result<Config, ModelError> {
+    let mut config = keys.mixture(Pairs::Halves)?;
+    config.norm = NormKind::Rms { offset: 0.0, wide: true };
+    config.names = GGUF_NAMES;
+    config.each_attention(|attention| (attention.qk_norm, attention.gated) = (QkNorm::Each, true));
+    let value_heads = keys.required("ssm.time_step_rank")?;
+    let delta = GatedDelta {
+        key_heads: keys.required("ssm.group_count")?,
+        value_heads,
+        key_dim: keys.required("ssm.state_size")?,
+        value_dim: keys.required("ssm.inner_size")?.checked_div(value_heads).unwrap_or(0),
+        kernel: keys.required("ssm.conv_kernel")?,
+        layout,
+        // The converter of Qwen 3.5 changes the order of the heads.
+        tiled: layout == DeltaLayout::Apart,
+        logarithmic: false,
+    };
+    let interval = keys.number("full_attention_interval")?.unwrap_or(4).max(1);
+    let shared = keys.number("expert_shared_feed_forward_length")?;
+    for (number, layer) in config.layers.iter_mut().enumerate() {
+        if !(number + 1).is_multiple_of(interval) {
+            layer.mixer = Mixer::Delta(delta);
+        }
+        if let FeedForward::Experts(experts) = layer.feed_forward {
+            let dense = Dense {
+                ffn: shared.unwrap_or(experts.ffn),
+                inputs: Inputs::Gated,
+                bias: false,
+                activation: experts.activation,
+            };
+            layer.feed_forward = FeedForward::Shared { dense, experts, is_gated: true };
+        }
     }
     Ok(config)
 }

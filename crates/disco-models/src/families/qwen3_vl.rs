@@ -1,7 +1,7 @@
 //! The text part of Qwen3-VL: Qwen 3, whose positions have sections for images, which are alike in a text.
 
 use super::keys::SLIDES;
-use super::{Defaults, Family, Scheme, Wrapper, qwen3};
+use super::{Defaults, Family, Gguf, Scheme, Wrapper, qwen3};
 
 pub(super) const FAMILY: Family = Family {
     name: "qwen3_vl_text",
@@ -10,5 +10,10 @@ pub(super) const FAMILY: Family = Family {
     json: |keys| qwen3::read(keys, Defaults { rope_base: 5e6, context: 128_000, ..qwen3::DEFAULTS }),
     names: Scheme::WITH_TOWERS,
     wrapper: Some(Wrapper { name: "qwen3_vl", architecture: "Qwen3VLForConditionalGeneration" }),
-    gguf: None,
+    gguf: Some(Gguf {
+        name: "qwen3vl",
+        // Of positions and of images.
+        keys: &["n_deepstack_layers", "rope.dimension_sections"],
+        read: qwen3::of_gguf,
+    }),
 };

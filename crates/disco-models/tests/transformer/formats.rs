@@ -10,7 +10,7 @@ use disco_models::worker::Load;
 use disco_models::{Adapter, Config, ExpertSplit, Precision, plan};
 
 use super::families::{Prompt, prompts};
-use super::logits::logits_of;
+use super::logits::{logits_of, weights_of};
 use super::ours;
 use super::tokens::{batch, tokens_of};
 
@@ -57,7 +57,7 @@ fn packed_matrices_are_what_their_codes_and_scales_say() {
 
 #[test]
 fn products_of_packed_blocks_are_close_to_those_of_the_expanded_matrix() {
-    for name in ["gptq-64", "compressed-int4"] {
+    for name in ["gptq-64", "compressed-int4", "gguf-iq4_nl", "gguf-iq4_xs", "gguf-mxfp4"] {
         let folder = folder(name);
         let prompts = prompts(&folder, &Config::open(&Weights::open(&folder).unwrap()).unwrap());
         let Prompt { prompt_ids, .. } = &prompts[1];
@@ -68,6 +68,8 @@ fn products_of_packed_blocks_are_close_to_those_of_the_expanded_matrix() {
             let difference = ours::difference(&logits(workers, Precision::File), &expected);
             assert!((1e-6..0.05).contains(&difference), "{name}, {workers} workers: {difference}");
         }
+        let bytes = |precision| weights_of(1, &folder, precision)[0];
+        assert!(bytes(Precision::File) < bytes(Precision::F32), "{name}");
     }
 }
 
@@ -76,7 +78,6 @@ fn blocks_of_gguf_that_candle_lacks_are_expanded() {
     for name in ["gguf-iq4_nl", "gguf-iq4_xs", "gguf-mxfp4"] {
         expect_reference(name, Precision::F32);
     }
-    expect_reference("gguf-iq4_xs", Precision::File);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 mod chats;
 mod configuration;
+mod conversion;
 mod converted;
 mod copies;
 mod decoding;
