@@ -1,5 +1,6 @@
-//! DeepSeek-V3, and models that call themselves so: latent attention, and experts in groups beside a shared one in all but the
-//! first layers. The layers behind the last one, which predict further tokens, are left out.
+//! DeepSeek-V3, and models that call themselves so, in GGUF files also DeepSeek-V2-Lite: latent attention, and experts in
+//! groups beside a shared one in all but the first layers. The layers behind the last one, which predict further tokens, are
+//! left out.
 
 use super::keys::with;
 use super::{Defaults, Family, Gguf, Keys, Metadata, Scheme, metadata};
@@ -111,14 +112,19 @@ fn of_gguf(keys: &Metadata<'_>) -> Result<Config, ModelError> {
     if keys.has_experts()? {
         let mut experts = keys.experts()?;
         experts.normalises = keys.flag("expert_weights_norm")?.unwrap_or(false);
-        // Sigmoid; others are those of DeepSeek-V2.
-        if keys.number("expert_gating_func")? != Some(2) {
-            return Err(ModelError::Feature { feature: keys.key("expert_gating_func other than 2 (DeepSeek-V2)") });
-        }
-        experts.scores = Scores::Sigmoid {
-            groups: keys.number("expert_group_count")?.unwrap_or(1).max(1),
-            chosen_groups: keys.number("expert_group_used_count")?.unwrap_or(1).max(1),
-            factor: keys.factor("expert_weights_scale")?.unwrap_or(1.0),
+        let groups = keys.number("expert_group_count")?.unwrap_or(1).max(1);
+        let factor = keys.factor("expert_weights_scale")?.unwrap_or(1.0);
+        experts.scores = match keys.number("expert_gating_func")? {
+            Some(2) => {
+                let chosen_groups = keys.number("expert_group_used_count")?.unwrap_or(1).max(1);
+                Scores::Sigmoid { groups, chosen_groups, factor }
+            }
+            // DeepSeek-V2-Lite. Older files do not say it.
+            None | Some(0 | 1) if groups == 1 && factor == 1.0 => Scores::Softmax,
+            other => {
+                let feature = format!("{} {other:?} with {groups} groups", keys.key("expert_gating_func"));
+                return Err(ModelError::Feature { feature });
+            }
         };
         let first = keys.number("leading_dense_block_count")?.unwrap_or(0);
         mix(&mut config, first, experts, keys.number("expert_shared_count")?.unwrap_or(0));

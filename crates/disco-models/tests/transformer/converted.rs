@@ -13,7 +13,7 @@ use candle_core::quantized::gguf_file::Value;
 use disco::SessionKind;
 use disco_candle::weights::Weights;
 use disco_models::worker::Load;
-use disco_models::{Config, ExpertSplit, Precision, Scaling};
+use disco_models::{Config, ExpertSplit, Precision, Scaling, Scores};
 
 use super::conversion::Conversion;
 use super::families::{Case, Prompt, case};
@@ -217,6 +217,38 @@ fn keys_of_a_gguf_file_that_turn_something_off_are_obeyed() {
     llama.set("rope.scaling.factor", Value::F32(2.0));
     let error = open(&llama).unwrap_err();
     assert!(error.contains("the rope scaling Linear { factor: 2.0 } beside rope_freqs.weight is not"), "{error}");
+}
+
+#[test]
+fn experts_of_deepseek_v2_are_refused_but_for_those_of_v2_lite() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    let open = |conversion: &Conversion| {
+        conversion.write(&path, GgmlDType::F32);
+        Config::open(&Weights::open(&path).unwrap()).map_err(|error| error.to_string())
+    };
+    let mut deepseek = Conversion::new(&model("deepseek-v3"), "deepseek2");
+    deepseek.set("expert_gating_func", Value::U32(1));
+    let error = open(&deepseek).unwrap_err();
+    assert!(error.contains("deepseek2.expert_gating_func Some(1) with 4 groups is not supported"), "{error}");
+    deepseek.set("expert_group_count", Value::U32(1));
+    deepseek.set("expert_weights_scale", Value::F32(1.0));
+    assert_eq!(open(&deepseek).unwrap().experts().unwrap().scores, Scores::Softmax);
+}
+
+#[test]
+fn a_message_ends_no_text_of_a_model_with_ends_of_answers_and_calls() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    let ends = |tokens: [&str; 4]| {
+        let mut conversion = Conversion::new(&model("gpt-oss"), "gpt-oss");
+        let tokens = tokens.map(|token| Value::String(token.into()));
+        conversion.metadata.insert("tokenizer.ggml.tokens".into(), Value::Array(tokens.into()));
+        conversion.write(&path, GgmlDType::F32);
+        Config::open(&Weights::open(&path).unwrap()).unwrap().eos
+    };
+    assert_eq!(ends(["<|end|>", "<|return|>", "a", "<|call|>"]), [1, 3]);
+    assert_eq!(ends(["<|end|>", "<turn|>", "a", "<|call|>"]), [0, 1, 3]);
 }
 
 #[test]
