@@ -54,12 +54,16 @@ impl Matrix {
         let inputs = weight.shape().dims2()?.1;
         let packed = Level::detect().map(|level| Packed::new(level, &weight, columns.clone())).transpose()?.flatten();
         if let Some(packed) = packed {
-            return Ok(Some(Self(Kind::Packed(Arc::new(packed)))));
+            return Ok(Some(Self::packed(packed)));
         }
         if columns != (0..inputs) || !inputs.is_multiple_of(Self::unit(weight.dtype())) {
             return Ok(None);
         }
         Ok(Some(Self(Kind::Quantized(QMatMul::from_qtensor(weight)?))))
+    }
+
+    pub(crate) fn packed(packed: Packed) -> Self {
+        Self(Kind::Packed(Arc::new(packed)))
     }
 
     /// Number of columns that a part of a quantised matrix is a multiple of, so that candle can multiply its blocks.

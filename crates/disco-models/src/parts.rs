@@ -123,13 +123,10 @@ impl Parts<'_> {
             }
             return Ok(Matrix::dense(self.tensor(name)?));
         }
-        if let Some((blocks, columns)) = self.blocks(name)?
-            && let Some(matrix) = Matrix::quantized_columns(blocks, columns)?
-        {
-            self.count(matrix.bytes());
-            return Ok(matrix);
+        match self.blocks(name)?.and_then(|mut matrices| matrices.pop()) {
+            Some(matrix) => Ok(matrix),
+            None => Ok(Matrix::dense(self.tensor(name)?)),
         }
-        Ok(Matrix::dense(self.tensor(name)?))
     }
 
     /// This rank's rows of a table of embeddings, of which rows are read, too.
@@ -137,23 +134,42 @@ impl Parts<'_> {
         if self.shards.device().is_cpu() { self.matrix(name) } else { Ok(Matrix::dense(self.tensor(name)?)) }
     }
 
-    /// The quantised blocks that cover this rank's part of a tensor, and the columns of the part in them, if the part is
-    /// used as blocks. On a device other than the host, blocks that are cut can't be multiplied.
-    fn blocks(&self, name: &str) -> Result<Option<(QTensor, Range<usize>)>, ModelError> {
+    /// This rank's part of a matrix, or of each matrix of a stack, if it is used as quantised blocks. On a device other than the host,
+    /// blocks that are cut can't be multiplied.
+    fn blocks(&self, name: &str) -> Result<Option<Vec<Matrix>>, ModelError> {
         if !self.is_quantized(name)? {
             return Ok(None);
         }
-        let blocks = if self.shards.device().is_cpu() {
-            self.shards.covering(name)
-        } else {
-            self.shards.quantized(name).map(|blocks| {
+        let is_host = self.shards.device().is_cpu();
+        let has_runs = self.shards.weights().info(name)?.encoding().has_runs();
+        let read = || {
+            if has_runs {
+                let (runs, columns) = self.shards.runs(name)?;
+                return Ok(runs.matrices(columns));
+            }
+            let (blocks, columns) = if is_host {
+                self.shards.covering(name)?
+            } else {
+                let blocks = self.shards.quantized(name)?;
                 let columns = 0..blocks.shape().dims().last().copied().unwrap_or(0);
                 (blocks, columns)
+            };
+            Ok::<_, ModelError>(match blocks.rank() {
+                2 => Matrix::quantized_columns(blocks, columns)?.map(|matrix| vec![matrix]),
+                _ => unstacked(&blocks, &columns)?,
             })
         };
-        match blocks {
-            Err(WeightsError::CutBlock { .. } | WeightsError::NotQuantized { .. }) => Ok(None),
-            blocks => Ok(Some(blocks?)),
+        match read() {
+            Err(ModelError::Weights(error))
+                if matches!(*error, WeightsError::CutBlock { .. } | WeightsError::NotQuantized { .. }) =>
+            {
+                Ok(None)
+            }
+            matrices => {
+                let matrices = matrices?;
+                self.count(matrices.iter().flatten().map(Matrix::bytes).sum());
+                Ok(matrices)
+            }
         }
     }
 
@@ -209,10 +225,7 @@ impl Parts<'_> {
 
     /// This rank's parts of the matrices that a tensor stacks, `[matrices, outputs, inputs]`.
     pub(crate) fn matrices(&self, name: &str) -> Result<Vec<Matrix>, ModelError> {
-        if let Some((blocks, columns)) = self.blocks(name)?
-            && let Some(matrices) = unstacked(&blocks, &columns)?
-        {
-            self.count(matrices.iter().map(Matrix::bytes).sum());
+        if let Some(matrices) = self.blocks(name)? {
             return Ok(matrices);
         }
         let all = self.tensor(name)?;
@@ -264,8 +277,9 @@ impl Parts<'_> {
             return Ok(self.precision == Precision::File && is_host && packed.may_be_blocks());
         }
         let encoding = self.shards.weights().info(name)?.encoding();
-        let is_quantized = encoding.quantized().is_some_and(|dtype| dtype.block_size() > 1);
-        Ok(self.precision == Precision::File && is_quantized)
+        let is_host = self.shards.device().is_cpu();
+        let has_blocks = encoding.quantized().is_some_and(|dtype| dtype.block_size() > 1);
+        Ok(self.precision == Precision::File && (has_blocks || is_host && encoding.has_runs()))
     }
 
     fn count(&self, bytes: usize) {

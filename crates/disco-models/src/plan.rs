@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use disco_candle::paged::BLOCK;
-use disco_candle::weights::{Block, Cut, Part, Plan, Shards, Split, Weights};
+use disco_candle::weights::{Block, Cut, Encoding, Part, Plan, Shards, Split, Weights};
 use disco_candle::{HeadPlan, Matrix, even_ranges};
 
 use crate::names::{EXPERT, EXPERT_STACKS, Names, Role, bias};
@@ -272,7 +272,9 @@ impl Rules<'_> {
         let ranks = self.ranks;
         // A packed matrix has another name.
         let encoding = self.weights.contains(down).then(|| self.weights.info(down)).transpose()?;
-        let sizes = match encoding.map(|info| info.encoding().quantized()) {
+        let encoding = encoding.map(|info| info.encoding());
+        let sizes = match encoding.map(Encoding::quantized) {
+            Some(None) if encoding.is_some_and(Encoding::has_runs) => [PACKED, 1, 1, 1],
             Some(Some(dtype)) => [Matrix::unit(dtype), dtype.block_size(), dtype.block_size().min(PACKED), 1],
             // Packed, perhaps as blocks of Q4_0.
             None => [PACKED, 1, 1, 1],

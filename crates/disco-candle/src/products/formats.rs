@@ -67,6 +67,15 @@ impl Format {
         let (bytes, runs) = (dtype.type_size(), dtype.block_size() / columns);
         Some(Self { bytes, runs, columns, bits, has_mins, zero, run })
     }
+
+    /// The format of [`Runs`](crate::Runs).
+    pub(super) fn of_runs() -> Self {
+        let run: fn(&[u8], usize) -> Run = |block, _| {
+            let codes = codes(|column| block[2 + column % 16] ^ ZERO as u8);
+            Run { scale: float(block, 0), min: 0.0, codes }
+        };
+        Self { bytes: 18, runs: 1, columns: 16, bits: 8, has_mins: false, zero: ZERO, run }
+    }
 }
 
 /// The codes of all columns. Functions of arrays that call closures may stay calls.

@@ -107,11 +107,29 @@ impl Packed {
     /// Errors of candle.
     pub(crate) fn new(level: Level, weight: &QTensor, columns: Range<usize>) -> Result<Option<Self>> {
         let (outputs, all) = weight.shape().dims2()?;
+        let format = Format::of(weight.dtype()).filter(|_| weight.device().is_cpu());
+        let Some(format) = format else { return Ok(None) };
+        Ok(Self::pack(level, &format, &weight.data()?, [outputs, all], columns))
+    }
+
+    /// As [`new`](Self::new), for the bytes of [`Runs`](crate::Runs).
+    pub(crate) fn of_runs(level: Level, data: &[u8], shape: [usize; 2], columns: Range<usize>) -> Option<Self> {
+        Self::pack(level, &Format::of_runs(), data, shape, columns)
+    }
+
+    fn pack(
+        level: Level,
+        format: &Format,
+        data: &[u8],
+        [outputs, all]: [usize; 2],
+        columns: Range<usize>,
+    ) -> Option<Self> {
         let inputs = columns.len();
         let is_part =
             inputs > 0 && columns.end <= all && columns.start.is_multiple_of(BLOCK) && inputs.is_multiple_of(BLOCK);
-        let format = Format::of(weight.dtype()).filter(|_| weight.device().is_cpu() && is_part);
-        let Some(format) = format else { return Ok(None) };
+        if !is_part {
+            return None;
+        }
         let per_row = inputs / format.columns;
         let runs = outputs.div_ceil(LANES) * per_row;
         let layout = Layout { columns: format.columns, bits: format.bits };
@@ -125,7 +143,6 @@ impl Packed {
             scales: vec![[f16::ZERO; LANES]; runs],
             mins: vec![[f16::ZERO; LANES]; if format.has_mins { runs } else { 0 }],
         };
-        let data = weight.data()?;
         let codes = packed.codes.chunks_mut(per_row * layout.vectors());
         let scales = packed.scales.chunks_mut(per_row);
         let mins = packed.mins.chunks_mut(per_row).map(Some).chain(iter::repeat_with(|| None));
@@ -146,7 +163,7 @@ impl Packed {
             }
         });
         let finite = |numbers: &[[f16; LANES]]| numbers.as_flattened().iter().all(|number| number.is_finite());
-        Ok((finite(&packed.scales) && finite(&packed.mins)).then_some(packed))
+        (finite(&packed.scales) && finite(&packed.mins)).then_some(packed)
     }
 
     pub(crate) fn inputs(&self) -> usize {

@@ -1,8 +1,7 @@
-//! Blocks of GGUF that candle can't hold, which are expanded or become blocks of Q8_0 while they are read. Each element is a
+//! Blocks of GGUF that candle can't hold, which are expanded or packed anew while they are read. Each element is a
 //! whole number times the scale of its run of 16 elements, and 32 bits hold the product without rounding. Source:
 //! `ggml-quants.c` of llama.cpp, and the Python package `gguf`.
 
-use candle_core::quantized::GgmlDType;
 use half::f16;
 
 use super::grids;
@@ -36,9 +35,6 @@ pub enum Codes {
 /// Elements of the largest blocks, and of a run with one scale.
 const MOST: usize = 256;
 const RUN: usize = 16;
-
-/// Elements of a block of Q8_0.
-const PACKED: usize = 32;
 
 /// The numbers of the codes of [`Codes::Iq4Nl`] and [`Codes::Iq4Xs`].
 const TABLE: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
@@ -120,19 +116,21 @@ impl Codes {
         }
     }
 
-    /// Whether all runs of 32 elements have one scale, so that they can be blocks of Q8_0.
-    pub(super) fn can_be_packed(self) -> bool {
+    /// Whether all runs of 32 elements have one scale, so that they can be blocks of Q8_0. Otherwise those of 16 elements have one.
+    pub(super) fn has_long_runs(self) -> bool {
         !matches!(self, Self::Iq1M | Self::Iq2Xs | Self::Iq2S)
     }
 
-    /// The bytes of whole blocks as blocks of Q8_0, whose scales are rounded to 16 bits: those of elements below 1e-5 to a
-    /// multiple of 6e-8. `None` if a scale is too large.
+    /// Whole blocks as a scale of 16 bits and the whole numbers of each run, of 32 elements if there are
+    /// [long runs](Self::has_long_runs). Rounding changes scales of elements below 1e-5 by 3e-8 at most. `None` if a scale is too
+    /// large.
     pub(super) fn packed(self, blocks: &[u8]) -> Option<Vec<u8>> {
         let (len, bytes) = self.block();
-        let mut packed = Vec::with_capacity(blocks.len() / bytes * (len / PACKED) * GgmlDType::Q8_0.type_size());
+        let run = if self.has_long_runs() { 2 * RUN } else { RUN };
+        let mut packed = Vec::with_capacity(blocks.len() / bytes * (len / run) * (2 + run));
         for block in blocks.chunks_exact(bytes) {
             let Block { scales, codes } = self.decode(block);
-            for (codes, scales) in codes[..len].chunks_exact(PACKED).zip(scales.chunks_exact(PACKED / RUN)) {
+            for (codes, scales) in codes[..len].chunks_exact(run).zip(scales.chunks_exact(run / RUN)) {
                 let scale = Some(f16::from_f32(scales[0])).filter(|scale| scale.is_finite())?;
                 packed.extend(scale.to_le_bytes());
                 packed.extend(codes.iter().map(|code| *code as u8));
@@ -346,14 +344,16 @@ mod tests {
 
     #[test]
     fn packed_blocks_have_the_elements_but_for_the_rounding_of_scales() {
-        for codes in Codes::ALL.into_iter().filter(|codes| codes.can_be_packed()) {
+        for codes in Codes::ALL {
             let (len, _) = codes.block();
             let mut elements = vec![0.0; BLOCKS * len];
             codes.expand(&blocks(codes), &mut elements);
             let packed = codes.packed(&blocks(codes)).unwrap();
-            let packed = packed.chunks_exact(GgmlDType::Q8_0.type_size());
-            assert_eq!(packed.len() * PACKED, elements.len());
-            let unpacked = packed.flat_map(|block| block[2..].iter().map(|code| half(block) * f32::from(*code as i8)));
+            let run = if codes.has_long_runs() { 32 } else { 16 };
+            assert_eq!(packed.len(), elements.len() / run * (2 + run));
+            let unpacked = packed
+                .chunks_exact(2 + run)
+                .flat_map(|block| block[2..].iter().map(|code| half(block) * f32::from(*code as i8)));
             for (unpacked, element) in unpacked.zip(elements) {
                 assert!((unpacked - element).abs() <= element.abs() / 2048.0, "{codes:?}: {unpacked}, {element}");
             }

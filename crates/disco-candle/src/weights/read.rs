@@ -10,6 +10,7 @@ use candle_core::quantized::{GgmlDType, GgmlType, QStorage, QTensor};
 use candle_core::{DType, Device, Tensor};
 use half::{bf16, f16};
 
+use crate::Runs;
 use crate::weights::layout::{Layout, cut_block, unsupported};
 use crate::weights::memory::{self, AnyBytes};
 use crate::weights::source::Source;
@@ -94,18 +95,24 @@ impl Weights {
         device: &Device,
     ) -> Result<(QTensor, Range<usize>), WeightsError> {
         let reading = self.reading(name)?;
-        match (reading.info.encoding.quantized(), cut_block(reading.info, part), part.ranges()) {
-            (Some(_), Some((block, range)), Some((_, [_]))) => {
-                let blocks = reading.blocks_of(&Layout::new(name, reading.info, part)?, device)?;
-                let start = range.start % block;
-                Ok((blocks, start..start + range.len()))
-            }
-            _ => {
-                let blocks = self.read_quantized(name, part, device)?;
-                let columns = 0..blocks.shape().dims().last().copied().unwrap_or(1);
-                Ok((blocks, columns))
-            }
+        if reading.info.encoding.quantized().is_none() {
+            return Err(reading.not_quantized());
         }
+        let (layout, columns) = reading.covering(part)?;
+        Ok((reading.blocks_of(&layout, device)?, columns))
+    }
+
+    /// As [`read_covering`](Self::read_covering), of a tensor that [has runs](Encoding::has_runs), on the host.
+    ///
+    /// # Errors
+    /// Errors of [`read_covering`](Self::read_covering).
+    pub fn read_runs(&self, name: &str, part: &Part) -> Result<(Runs, Range<usize>), WeightsError> {
+        let reading = self.reading(name)?;
+        let (Encoding::Codes(codes), true) = (reading.info.encoding, reading.info.encoding.has_runs()) else {
+            return Err(reading.not_quantized());
+        };
+        let (layout, columns) = reading.covering(part)?;
+        Ok((Runs::new(reading.packed(&layout, codes)?, layout.shape.clone()), columns))
     }
 
     /// Bytes that [`read`](Self::read) of a part reads.
@@ -174,15 +181,32 @@ impl Reading<'_> {
     fn blocks_of(&self, layout: &Layout, device: &Device) -> Result<QTensor, WeightsError> {
         match self.info.encoding {
             Encoding::Ggml(ggml) => self.quantized(layout, ggml, device),
-            Encoding::Codes(codes) if codes.can_be_packed() => {
-                let blocks = memory::read::<u8>(self.name, self.source, layout)?;
-                let packed = codes.packed(&blocks).ok_or_else(|| self.not_quantized())?;
-                let storage = QStorage::from_data(packed.into(), device, GgmlDType::Q8_0);
+            Encoding::Codes(codes) if codes.has_long_runs() => {
+                let storage = QStorage::from_data(self.packed(layout, codes)?.into(), device, GgmlDType::Q8_0);
                 let tensor = storage.and_then(|storage| QTensor::new(storage, layout.shape.as_slice()));
                 tensor.map_err(self.candle("pack"))
             }
             _ => Err(self.not_quantized()),
         }
+    }
+
+    fn packed(&self, layout: &Layout, codes: Codes) -> Result<Vec<u8>, WeightsError> {
+        let blocks = memory::read::<u8>(self.name, self.source, layout)?;
+        codes.packed(&blocks).ok_or_else(|| self.not_quantized())
+    }
+
+    /// The blocks that cover a part, and the columns of these blocks that are the part.
+    fn covering(&self, part: &Part) -> Result<(Layout, Range<usize>), WeightsError> {
+        let layout = Layout::new(self.name, self.info, part)?;
+        let columns = match (cut_block(self.info, part), part.ranges()) {
+            (Some((block, range)), Some((_, [_]))) => range.start % block..range.start % block + range.len(),
+            (Some((block, range)), _) => {
+                let (file, tensor) = (self.info.file().into(), self.name.to_owned());
+                return Err(WeightsError::CutBlock { file, tensor, encoding: self.info.encoding, block, range });
+            }
+            (None, _) => 0..layout.shape.last().copied().unwrap_or(1),
+        };
+        Ok((layout, columns))
     }
 
     fn not_quantized(&self) -> WeightsError {

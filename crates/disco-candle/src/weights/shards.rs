@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use candle_core::quantized::QTensor;
 use candle_core::{DType, Device, Tensor};
 
+use crate::Runs;
 use crate::weights::files::Fnv;
 use crate::weights::{Encoding, Part, Plan, Weights, WeightsError};
 
@@ -100,11 +101,12 @@ impl Shards {
     pub fn memory_bytes_of(&self, name: &str, is_as_in_files: bool) -> Result<u64, WeightsError> {
         let encoding = self.weights.info(name)?.encoding();
         let elements = self.part(name)?.shape(self.weights.info(name)?.shape()).iter().product::<usize>();
-        match (encoding, encoding.quantized()) {
-            (Encoding::Codes(_), Some(dtype)) if is_as_in_files => {
-                return Ok((elements.div_ceil(dtype.block_size()) * dtype.type_size()) as u64);
+        match encoding {
+            // A scale beside 16 or 32 elements.
+            Encoding::Codes(_) if is_as_in_files => {
+                let run = if encoding.has_runs() { 16 } else { 32 };
+                return Ok((elements.div_ceil(run) * (run + 2)) as u64);
             }
-            (Encoding::Codes(_), _) => (),
             _ if is_as_in_files => return self.weights.bytes_of(name, &self.part(name)?),
             _ => (),
         }
@@ -160,6 +162,17 @@ impl Shards {
         let blocks = self.weights.read_covering(name, &part, &self.device)?;
         self.report(name, &part)?;
         Ok(blocks)
+    }
+
+    /// As [`covering`](Self::covering), of a tensor that [has runs](Encoding::has_runs).
+    ///
+    /// # Errors
+    /// Errors of [`Plan::part`] and of [`Weights::read_runs`].
+    pub fn runs(&self, name: &str) -> Result<(Runs, Range<usize>), WeightsError> {
+        let part = self.part(name)?;
+        let runs = self.weights.read_runs(name, &part)?;
+        self.report(name, &part)?;
+        Ok(runs)
     }
 
     /// Reads this rank's part of a tensor of GGUF whose whole shape is `shape`, quantised as in the file.

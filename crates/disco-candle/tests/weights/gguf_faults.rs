@@ -10,10 +10,10 @@ use tempfile::TempDir;
 use super::files::*;
 
 /// Bytes of a header of version 3.
-struct Header(Vec<u8>);
+pub(super) struct Header(pub(super) Vec<u8>);
 
 impl Header {
-    fn new(tensors: u64, metadata: u64) -> Self {
+    pub(super) fn new(tensors: u64, metadata: u64) -> Self {
         Self(b"GGUF".to_vec()).u32(3).u64(tensors).u64(metadata)
     }
 
@@ -34,19 +34,19 @@ impl Header {
     }
 
     /// A tensor with its dimensions, innermost first.
-    fn tensor(self, name: &str, dims: &[u64], kind: u32, offset: u64) -> Self {
+    pub(super) fn tensor(self, name: &str, dims: &[u64], kind: u32, offset: u64) -> Self {
         let header = self.string(name).u32(dims.len() as u32);
         dims.iter().fold(header, |header, dim| header.u64(*dim)).u32(kind).u64(offset)
     }
 
     /// Zeros up to the data, and `data` bytes of it.
-    fn data(mut self, data: usize) -> Self {
+    pub(super) fn data(mut self, data: usize) -> Self {
         let start = self.0.len().next_multiple_of(32);
         self.0.resize(start + data, 0);
         self
     }
 
-    fn write(self) -> (TempDir, PathBuf) {
+    pub(super) fn write(self) -> (TempDir, PathBuf) {
         let folder = folder();
         let path = folder.path().join("model.gguf");
         std::fs::write(&path, self.0).unwrap();

@@ -8,4 +8,5 @@ mod files;
 mod gguf_faults;
 mod parts;
 mod plans;
+mod runs;
 mod saved;

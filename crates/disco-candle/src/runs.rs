@@ -1,0 +1,31 @@
+//! Matrices of runs of 16 columns with a scale and codes of 8 bits, for which candle has no type.
+
+use std::ops::Range;
+
+use crate::Matrix;
+use crate::products::{Level, Packed};
+
+/// A matrix `[outputs, inputs]`, or a stack of such matrices: for each run of 16 columns, a scale of 16 bits and 16 whole numbers of
+/// 8 bits, which are multiplied with it.
+#[derive(Clone, Debug)]
+pub struct Runs {
+    data: Vec<u8>,
+    shape: Vec<usize>,
+}
+
+impl Runs {
+    pub(crate) fn new(data: Vec<u8>, shape: Vec<usize>) -> Self {
+        Self { data, shape }
+    }
+
+    /// The columns `columns` of the matrix, or of each matrix of the stack. Returns `None` if such columns can be multiplied only
+    /// as a [dense](Matrix::dense) matrix: on a processor without AVX2, and if they are not whole runs of 32 columns.
+    pub fn matrices(&self, columns: Range<usize>) -> Option<Vec<Matrix>> {
+        let level = Level::detect()?;
+        let (stack, shape) = self.shape.split_last_chunk::<2>()?;
+        let count = stack.iter().product::<usize>();
+        let bytes = (self.data.len() / count.max(1)).max(1);
+        let all = self.data.chunks_exact(bytes);
+        all.map(|data| Packed::of_runs(level, data, *shape, columns.clone()).map(Matrix::packed)).collect()
+    }
+}

@@ -1,0 +1,71 @@
+//! Blocks of GGUF that candle lacks give the products of their elements.
+
+use candle_core::{D, DType, Device, Module as _, Tensor};
+use disco_candle::Matrix;
+use disco_candle::weights::{Part, Weights};
+
+use super::gguf_faults::Header;
+
+/// Kinds of blocks of 256 elements: code and bytes. The first two have a scale for each 16 elements.
+const KINDS: [(u32, usize); 3] = [(17, 74), (22, 82), (21, 110)];
+
+const ROWS: u64 = 20;
+const COLUMNS: u64 = 512;
+
+/// A file with a matrix of random blocks and a stack of two such matrices.
+fn write(code: u32, bytes: usize) -> (tempfile::TempDir, Weights) {
+    let size = (ROWS * COLUMNS) as usize / 256 * bytes;
+    let start = size.next_multiple_of(32);
+    let header = Header::new(2, 0).tensor("matrix", &[COLUMNS, ROWS], code, 0);
+    let mut header = header.tensor("stack", &[COLUMNS, ROWS, 2], code, start as u64).data(start + 2 * size);
+    let data = header.0.len() - start - 2 * size;
+    let mut state = 1u64;
+    for byte in &mut header.0[data..] {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        *byte = (state >> 33) as u8;
+    }
+    for first in [data, data + start] {
+        for block in header.0[first..].chunks_exact_mut(bytes) {
+            // A scale of 0.0687.
+            block[..2].copy_from_slice(&0x2c66u16.to_le_bytes());
+        }
+    }
+    let (folder, path) = header.write();
+    (folder, Weights::open(path).unwrap())
+}
+
+/// The matrices of a part, if this processor can multiply its blocks.
+fn matrices(weights: &Weights, name: &str, part: &Part) -> Option<Vec<Matrix>> {
+    if weights.info(name).unwrap().encoding().has_runs() {
+        let (runs, columns) = weights.read_runs(name, part).unwrap();
+        return runs.matrices(columns);
+    }
+    let (blocks, columns) = weights.read_covering(name, part, &Device::Cpu).unwrap();
+    (blocks.rank() == 2).then(|| Matrix::quantized_columns(blocks, columns).unwrap().into_iter().collect())
+}
+
+#[test]
+fn blocks_that_candle_lacks_give_the_products_of_their_elements() {
+    for (code, bytes) in KINDS {
+        let (_folder, weights) = write(code, bytes);
+        for name in ["matrix", "stack"] {
+            let last = weights.info(name).unwrap().shape().len() - 1;
+            for part in [Part::Whole, Part::Range { dim: last, range: 32..288 }] {
+                let dense = weights.read(name, &part, DType::F32, &Device::Cpu).unwrap();
+                let x = Tensor::randn(0f32, 1.0, (3, dense.dim(D::Minus1).unwrap()), &Device::Cpu).unwrap();
+                let Some(all) = matrices(&weights, name, &part) else {
+                    println!("skipped: {code}, {name}, {part}: the blocks are not multiplied here");
+                    continue;
+                };
+                let stack = dense.reshape((all.len(), ROWS as usize, ())).unwrap();
+                for (number, matrix) in all.iter().enumerate() {
+                    let expected = x.matmul(&stack.get(number).unwrap().t().unwrap()).unwrap();
+                    let difference = (matrix.forward(&x).unwrap() - &expected).unwrap().abs().unwrap();
+                    let [difference, size] = [difference, expected.abs().unwrap()]
+                        .map(|tensor| tensor.max_all().unwrap().to_scalar::<f32>().unwrap());
+                    assert!(difference < 0.02 * size, "{code}, {name}, {part}: {difference} of {size}");
+                }
+            }
+        }
+    }
+}
