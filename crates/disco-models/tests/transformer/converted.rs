@@ -5,11 +5,12 @@
 //! to be as wide as hidden states together, and gated delta nets, whose values have to be as wide as keys. Of such models
 //! with these widths and other weights it gave our texts.
 
+use std::fs::File;
 use std::path::Path;
 
 use candle_core::Tensor;
 use candle_core::quantized::GgmlDType;
-use candle_core::quantized::gguf_file::Value;
+use candle_core::quantized::gguf_file::{Content, Value};
 use disco::SessionKind;
 use disco_candle::weights::Weights;
 use disco_models::worker::Load;
@@ -217,6 +218,37 @@ fn keys_of_a_gguf_file_that_turn_something_off_are_obeyed() {
     llama.set("rope.scaling.factor", Value::F32(2.0));
     let error = open(&llama).unwrap_err();
     assert!(error.contains("the rope scaling Linear { factor: 2.0 } beside rope_freqs.weight is not"), "{error}");
+}
+
+#[test]
+fn damaged_keys_of_gguf_files_are_errors_or_other_models_and_never_a_panic() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    let (mut all, mut refused) = (0, 0);
+    for (name, architecture) in MODELS {
+        Conversion::new(&model(name), architecture).write(&path, GgmlDType::F32);
+        let mut content = Content::read(&mut File::open(&path).unwrap()).unwrap();
+        let keys: Vec<_> = content.metadata.keys().filter(|key| key.starts_with(architecture)).cloned().collect();
+        for key in keys {
+            let old = content.metadata[&key].clone();
+            for value in [
+                Value::U32(0),
+                Value::U32(3),
+                Value::U64(1 << 40),
+                Value::U64(u64::MAX),
+                Value::F32(-1.0),
+                Value::F32(f32::INFINITY),
+                Value::Bool(false),
+                Value::Array(vec![Value::U32(5); 3]),
+            ] {
+                content.metadata.insert(key.clone(), value);
+                all += 1;
+                refused += usize::from(Config::from_gguf(&content).is_err());
+            }
+            content.metadata.insert(key, old);
+        }
+    }
+    assert!(refused > all / 2 && refused < all, "{refused} of {all} were refused");
 }
 
 #[test]
