@@ -1,21 +1,28 @@
-//! Matrices of runs of 16 columns with a scale and codes of 8 bits, for which candle has no type.
+//! Matrices of runs of columns with a scale and whole numbers, for which candle has no type.
 
 use std::ops::Range;
 
 use crate::Matrix;
 use crate::products::{Level, Packed};
 
-/// A matrix `[outputs, inputs]`, or a stack of such matrices: for each run of 16 columns, a scale of 16 bits and 16 whole numbers of
-/// 8 bits, which are multiplied with it.
+/// A matrix `[outputs, inputs]`, or a stack of such matrices: for each run of 16 or 32 columns, a scale of 16 bits, and whole numbers
+/// of 8 bits, which are multiplied with it.
 #[derive(Clone, Debug)]
 pub struct Runs {
     data: Vec<u8>,
     shape: Vec<usize>,
+    /// Columns of a run.
+    run: usize,
+    is_small: bool,
 }
 
 impl Runs {
-    pub(crate) fn new(data: Vec<u8>, shape: Vec<usize>) -> Self {
-        Self { data, shape }
+    /// The largest magnitude of numbers that products keep as codes of 6 bits; others have 8 bits.
+    pub const SMALL: i8 = 31;
+
+    /// `largest` is that of the numbers' magnitudes.
+    pub(crate) fn new(data: Vec<u8>, shape: Vec<usize>, run: usize, largest: i8) -> Self {
+        Self { data, shape, run, is_small: largest <= Self::SMALL }
     }
 
     /// The columns `columns` of the matrix, or of each matrix of the stack. Returns `None` if such columns can be multiplied only
@@ -25,7 +32,8 @@ impl Runs {
         let (stack, shape) = self.shape.split_last_chunk::<2>()?;
         let count = stack.iter().product::<usize>();
         let bytes = (self.data.len() / count.max(1)).max(1);
+        let kind = (self.run, self.is_small);
         let all = self.data.chunks_exact(bytes);
-        all.map(|data| Packed::of_runs(level, data, *shape, columns.clone()).map(Matrix::packed)).collect()
+        all.map(|data| Packed::of_runs(level, data, kind, *shape, columns.clone()).map(Matrix::packed)).collect()
     }
 }

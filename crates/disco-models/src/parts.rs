@@ -141,11 +141,14 @@ impl Parts<'_> {
             return Ok(None);
         }
         let is_host = self.shards.device().is_cpu();
-        let has_runs = self.shards.weights().info(name)?.encoding().has_runs();
+        let encoding = self.shards.weights().info(name)?.encoding();
         let read = || {
-            if has_runs {
+            if is_host && encoding.run().is_some() {
                 let (runs, columns) = self.shards.runs(name)?;
-                return Ok(runs.matrices(columns));
+                let matrices = runs.matrices(columns);
+                if matrices.is_some() || encoding.quantized().is_none() {
+                    return Ok(matrices);
+                }
             }
             let (blocks, columns) = if is_host {
                 self.shards.covering(name)?
@@ -279,7 +282,7 @@ impl Parts<'_> {
         let encoding = self.shards.weights().info(name)?.encoding();
         let is_host = self.shards.device().is_cpu();
         let has_blocks = encoding.quantized().is_some_and(|dtype| dtype.block_size() > 1);
-        Ok(self.precision == Precision::File && (has_blocks || is_host && encoding.has_runs()))
+        Ok(self.precision == Precision::File && (has_blocks || is_host && encoding.run().is_some()))
     }
 
     fn count(&self, bytes: usize) {

@@ -274,7 +274,7 @@ impl Rules<'_> {
         let encoding = self.weights.contains(down).then(|| self.weights.info(down)).transpose()?;
         let encoding = encoding.map(|info| info.encoding());
         let sizes = match encoding.map(Encoding::quantized) {
-            Some(None) if encoding.is_some_and(Encoding::has_runs) => [PACKED, 1, 1, 1],
+            Some(None) if encoding.and_then(Encoding::run).is_some() => [PACKED, 1, 1, 1],
             Some(Some(dtype)) => [Matrix::unit(dtype), dtype.block_size(), dtype.block_size().min(PACKED), 1],
             // Packed, perhaps as blocks of Q4_0.
             None => [PACKED, 1, 1, 1],

@@ -30,8 +30,9 @@ pub(super) struct Run {
     pub(super) codes: [u8; 32],
 }
 
-/// The code of 8 bits for 0.
+/// The codes of 8 and of 6 bits for 0.
 const ZERO: i32 = 128;
+const SMALL_ZERO: i32 = 32;
 
 impl Format {
     /// The format of a type, if it has blocks that models use.
@@ -68,14 +69,20 @@ impl Format {
         Some(Self { bytes, runs, columns, bits, has_mins, zero, run })
     }
 
-    /// The format of [`Runs`](crate::Runs).
-    pub(super) fn of_runs() -> Self {
-        let run: fn(&[u8], usize) -> Run = |block, _| {
-            let codes = codes(|column| block[2 + column % 16] ^ ZERO as u8);
-            Run { scale: float(block, 0), min: 0.0, codes }
-        };
-        Self { bytes: 18, runs: 1, columns: 16, bits: 8, has_mins: false, zero: ZERO, run }
+    /// The format of runs of 16 or 32 columns: a scale of 16 bits, and whole numbers of 8 bits, which are codes of 6 bits if they
+    /// are [small](crate::Runs::SMALL).
+    pub(super) fn of_runs(columns: usize, is_small: bool) -> Self {
+        let (bits, zero, run): (_, _, fn(&[u8], usize) -> Run) =
+            if is_small { (6, SMALL_ZERO, signed::<SMALL_ZERO>) } else { (8, ZERO, signed::<ZERO>) };
+        Self { bytes: 2 + columns, runs: 1, columns, bits, has_mins: false, zero, run }
     }
+}
+
+/// A scale and whole numbers.
+fn signed<const ZERO: i32>(block: &[u8], _: usize) -> Run {
+    let numbers = &block[2..];
+    let codes = codes(|column| numbers[column % numbers.len()].wrapping_add(ZERO as u8));
+    Run { scale: float(block, 0), min: 0.0, codes }
 }
 
 /// The codes of all columns. Functions of arrays that call closures may stay calls.

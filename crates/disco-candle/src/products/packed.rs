@@ -112,9 +112,15 @@ impl Packed {
         Ok(Self::pack(level, &format, &weight.data()?, [outputs, all], columns))
     }
 
-    /// As [`new`](Self::new), for the bytes of [`Runs`](crate::Runs).
-    pub(crate) fn of_runs(level: Level, data: &[u8], shape: [usize; 2], columns: Range<usize>) -> Option<Self> {
-        Self::pack(level, &Format::of_runs(), data, shape, columns)
+    /// As [`new`](Self::new), for the bytes of runs of `run` columns, see [`Runs`](crate::Runs).
+    pub(crate) fn of_runs(
+        level: Level,
+        data: &[u8],
+        (run, is_small): (usize, bool),
+        shape: [usize; 2],
+        columns: Range<usize>,
+    ) -> Option<Self> {
+        Self::pack(level, &Format::of_runs(run, is_small), data, shape, columns)
     }
 
     fn pack(

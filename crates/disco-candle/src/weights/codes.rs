@@ -116,17 +116,28 @@ impl Codes {
         }
     }
 
-    /// Whether all runs of 32 elements have one scale, so that they can be blocks of Q8_0. Otherwise those of 16 elements have one.
-    pub(super) fn has_long_runs(self) -> bool {
-        !matches!(self, Self::Iq1M | Self::Iq2Xs | Self::Iq2S)
+    /// Elements with one scale: 16, or 32, which can be a block of Q8_0.
+    pub(super) fn run(self) -> usize {
+        if matches!(self, Self::Iq1M | Self::Iq2Xs | Self::Iq2S) { RUN } else { 2 * RUN }
     }
 
-    /// Whole blocks as a scale of 16 bits and the whole numbers of each run, of 32 elements if there are
-    /// [long runs](Self::has_long_runs). Rounding changes scales of elements below 1e-5 by 3e-8 at most. `None` if a scale is too
-    /// large.
+    /// The largest magnitude of a whole number.
+    pub(super) fn largest(self) -> i8 {
+        match self {
+            Self::Iq1S | Self::Iq1M => OF_IQ1[2] + 1,
+            Self::Iq2Xxs | Self::Iq2Xs | Self::Iq2S => OF_IQ2[2],
+            Self::Iq3Xxs => OF_IQ3_XXS[7],
+            Self::Iq3S => OF_IQ3_S[7],
+            Self::Iq4Nl | Self::Iq4Xs => -TABLE[0],
+            Self::Mxfp4 => E2M1[7],
+        }
+    }
+
+    /// Whole blocks as a scale of 16 bits and the whole numbers of each [run](Self::run). Rounding changes scales below 6e-5 by 3e-8
+    /// at most. `None` if a scale is too large.
     pub(super) fn packed(self, blocks: &[u8]) -> Option<Vec<u8>> {
         let (len, bytes) = self.block();
-        let run = if self.has_long_runs() { 2 * RUN } else { RUN };
+        let run = self.run();
         let mut packed = Vec::with_capacity(blocks.len() / bytes * (len / run) * (2 + run));
         for block in blocks.chunks_exact(bytes) {
             let Block { scales, codes } = self.decode(block);
@@ -349,7 +360,11 @@ mod tests {
             let mut elements = vec![0.0; BLOCKS * len];
             codes.expand(&blocks(codes), &mut elements);
             let packed = codes.packed(&blocks(codes)).unwrap();
-            let run = if codes.has_long_runs() { 32 } else { 16 };
+            let run = codes.run();
+            let (all, (_, bytes)) = (blocks(codes), codes.block());
+            let numbers = all.chunks_exact(bytes).flat_map(|block| codes.decode(block).codes);
+            let largest = numbers.map(i8::unsigned_abs).max();
+            assert_eq!(largest, Some(codes.largest().unsigned_abs()), "{codes:?}");
             assert_eq!(packed.len(), elements.len() / run * (2 + run));
             let unpacked = packed
                 .chunks_exact(2 + run)

@@ -40,15 +40,14 @@ impl Encoding {
     pub fn quantized(self) -> Option<GgmlDType> {
         match self {
             Self::Ggml(dtype) => Some(dtype),
-            Self::Codes(codes) => codes.has_long_runs().then_some(GgmlDType::Q8_0),
+            Self::Codes(codes) => (codes.run() == GgmlDType::Q8_0.block_size()).then_some(GgmlDType::Q8_0),
             Self::Dense(_) | Self::Other(_) => None,
         }
     }
 
-    /// Whether [`read_runs`](crate::weights::Weights::read_runs) gives runs of 16 elements: [`Codes`](Self::Codes) with a scale for
-    /// each of these.
-    pub fn has_runs(self) -> bool {
-        matches!(self, Self::Codes(codes) if !codes.has_long_runs())
+    /// Elements with one scale of [`Codes`](Self::Codes), which [`read_runs`](crate::weights::Weights::read_runs) gives.
+    pub fn run(self) -> Option<usize> {
+        if let Self::Codes(codes) = self { Some(codes.run()) } else { None }
     }
 
     /// Elements per block and bytes per block. Encodings that can't be read are `None`.

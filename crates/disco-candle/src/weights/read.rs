@@ -102,17 +102,16 @@ impl Weights {
         Ok((reading.blocks_of(&layout, device)?, columns))
     }
 
-    /// As [`read_covering`](Self::read_covering), of a tensor that [has runs](Encoding::has_runs), on the host.
+    /// As [`read_covering`](Self::read_covering), of a tensor that has [runs](Encoding::run), on the host.
     ///
     /// # Errors
     /// Errors of [`read_covering`](Self::read_covering).
     pub fn read_runs(&self, name: &str, part: &Part) -> Result<(Runs, Range<usize>), WeightsError> {
         let reading = self.reading(name)?;
-        let (Encoding::Codes(codes), true) = (reading.info.encoding, reading.info.encoding.has_runs()) else {
-            return Err(reading.not_quantized());
-        };
+        let Encoding::Codes(codes) = reading.info.encoding else { return Err(reading.not_quantized()) };
         let (layout, columns) = reading.covering(part)?;
-        Ok((Runs::new(reading.packed(&layout, codes)?, layout.shape.clone()), columns))
+        let packed = reading.packed(&layout, codes)?;
+        Ok((Runs::new(packed, layout.shape.clone(), codes.run(), codes.largest()), columns))
     }
 
     /// Bytes that [`read`](Self::read) of a part reads.
@@ -181,7 +180,7 @@ impl Reading<'_> {
     fn blocks_of(&self, layout: &Layout, device: &Device) -> Result<QTensor, WeightsError> {
         match self.info.encoding {
             Encoding::Ggml(ggml) => self.quantized(layout, ggml, device),
-            Encoding::Codes(codes) if codes.has_long_runs() => {
+            Encoding::Codes(codes) if self.info.encoding.quantized().is_some() => {
                 let storage = QStorage::from_data(self.packed(layout, codes)?.into(), device, GgmlDType::Q8_0);
                 let tensor = storage.and_then(|storage| QTensor::new(storage, layout.shape.as_slice()));
                 tensor.map_err(self.candle("pack"))

@@ -101,12 +101,9 @@ impl Shards {
     pub fn memory_bytes_of(&self, name: &str, is_as_in_files: bool) -> Result<u64, WeightsError> {
         let encoding = self.weights.info(name)?.encoding();
         let elements = self.part(name)?.shape(self.weights.info(name)?.shape()).iter().product::<usize>();
-        match encoding {
-            // A scale beside 16 or 32 elements.
-            Encoding::Codes(_) if is_as_in_files => {
-                let run = if encoding.has_runs() { 16 } else { 32 };
-                return Ok((elements.div_ceil(run) * (run + 2)) as u64);
-            }
+        match encoding.run() {
+            // A scale, and at most a byte for each element.
+            Some(run) if is_as_in_files => return Ok((elements.div_ceil(run) * (run + 2)) as u64),
             _ if is_as_in_files => return self.weights.bytes_of(name, &self.part(name)?),
             _ => (),
         }
@@ -164,7 +161,7 @@ impl Shards {
         Ok(blocks)
     }
 
-    /// As [`covering`](Self::covering), of a tensor that [has runs](Encoding::has_runs).
+    /// As [`covering`](Self::covering), of a tensor that has [runs](Encoding::run).
     ///
     /// # Errors
     /// Errors of [`Plan::part`] and of [`Weights::read_runs`].

@@ -6,15 +6,18 @@ use disco_candle::weights::{Part, Weights};
 
 use super::gguf_faults::Header;
 
-/// Kinds of blocks of 256 elements: code and bytes. The first two have a scale for each 16 elements.
-const KINDS: [(u32, usize); 3] = [(17, 74), (22, 82), (21, 110)];
+/// Kinds of blocks: code, elements and bytes. The first two have a scale for each 16 elements, the last three small numbers.
+const KINDS: [(u32, usize, usize); 6] =
+    [(17, 256, 74), (22, 256, 82), (18, 256, 98), (21, 256, 110), (19, 256, 50), (MXFP4, 32, 17)];
+
+const MXFP4: u32 = 39;
 
 const ROWS: u64 = 20;
 const COLUMNS: u64 = 512;
 
 /// A file with a matrix of random blocks and a stack of two such matrices.
-fn write(code: u32, bytes: usize) -> (tempfile::TempDir, Weights) {
-    let size = (ROWS * COLUMNS) as usize / 256 * bytes;
+fn write((code, elements, bytes): (u32, usize, usize)) -> (tempfile::TempDir, Weights) {
+    let size = (ROWS * COLUMNS) as usize / elements * bytes;
     let start = size.next_multiple_of(32);
     let header = Header::new(2, 0).tensor("matrix", &[COLUMNS, ROWS], code, 0);
     let mut header = header.tensor("stack", &[COLUMNS, ROWS, 2], code, start as u64).data(start + 2 * size);
@@ -26,37 +29,37 @@ fn write(code: u32, bytes: usize) -> (tempfile::TempDir, Weights) {
     }
     for first in [data, data + start] {
         for block in header.0[first..].chunks_exact_mut(bytes) {
-            // A scale of 0.0687.
-            block[..2].copy_from_slice(&0x2c66u16.to_le_bytes());
+            if code == MXFP4 {
+                block[0] = 125;
+            } else {
+                // A scale of 0.0687.
+                block[..2].copy_from_slice(&0x2c66u16.to_le_bytes());
+            }
         }
     }
     let (folder, path) = header.write();
     (folder, Weights::open(path).unwrap())
 }
 
-/// The matrices of a part, if this processor can multiply its blocks.
-fn matrices(weights: &Weights, name: &str, part: &Part) -> Option<Vec<Matrix>> {
-    if weights.info(name).unwrap().encoding().has_runs() {
-        let (runs, columns) = weights.read_runs(name, part).unwrap();
-        return runs.matrices(columns);
-    }
-    let (blocks, columns) = weights.read_covering(name, part, &Device::Cpu).unwrap();
-    (blocks.rank() == 2).then(|| Matrix::quantized_columns(blocks, columns).unwrap().into_iter().collect())
-}
-
 #[test]
 fn blocks_that_candle_lacks_give_the_products_of_their_elements() {
-    for (code, bytes) in KINDS {
-        let (_folder, weights) = write(code, bytes);
+    for kind @ (code, ..) in KINDS {
+        let (_folder, weights) = write(kind);
         for name in ["matrix", "stack"] {
             let last = weights.info(name).unwrap().shape().len() - 1;
             for part in [Part::Whole, Part::Range { dim: last, range: 32..288 }] {
                 let dense = weights.read(name, &part, DType::F32, &Device::Cpu).unwrap();
                 let x = Tensor::randn(0f32, 1.0, (3, dense.dim(D::Minus1).unwrap()), &Device::Cpu).unwrap();
-                let Some(all) = matrices(&weights, name, &part) else {
+                let (runs, columns) = weights.read_runs(name, &part).unwrap();
+                let Some(mut all) = runs.matrices(columns) else {
                     println!("skipped: {code}, {name}, {part}: the blocks are not multiplied here");
                     continue;
                 };
+                if name == "matrix" && weights.info(name).unwrap().encoding().quantized().is_some() {
+                    let (blocks, columns) = weights.read_covering(name, &part, &Device::Cpu).unwrap();
+                    all = all.into_iter().chain(Matrix::quantized_columns(blocks, columns).unwrap()).collect();
+                }
+                let dense = if name == "matrix" { Tensor::stack(&vec![dense; all.len()], 0).unwrap() } else { dense };
                 let stack = dense.reshape((all.len(), ROWS as usize, ())).unwrap();
                 for (number, matrix) in all.iter().enumerate() {
                     let expected = x.matmul(&stack.get(number).unwrap().t().unwrap()).unwrap();
