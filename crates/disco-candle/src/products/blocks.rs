@@ -18,6 +18,8 @@ pub(super) struct Group<'a> {
     pub(super) scales: &'a [[f16; LANES]],
     pub(super) mins: &'a [[f16; LANES]],
     pub(super) zero: i32,
+    /// The numbers that codes of 4 bits stand for, if they are not those of the codes; then `zero` is 128.
+    pub(super) table: Option<&'a [i8; 16]>,
 }
 
 /// Numbers of a row of `x`, quantised.

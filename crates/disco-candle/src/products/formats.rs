@@ -17,8 +17,21 @@ pub(super) struct Format {
     pub(super) bits: usize,
     pub(super) has_mins: bool,
     pub(super) zero: i32,
+    /// The numbers that codes of 4 bits stand for; runs have these numbers in place of codes.
+    pub(super) table: Option<&'static [i8; 16]>,
     /// Reads a run of a block.
     pub(super) run: fn(&[u8], usize) -> Run,
+}
+
+/// The numbers of runs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Numbers {
+    /// Those of a table.
+    Table(&'static [i8; 16]),
+    /// Magnitudes up to 31.
+    Small,
+    /// All.
+    Wide,
 }
 
 /// Columns of a row with one scale.
@@ -66,15 +79,17 @@ impl Format {
             _ => return None,
         };
         let (bytes, runs) = (dtype.type_size(), dtype.block_size() / columns);
-        Some(Self { bytes, runs, columns, bits, has_mins, zero, run })
+        Some(Self { bytes, runs, columns, bits, has_mins, zero, table: None, run })
     }
 
-    /// The format of runs of 16 or 32 columns: a scale of 16 bits, and whole numbers of 8 bits, which are codes of 6 bits if they
-    /// are [small](crate::Runs::SMALL).
-    pub(super) fn of_runs(columns: usize, is_small: bool) -> Self {
-        let (bits, zero, run): (_, _, fn(&[u8], usize) -> Run) =
-            if is_small { (6, SMALL_ZERO, signed::<SMALL_ZERO>) } else { (8, ZERO, signed::<ZERO>) };
-        Self { bytes: 2 + columns, runs: 1, columns, bits, has_mins: false, zero, run }
+    /// The format of [`Runs`](crate::Runs) of 16 or 32 columns: a scale of 16 bits, and whole numbers of 8 bits.
+    pub(super) fn of_runs(columns: usize, numbers: Numbers) -> Self {
+        let (bits, zero, table, run): (_, _, _, fn(&[u8], usize) -> Run) = match numbers {
+            Numbers::Table(table) => (4, ZERO, Some(table), signed::<0>),
+            Numbers::Small => (6, SMALL_ZERO, None, signed::<SMALL_ZERO>),
+            Numbers::Wide => (8, ZERO, None, signed::<ZERO>),
+        };
+        Self { bytes: 2 + columns, runs: 1, columns, bits, has_mins: false, zero, table, run }
     }
 }
 

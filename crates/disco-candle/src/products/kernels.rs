@@ -16,7 +16,7 @@ const PREFETCHED_OF_ROWS: usize = 512;
 pub(crate) enum Level {
     /// AVX2, FMA and F16C.
     Avx2,
-    /// The same, AVX-512 and VNNI.
+    /// The same, AVX-512, also for bytes, and VNNI.
     Avx512,
 }
 
@@ -25,7 +25,9 @@ impl Level {
     pub(crate) fn detect() -> Option<Self> {
         let has_avx2 =
             is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c");
-        let has_avx512 = is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vnni");
+        let has_avx512 = is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512vnni");
         has_avx2.then_some(if has_avx512 { Self::Avx512 } else { Self::Avx2 })
     }
 }
@@ -40,7 +42,7 @@ pub(super) fn packed<const BITS: usize, const WORDS: usize, const R: usize>(
     match level {
         // SAFETY: `Level::detect` has found AVX2, FMA and F16C.
         Level::Avx2 => unsafe { packed_avx2::<BITS, WORDS, R>(group, x) },
-        // SAFETY: `Level::detect` has found AVX-512F and VNNI.
+        // SAFETY: `Level::detect` has found AVX-512F, BW and VNNI.
         Level::Avx512 => unsafe { packed_avx512::<BITS, WORDS, R>(group, x) },
     }
 }
@@ -55,7 +57,7 @@ pub(super) fn dense<T: Element, const R: usize>(_: Level, row: &[T], x: [&[f32];
 ///
 /// These functions loop over indexes, since closures and the functions of iterators that call them are not compiled for the same
 /// instructions, and so are not inlined.
-#[target_feature(enable = "avx512f,avx512vnni")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
 fn packed_avx512<const BITS: usize, const WORDS: usize, const R: usize>(
     group: &Group<'_>,
     x: [&[Block]; R],
@@ -63,6 +65,7 @@ fn packed_avx512<const BITS: usize, const WORDS: usize, const R: usize>(
     let mut sums = [_mm512_setzero_ps(); R];
     let vectors = WORDS * BITS / 8;
     let nibbles = _mm512_set1_epi8(15);
+    let table = group.table.map(|table| bytemuck::cast::<_, __m512i>([table.map(|number| number as u8 ^ 0x80); 4]));
     for index in 0..group.scales.len() {
         let run = &group.codes[index * vectors..][..vectors];
         let mut codes = [nibbles; WORDS];
@@ -86,6 +89,9 @@ fn packed_avx512<const BITS: usize, const WORDS: usize, const R: usize>(
                     _ => _mm512_srli_epi32::<2>(quarters),
                 };
                 codes[word] = _mm512_or_si512(codes[word], _mm512_and_si512(upper, _mm512_set1_epi8(0x30)));
+            }
+            if let Some(table) = table {
+                codes[word] = _mm512_shuffle_epi8(table, codes[word]);
             }
         }
         let scales = _mm512_cvtph_ps(bytemuck::cast(group.scales[index]));
@@ -154,7 +160,9 @@ fn packed_avx2<const BITS: usize, const WORDS: usize, const R: usize>(
 ) -> [[f32; LANES]; R] {
     let mut sums = [[_mm256_setzero_ps(); 2]; R];
     let vectors = WORDS * BITS / 8;
-    let zero = if BITS == 8 { group.zero - 128 } else { group.zero };
+    let table = group.table.map(|table| bytemuck::cast::<_, __m256i>([*table; 2]));
+    let is_signed = BITS == 8 || table.is_some();
+    let zero = if is_signed { group.zero - 128 } else { group.zero };
     let (nibbles, signs, ones) = (_mm256_set1_epi8(15), _mm256_set1_epi8(-128), _mm256_set1_epi16(1));
     for index in 0..group.scales.len() {
         let run = &group.codes[index * vectors..][..vectors];
@@ -183,11 +191,17 @@ fn packed_avx2<const BITS: usize, const WORDS: usize, const R: usize>(
                         };
                         codes = _mm256_or_si256(codes, _mm256_and_si256(upper, _mm256_set1_epi8(0x30)));
                     }
-                    (codes, codes)
+                    match table {
+                        Some(table) => {
+                            let numbers = _mm256_shuffle_epi8(table, codes);
+                            (numbers, _mm256_abs_epi8(numbers))
+                        }
+                        None => (codes, codes),
+                    }
                 };
                 for row in 0..R {
                     let numbers = _mm256_set1_epi32(part::<WORDS>(x[row], index).0[word]);
-                    let numbers = if BITS == 8 { _mm256_sign_epi8(numbers, codes) } else { numbers };
+                    let numbers = if is_signed { _mm256_sign_epi8(numbers, codes) } else { numbers };
                     let pairs = _mm256_maddubs_epi16(magnitudes, numbers);
                     dots[row] = _mm256_add_epi32(dots[row], _mm256_madd_epi16(pairs, ones));
                 }

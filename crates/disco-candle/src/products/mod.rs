@@ -23,6 +23,7 @@ use rayon::iter::{IntoParallelIterator as _, ParallelIterator as _};
 
 pub(crate) use dense::product;
 pub(crate) use elements::{Element, Kind};
+pub(crate) use formats::Numbers;
 pub(crate) use kernels::Level;
 pub(crate) use packed::Packed;
 

@@ -7,7 +7,7 @@
 //!           8 bits: all columns of a run one after the other
 //!           4 bits: the first half of the columns in the lower halves of the bytes, the others in the upper halves
 //!           6 bits: the lower 4 bits of all columns like that, then the upper 2 bits of 16 columns in each vector
-//! weight    (code - zero)·scale + min
+//! weight    (code - zero)·scale + min, or the number in a table that a code of 4 bits stands for, times scale
 //! ```
 
 use std::iter;
@@ -19,7 +19,7 @@ use half::f16;
 use rayon::iter::{IndexedParallelIterator as _, IntoParallelIterator as _, ParallelIterator as _};
 
 use super::blocks::{BLOCK, Block, Codes, Group, LANES};
-use super::formats::{Format, Run};
+use super::formats::{Format, Numbers, Run};
 use super::in_parts;
 use super::kernels::{self, Level};
 
@@ -34,6 +34,7 @@ pub(crate) struct Packed {
     inputs: usize,
     layout: Layout,
     zero: i32,
+    table: Option<&'static [i8; 16]>,
     codes: Vec<Codes>,
     scales: Vec<[f16; LANES]>,
     /// Empty if the type has no least values.
@@ -116,11 +117,11 @@ impl Packed {
     pub(crate) fn of_runs(
         level: Level,
         data: &[u8],
-        (run, is_small): (usize, bool),
+        (run, numbers): (usize, Numbers),
         shape: [usize; 2],
         columns: Range<usize>,
     ) -> Option<Self> {
-        Self::pack(level, &Format::of_runs(run, is_small), data, shape, columns)
+        Self::pack(level, &Format::of_runs(run, numbers), data, shape, columns)
     }
 
     fn pack(
@@ -145,10 +146,16 @@ impl Packed {
             inputs,
             layout,
             zero: format.zero,
+            table: format.table,
             codes: vec![Codes([0; 4 * LANES]); runs * layout.vectors()],
             scales: vec![[f16::ZERO; LANES]; runs],
             mins: vec![[f16::ZERO; LANES]; if format.has_mins { runs } else { 0 }],
         };
+        let code_of = format.table.map(|table| {
+            let mut codes = [0; 256];
+            (0..).zip(table).for_each(|(code, number)| codes[usize::from(*number as u8)] = code);
+            codes
+        });
         let codes = packed.codes.chunks_mut(per_row * layout.vectors());
         let scales = packed.scales.chunks_mut(per_row);
         let mins = packed.mins.chunks_mut(per_row).map(Some).chain(iter::repeat_with(|| None));
@@ -164,7 +171,11 @@ impl Packed {
                 for column in 0..per_row {
                     let run = first + column;
                     let block = &data[run / format.runs * format.bytes..][..format.bytes];
-                    part.store(lane, column, &(format.run)(block, run % format.runs), layout);
+                    let mut run = (format.run)(block, run % format.runs);
+                    if let Some(code_of) = &code_of {
+                        run.codes.iter_mut().for_each(|number| *number = code_of[usize::from(*number)]);
+                    }
+                    part.store(lane, column, &run, layout);
                 }
             }
         });
@@ -231,8 +242,12 @@ impl Packed {
             let (scale, min) = (scales[lane].to_f32(), group.mins.get(run).map_or(0.0, |mins| mins[lane].to_f32()));
             let codes = &group.codes[run * vectors..][..vectors];
             for column in 0..self.layout.columns {
-                let code = i32::from(self.layout.code(codes, lane, column));
-                weights.push((code - group.zero) as f32 * scale + min);
+                let code = self.layout.code(codes, lane, column);
+                let number = match group.table {
+                    Some(table) => table[usize::from(code)].into(),
+                    None => i32::from(code) - group.zero,
+                };
+                weights.push(number as f32 * scale + min);
             }
         }
         weights
@@ -247,6 +262,7 @@ impl Packed {
             mins: self.mins.get(range.clone()).unwrap_or_default(),
             scales: &self.scales[range],
             zero: self.zero,
+            table: self.table,
         }
     }
 }

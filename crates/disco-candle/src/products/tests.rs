@@ -8,7 +8,7 @@ use proptest::sample::select;
 
 use super::dense::product_of_few;
 use super::elements::Element;
-use super::{Level, Packed, panels, product};
+use super::{Level, Numbers, Packed, panels, product};
 
 const TYPES: [GgmlDType; 10] = [
     GgmlDType::Q4_0,
@@ -139,6 +139,40 @@ fn each_column_of_a_packed_matrix_has_the_weights_of_the_file() {
             for (index, found) in found.into_iter().enumerate() {
                 let expected = weights[index % 3 * inputs + index / 3];
                 assert!((found - expected).abs() <= largest * 1e-3, "{dtype:?} {level:?} {index}: {found} {expected}");
+            }
+        }
+    }
+}
+
+/// As above, for runs of numbers that candle has no type for.
+#[test]
+fn each_column_of_a_matrix_of_runs_has_its_number_times_the_scale() {
+    static TABLE: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+    let (outputs, inputs) = (19, 64);
+    let x = Tensor::eye(inputs, candle_core::DType::F32, &Device::Cpu).unwrap();
+    let x: Vec<f32> = x.flatten_all().unwrap().to_vec1().unwrap();
+    for numbers in [Numbers::Table(&TABLE), Numbers::Small, Numbers::Wide] {
+        let number = |random: f32| match numbers {
+            Numbers::Table(table) => table[((random + 1.0) * 7.99) as usize],
+            Numbers::Small => (random * 31.9) as i8,
+            Numbers::Wide => (random * 127.9) as i8,
+        };
+        for run in [16, 32] {
+            let (mut data, mut weights) = (Vec::new(), Vec::new());
+            for (index, chunk) in self::numbers(11, outputs * inputs).chunks(run).enumerate() {
+                let scale = f16::from_f32(0.01 * (index % 7) as f32);
+                data.extend(scale.to_le_bytes());
+                data.extend(chunk.iter().map(|random| number(*random) as u8));
+                weights.extend(chunk.iter().map(|random| scale.to_f32() * f32::from(number(*random))));
+            }
+            for level in levels() {
+                let packed = Packed::of_runs(level, &data, (run, numbers), [outputs, inputs], 0..inputs).unwrap();
+                let rows: Vec<_> = (0..outputs).flat_map(|row| packed.row(row)).collect();
+                assert_eq!(rows, weights, "{level:?} {numbers:?} {run}");
+                for (index, found) in packed.product(&x).into_iter().enumerate() {
+                    let expected = weights[index % outputs * inputs + index / outputs];
+                    assert!((found - expected).abs() < 1e-5, "{level:?} {numbers:?} {run}: {found} {expected}");
+                }
             }
         }
     }

@@ -5,6 +5,7 @@
 use half::f16;
 
 use super::grids;
+use crate::products::Numbers;
 
 /// The kinds of blocks.
 #[non_exhaustive]
@@ -37,10 +38,10 @@ const MOST: usize = 256;
 const RUN: usize = 16;
 
 /// The numbers of the codes of [`Codes::Iq4Nl`] and [`Codes::Iq4Xs`].
-const TABLE: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+static TABLE: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
 /// Twice the numbers of E2M1.
-const E2M1: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
+static E2M1: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
 /// The values of elements in points of IQ2, IQ3_XXS and IQ3_S, and eight times those of IQ1.
 const OF_IQ2: [i8; 3] = [8, 25, 43];
@@ -121,15 +122,13 @@ impl Codes {
         if matches!(self, Self::Iq1M | Self::Iq2Xs | Self::Iq2S) { RUN } else { 2 * RUN }
     }
 
-    /// The largest magnitude of a whole number.
-    pub(super) fn largest(self) -> i8 {
+    /// The whole numbers that there may be.
+    pub(super) fn numbers(self) -> Numbers {
         match self {
-            Self::Iq1S | Self::Iq1M => OF_IQ1[2] + 1,
-            Self::Iq2Xxs | Self::Iq2Xs | Self::Iq2S => OF_IQ2[2],
-            Self::Iq3Xxs => OF_IQ3_XXS[7],
-            Self::Iq3S => OF_IQ3_S[7],
-            Self::Iq4Nl | Self::Iq4Xs => -TABLE[0],
-            Self::Mxfp4 => E2M1[7],
+            Self::Iq4Nl | Self::Iq4Xs => Numbers::Table(&TABLE),
+            Self::Mxfp4 => Numbers::Table(&E2M1),
+            Self::Iq1S | Self::Iq1M | Self::Iq3S => Numbers::Small,
+            Self::Iq2Xxs | Self::Iq2Xs | Self::Iq2S | Self::Iq3Xxs => Numbers::Wide,
         }
     }
 
@@ -362,9 +361,12 @@ mod tests {
             let packed = codes.packed(&blocks(codes)).unwrap();
             let run = codes.run();
             let (all, (_, bytes)) = (blocks(codes), codes.block());
-            let numbers = all.chunks_exact(bytes).flat_map(|block| codes.decode(block).codes);
-            let largest = numbers.map(i8::unsigned_abs).max();
-            assert_eq!(largest, Some(codes.largest().unsigned_abs()), "{codes:?}");
+            let numbers: Vec<i8> = all.chunks_exact(bytes).flat_map(|block| codes.decode(block).codes).collect();
+            match codes.numbers() {
+                Numbers::Table(table) => assert!(numbers.iter().all(|number| *number == 0 || table.contains(number))),
+                Numbers::Small => assert!(numbers.iter().all(|number| (-31..=31).contains(number)), "{codes:?}"),
+                Numbers::Wide => assert!(numbers.iter().any(|number| *number > 31), "{codes:?}"),
+            }
             assert_eq!(packed.len(), elements.len() / run * (2 + run));
             let unpacked = packed
                 .chunks_exact(2 + run)

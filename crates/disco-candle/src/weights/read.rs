@@ -111,7 +111,7 @@ impl Weights {
         let Encoding::Codes(codes) = reading.info.encoding else { return Err(reading.not_quantized()) };
         let (layout, columns) = reading.covering(part)?;
         let packed = reading.packed(&layout, codes)?;
-        Ok((Runs::new(packed, layout.shape.clone(), codes.run(), codes.largest()), columns))
+        Ok((Runs::new(packed, layout.shape.clone(), codes.run(), codes.numbers()), columns))
     }
 
     /// Bytes that [`read`](Self::read) of a part reads.

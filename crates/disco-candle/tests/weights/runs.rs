@@ -6,9 +6,10 @@ use disco_candle::weights::{Part, Weights};
 
 use super::gguf_faults::Header;
 
-/// Kinds of blocks: code, elements and bytes. The first two have a scale for each 16 elements, the last three small numbers.
-const KINDS: [(u32, usize, usize); 6] =
-    [(17, 256, 74), (22, 256, 82), (18, 256, 98), (21, 256, 110), (19, 256, 50), (MXFP4, 32, 17)];
+/// Kinds of blocks: code, elements and bytes. The first two have a scale for each 16 elements, two have small numbers, and the last
+/// two those of a table.
+const KINDS: [(u32, usize, usize); 7] =
+    [(17, 256, 74), (22, 256, 82), (18, 256, 98), (21, 256, 110), (19, 256, 50), (20, 32, 18), (MXFP4, 32, 17)];
 
 const MXFP4: u32 = 39;
 
