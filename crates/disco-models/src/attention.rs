@@ -70,6 +70,7 @@ impl Attention {
                 groups: groups.collect(),
                 head_dim: config.head_dim,
                 softcap: config.softcap,
+                looks_ahead: config.looks_ahead,
                 sinks: sinks.transpose()?,
             },
             factor: config.factor,

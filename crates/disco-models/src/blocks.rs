@@ -167,6 +167,7 @@ pub(crate) struct Heads {
     pub(crate) groups: Vec<Range<usize>>,
     pub(crate) head_dim: usize,
     pub(crate) softcap: Option<f64>,
+    pub(crate) looks_ahead: bool,
     pub(crate) sinks: Option<Sinks>,
 }
 
@@ -198,6 +199,7 @@ impl Memory<'_> {
         }
         let mut scope = Scope::new(plan);
         (scope.window, scope.cap, scope.sinks) = (window, heads.softcap, heads.sinks.as_ref());
+        scope.looks_ahead = heads.looks_ahead;
         attention(&query.contiguous()?, keys, values.as_ref().unwrap_or(keys), scope)
     }
 }

@@ -121,10 +121,6 @@ impl Encoding {
                 return Err(feature(format!("{architecture} with {labels} labels")));
             }
         }
-        let unknown = |key: &str| config.get(key).is_some_and(|value| *value == true);
-        if unknown("use_bidirectional_attention") {
-            return Err(feature("attention to both sides (use_bidirectional_attention)".into()));
-        }
         encoding.longest = match encoding.kind {
             Kind::Bert => {
                 serde_json::from_value::<bert::Config>(config).map_err(|error| feature(error.to_string()))?.longest()
@@ -142,7 +138,7 @@ impl Encoding {
                 _ => return Err(feature(format!("the module {kind:?}"))),
             }
         }
-        if encoding.kind == Kind::Decoder && encoding.pooling != Pooling::Last {
+        if encoding.kind == Kind::Decoder && encoding.pooling == Pooling::First {
             return Err(feature(format!("pooling {:?} of a decoder", encoding.pooling)));
         }
         if encoding.kind == Kind::Bert && encoding.pooling == Pooling::Last {
@@ -319,7 +315,7 @@ impl Encoder {
         for pass in passes(texts) {
             let mut x = match &self.model {
                 Model::Bert(bert) => bert.pool(pass, self.pooling == Pooling::Mean)?,
-                Model::Decoder(model) => last_tokens(model, pass)?.to_dtype(DType::F32)?,
+                Model::Decoder(model) => pooled(model, pass, self.pooling == Pooling::Mean)?,
             };
             for layer in self.dense.iter().chain(self.head.iter().flatten()) {
                 x = layer.forward(&x)?;
@@ -334,8 +330,8 @@ impl Encoder {
     }
 }
 
-/// The hidden states of the last tokens of texts, `[texts, dim]`.
-fn last_tokens(model: &Transformer, texts: &[Vec<u32>]) -> Result<Tensor, ModelError> {
+/// The hidden states of the last tokens of texts, or the means of all tokens, `[texts, dim]`.
+fn pooled(model: &Transformer, texts: &[Vec<u32>], is_mean: bool) -> Result<Tensor, ModelError> {
     let (mut batch, mut blocks) = (Ragged::default(), 0);
     for text in texts {
         if text.is_empty() {
@@ -345,12 +341,22 @@ fn last_tokens(model: &Transformer, texts: &[Vec<u32>]) -> Result<Tensor, ModelE
         let table = (blocks..blocks + count).map(|block| block as u32).collect();
         blocks += count;
         let end = batch.push(text, 0, table);
-        batch.wanted.push(end);
+        let first = end + 1 - text.len() as u32;
+        batch.wanted.extend(if is_mean { first..end + 1 } else { end..end + 1 });
         batch.lengths.push(text.len());
         batch.states.push(crate::RunState::new(0));
     }
     let mut pool: Pool = model.pool(blocks)?;
-    model.batch(&mut pool, &batch)
+    let states = model.batch(&mut pool, &batch)?.to_dtype(DType::F32)?;
+    if !is_mean {
+        return Ok(states);
+    }
+    let mut first = 0;
+    let means = texts.iter().map(|text| {
+        first += text.len();
+        states.narrow(0, first - text.len(), text.len())?.mean(0)
+    });
+    Ok(Tensor::stack(&means.collect::<candle_core::Result<Vec<_>>>()?, 0)?)
 }
 
 /// Worker function: reads this worker's part of a model and returns the worker's state. Collective. `kept` is the state that an earlier

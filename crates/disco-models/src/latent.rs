@@ -71,6 +71,7 @@ impl LatentAttention {
                 groups: std::iter::once(0..heads).collect(),
                 head_dim: config.head_dim,
                 softcap: config.softcap,
+                looks_ahead: config.looks_ahead,
                 sinks: None,
             },
             widths,

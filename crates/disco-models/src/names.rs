@@ -143,6 +143,7 @@ impl Scheme {
             ("model.", "lm_head.weight"),
             ("language_model.model.", "language_model.lm_head.weight"),
             ("model.language_model.", "lm_head.weight"),
+            ("", "lm_head.weight"),
         ],
         skipped: &[
             "model.audio_tower.",

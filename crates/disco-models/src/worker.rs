@@ -138,6 +138,7 @@ pub fn load(
         return Ok(kept);
     }
     let (model, weights) = open(ctx, &load, progress)?;
+    model.config().check_generates()?;
     let worker = Worker { model, weights, batch: None, computing: Duration::ZERO, load };
     Ok(Object::Opaque(Opaque::new(RefCell::new(worker))))
 }

@@ -107,7 +107,10 @@ fn rows<T: Element, const FMA: bool>(scope: &Scope<'_>, all: &Elements<'_, T>, t
     }
     let position = |row: usize| run.first + task.tokens.start + row % tile;
     let lowest = |row: usize| scope.window.map_or(0, |window| (position(row) + 1).saturating_sub(window));
-    let (from, to) = (lowest(0) / BLOCK, position(tile - 1) / BLOCK);
+    // The first token that a row does not attend to.
+    let ahead = if scope.looks_ahead { scope.window.unwrap_or(run.count) } else { 1 };
+    let end = |row: usize| (position(row) + ahead).min(run.first + run.count);
+    let (from, to) = (lowest(0) / BLOCK, (end(tile - 1) - 1) / BLOCK);
     let slots = (to + 1 - from) * BLOCK;
     let mut buffer = vec![0.0; BLOCK * width];
     let mut scores = vec![0.0; count * slots];
@@ -128,7 +131,7 @@ fn rows<T: Element, const FMA: bool>(scope: &Scope<'_>, all: &Elements<'_, T>, t
     for row in 0..count {
         let sink = scope.sinks.map(|sinks| sinks.values[first + row / tile]);
         let scores = &mut scores[row * slots..(row + 1) * slots];
-        let open = lowest(row) - from * BLOCK..position(row) + 1 - from * BLOCK;
+        let open = lowest(row) - from * BLOCK..end(row) - from * BLOCK;
         softmax(scores, open, scope.cap.map(|cap| cap as f32), sink);
     }
     let mut y = vec![0.0; count * width];
@@ -137,7 +140,7 @@ fn rows<T: Element, const FMA: bool>(scope: &Scope<'_>, all: &Elements<'_, T>, t
         // Values of slots that are not written yet may be anything.
         let open = |row: usize| {
             let start = lowest(row).max(block * BLOCK);
-            start..(position(row) + 1).min((block + 1) * BLOCK).max(start)
+            start..end(row).min((block + 1) * BLOCK).max(start)
         };
         let mut row = 0;
         while row < count {

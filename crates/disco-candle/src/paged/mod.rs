@@ -37,8 +37,10 @@ pub const WIDEST: usize = 256;
 pub struct Scope<'a> {
     /// The sequences and heads.
     pub plan: &'a Plan<'a>,
-    /// The number of tokens that a token attends to, itself included.
+    /// The number of tokens that a token attends to, itself included; with `looks_ahead`, so many on each side.
     pub window: Option<usize>,
+    /// Whether a token also attends to later tokens of its run (bidirectional attention), on the host.
+    pub looks_ahead: bool,
     /// Scores are between this and its negative.
     pub cap: Option<f64>,
     /// A score of each head beside those of its tokens, which takes a share and has no value.
@@ -67,7 +69,7 @@ impl Sinks {
 impl<'a> Scope<'a> {
     /// All earlier tokens of the same sequence.
     pub fn new(plan: &'a Plan<'a>) -> Self {
-        Self { plan, window: None, cap: None, sinks: None }
+        Self { plan, window: None, looks_ahead: false, cap: None, sinks: None }
     }
 }
 
@@ -135,6 +137,9 @@ impl CustomOp3 for Scope<'_> {
         values: &CudaStorage,
         values_layout: &Layout,
     ) -> Result<(CudaStorage, Shape)> {
+        if self.looks_ahead {
+            return Err(Error::Msg("CUDA devices have no attention to later tokens".to_owned()));
+        }
         let sizes = Sizes::of(self, [query_layout, keys_layout, values_layout])?;
         Ok((cuda::compute(self, &sizes, [query, keys, values])?, query_layout.shape().clone()))
     }

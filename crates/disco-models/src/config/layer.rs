@@ -115,8 +115,10 @@ pub struct Attention {
     pub value_norm: bool,
     /// The rotary embeddings of queries and keys; `None`: none (NoPE).
     pub rotary: Option<Rotary>,
-    /// A token attends to this many last tokens, itself among them.
+    /// A token attends to this many last tokens, itself among them; if it looks ahead, also to as many later ones.
     pub window: Option<usize>,
+    /// Whether a token also attends to later tokens, as models of vectors do.
+    pub looks_ahead: bool,
     /// The scores stay between this and its negative, by a hyperbolic tangent.
     pub softcap: Option<f64>,
     /// Factor of the products of query and key.

@@ -141,6 +141,16 @@ impl Config {
         self.layers.iter().filter_map(Layer::attention)
     }
 
+    /// # Errors
+    /// Tokens attend to later ones, so the model makes vectors, and no texts.
+    pub(crate) fn check_generates(&self) -> Result<(), ModelError> {
+        if self.attentions().any(|attention| attention.looks_ahead) {
+            let feature = "texts of a model whose tokens attend to later ones (use_bidirectional_attention)".to_owned();
+            return Err(ModelError::Feature { feature });
+        }
+        Ok(())
+    }
+
     /// Whether sequences have states beside keys and values.
     pub fn is_recurrent(&self) -> bool {
         self.layers.iter().any(|layer| layer.delta().is_some())

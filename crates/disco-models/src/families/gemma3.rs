@@ -1,7 +1,8 @@
 //! Gemma 3 (text), also as the text part of the models with images: Gemma 2 without softcaps of scores, with q/k norms of each
 //! head, a window in five of six layers, and other frequencies in these.
 
-use super::gemma2::{self, KEYS, NORMS, gemma, of_gguf};
+use super::gemma2::{self, NORMS, gemma, of_gguf};
+use super::keys::with;
 use super::{Defaults, Family, Gguf, Scheme, Wrapper};
 use crate::config::{Attention, Config, QkNorm, Scaling, json};
 use crate::error::ModelError;
@@ -23,6 +24,13 @@ pub(super) const FAMILY: Family = Family {
         }
         let base = json::float(parameters, "rope_theta")?.or(keys.float("rope_local_base_freq")?).unwrap_or(1e4);
         config.each_attention(|attention| attention.softcap = softcap);
+        if json::flag(keys.json, "use_bidirectional_attention")? == Some(true) {
+            config.each_attention(|attention| {
+                attention.looks_ahead = true;
+                // The number of tokens of both sides together.
+                attention.window = attention.window.map(|window| window / 2 + 1);
+            });
+        }
         norms_and_rotary(&mut config, base as f32);
         Ok(config)
     },
@@ -39,6 +47,9 @@ pub(super) const FAMILY: Family = Family {
         },
     }),
 };
+
+/// Of `config.json`.
+const KEYS: [&str; 11] = with(gemma2::KEYS, ["use_bidirectional_attention"]);
 
 /// Norms of queries and keys, and rotary embeddings of base `base` without scaling in layers with a window.
 fn norms_and_rotary(config: &mut Config, base: f32) {

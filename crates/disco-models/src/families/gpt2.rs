@@ -56,6 +56,7 @@ pub(super) const FAMILY: Family = Family {
                 value_norm: false,
                 rotary: None,
                 window: None,
+                looks_ahead: false,
                 softcap: None,
                 factor: if is_scaled { (head_dim as f64).powf(-0.5) } else { 1.0 },
                 gated: false,

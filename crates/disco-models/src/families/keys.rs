@@ -306,6 +306,7 @@ impl<'a> Keys<'a> {
                 value_norm: false,
                 rotary: Some(rotary),
                 window: None,
+                looks_ahead: false,
                 softcap: None,
                 factor: (head_dim as f64).powf(-0.5),
                 gated: false,

@@ -180,6 +180,7 @@ impl<'a> Metadata<'a> {
                     growth: None,
                 }),
                 window: self.number("attention.sliding_window")?.filter(|window| *window > 0),
+                looks_ahead: false,
                 softcap: None,
                 factor: (head_dim as f64).powf(-0.5),
                 gated: false,

@@ -135,7 +135,10 @@ impl Family {
         let family = FAMILIES.iter().find(|family| [family.name, family.architecture].contains(&name));
         // Other programs write names of their own, but a classifier has no matrix for logits.
         match (family, json["architectures"][0].as_str()) {
-            (Some(family), Some(other)) if other != family.architecture && !other.ends_with("ForCausalLM") => {
+            (Some(family), Some(other))
+                if other != family.architecture
+                    && !["ForCausalLM", "TextModel"].iter().any(|end| other.ends_with(end)) =>
+            {
                 Err(unknown(other, "", |family| Some(family.name)))
             }
             (Some(family), _) => Ok(family),

@@ -70,6 +70,7 @@ fn serve(ctx: &mut WorkerContext, Json(serve): Json<Serve>, kept: Object) -> Res
         return Ok(kept);
     }
     let (model, _) = open(ctx, &serve.load, None::<fn(u64, u64)>)?;
+    model.config().check_generates()?;
     let pool = model.pool(serve.blocks)?;
     let slots = std::iter::repeat_with(|| None).take(serve.slots).collect();
     let server = Server { model, pool, slots, reader: Reader::default() };

@@ -37,7 +37,7 @@ fn embed(server: &Server, input: &Json, more: Json) -> Answer {
 
 #[test]
 fn vectors_are_those_of_transformers_alone_and_in_batches_on_any_number_of_workers() {
-    for name in ["bert-cls", "bert-mean", "qwen3-embedding"] {
+    for name in ["bert-cls", "bert-mean", "qwen3-embedding", "gemma3-embedding"] {
         let reference = reference(name);
         let texts = reference["texts"].as_array().unwrap();
         for workers in ["1", "2", "3"] {
