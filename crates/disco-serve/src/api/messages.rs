@@ -21,7 +21,7 @@ pub(crate) fn chat_of(fields: &mut Fields) -> Result<(Chat, Option<Tools>), ApiE
         if message.get("tool_calls").is_some_and(|calls| calls.is_null() || *calls == json!([])) {
             message.remove("tool_calls");
         }
-        parse_arguments(&mut message, &name)?;
+        parse_arguments(&mut message);
         // Templates know one of the two names that servers have for it.
         if let Some(reasoning) = message.get("reasoning").filter(|it| it.is_string()).cloned() {
             message.entry("reasoning_content").or_insert(reasoning);
@@ -80,23 +80,19 @@ fn flat(mut message: Map<String, Value>, name: &str) -> Result<Map<String, Value
 }
 
 /// Reads the arguments of calls that an assistant has made: OpenAI's messages have them as JSON texts, and templates as
-/// objects. No text is no arguments.
-fn parse_arguments(message: &mut Map<String, Value>, name: &str) -> Result<(), ApiError> {
+/// objects. No text is no arguments, and a text that is no JSON, such as a cut one, is an argument itself.
+fn parse_arguments(message: &mut Map<String, Value>) {
     let calls = message.get_mut("tool_calls").and_then(Value::as_array_mut).into_iter().flatten();
-    for (index, call) in calls.enumerate() {
+    for call in calls {
         let Some(function) = call.get_mut("function").and_then(Value::as_object_mut) else { continue };
         let arguments = function.entry("arguments").or_insert(Value::Null);
         match arguments {
             Value::Null => *arguments = Map::new().into(),
             Value::String(text) if text.trim().is_empty() => *arguments = Map::new().into(),
             Value::String(text) => {
-                *arguments = serde_json::from_str(text).map_err(|error| {
-                    let name = format!("{name}.tool_calls[{index}].function.arguments");
-                    ApiError::param(name, format!("must be a JSON text: {error}"))
-                })?;
+                *arguments = serde_json::from_str(text).unwrap_or_else(|_| json!({"arguments": text}));
             }
             _ => {}
         }
     }
-    Ok(())
 }

@@ -40,7 +40,8 @@ pub(crate) fn tools_of(fields: &mut Fields) -> Result<Option<(Tools, Vec<Value>)
     if let Some(allowed) = allowed {
         all.retain(|tool| allowed.contains(&tool.name));
     }
-    Ok(Some((Tools { all, choice: mode, parallel }, listed)))
+    let is_restricted = all.len() < listed.len();
+    Ok(Some((Tools { all, choice: mode, parallel, is_restricted }, listed)))
 }
 
 fn tool_of(tool: &Value, name: &str) -> Result<Tool, ApiError> {

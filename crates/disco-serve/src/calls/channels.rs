@@ -85,7 +85,8 @@ impl Channels {
     pub(super) fn finish(&mut self) -> Vec<Part> {
         let mut parts = Vec::new();
         match self.state.clone() {
-            State::Called(name) if self.held.trim().is_empty() => called(name, &mut parts),
+            // The text is cut before the arguments.
+            State::Called(name) if self.held.trim().is_empty() => parts.push(Part::Begin(name)),
             State::Behind | State::Arguments(_) => {}
             State::Header if HEADS.iter().any(|mark| self.held.contains(mark)) => {}
             State::Header | State::Called(_) => {
@@ -113,6 +114,10 @@ impl Channels {
                 }
                 Err(Not::Yet) => false,
                 Err(Not::Ever) => {
+                    // A message would end at this mark again.
+                    if let Some(rest) = self.held.trim_start().strip_prefix(CHANNEL) {
+                        self.held = rest.to_owned();
+                    }
                     self.state = SAYING;
                     true
                 }
@@ -232,7 +237,22 @@ fn header(text: &str, tools: &[Tool]) -> Result<(usize, State), Not> {
 #[cfg(test)]
 mod tests {
     use super::super::Form;
-    use super::super::rendered::{called, parsed};
+    use super::*;
+    use crate::calls::rendered::{called, parsed};
+
+    #[test]
+    fn a_header_without_an_end_is_text() {
+        let long = format!("{CHANNEL}analysis{}", " word".repeat(80));
+        for cut in 1..long.len() {
+            let mut channels = Channels::new([].into(), true, false);
+            let mut parts = channels.push(&long[..cut]);
+            parts.extend(channels.push(&long[cut..]));
+            parts.extend(channels.finish());
+            let text: String =
+                parts.into_iter().map(|part| if let Part::Text(text) = part { text } else { String::new() }).collect();
+            assert!(text.ends_with(" word word"), "{cut}: {text}");
+        }
+    }
 
     #[test]
     fn headers_are_read_as_models_write_them() {
@@ -246,7 +266,7 @@ mod tests {
                 call(),
             ),
             (
-                "<|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json<|message|>",
+                "<|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json<|message|><|call|>",
                 "",
                 vec![called("f", "{}")],
             ),

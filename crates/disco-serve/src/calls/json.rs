@@ -40,7 +40,8 @@ impl Scan {
         self.compact(part, &mut String::new())
     }
 
-    /// The same, and adds the value to `json` without the white space between its parts.
+    /// The same, and adds the value to `json` without the white space between its parts, and with escapes for control characters in
+    /// texts.
     pub(super) fn compact(&mut self, part: &str, json: &mut String) -> Reach {
         for (place, letter) in part.char_indices() {
             match letter {
@@ -54,7 +55,11 @@ impl Scan {
                 ',' | ':' | '+' | '-' | '.' | '0'..='9' | 'a'..='z' | 'A'..='Z' => {}
                 _ => return Reach::Broken(place),
             }
-            json.push(letter);
+            match letter {
+                // Models write lines of a text as they are.
+                '\0'..' ' => json.push_str(&escaped(letter.encode_utf8(&mut [0; 4]))),
+                _ => json.push(letter),
+            }
             if self.depth == 0 && !self.in_text {
                 return Reach::End(place + letter.len_utf8());
             }
@@ -67,4 +72,18 @@ impl Scan {
 pub(super) fn escaped(text: &str) -> String {
     let quoted = serde_json::Value::from(text).to_string();
     quoted[1..quoted.len() - 1].to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_texts_become_json() {
+        let mut json = String::new();
+        let text = "{ \"a\" : \"x\ny\t\\n\" } rest";
+        assert_eq!(Scan::default().compact(text, &mut json), Reach::End(text.len() - 5));
+        assert_eq!(json, r#"{"a":"x\ny\t\n"}"#);
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&json).unwrap()["a"], "x\ny\t\n");
+    }
 }

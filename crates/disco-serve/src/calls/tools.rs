@@ -31,12 +31,17 @@ pub(crate) struct Tools {
     pub(crate) choice: Choice,
     /// Whether a text can have several calls.
     pub(crate) parallel: bool,
+    /// Whether the model knows more tools than those that it can call.
+    pub(crate) is_restricted: bool,
 }
 
 impl Tools {
     /// Whether a text has to be held to what the request asks for.
     pub(crate) fn constrain(&self) -> bool {
-        self.choice != Choice::Auto || !self.parallel || self.all.iter().any(|tool| tool.is_strict)
+        self.choice != Choice::Auto
+            || !self.parallel
+            || self.is_restricted
+            || self.all.iter().any(|tool| tool.is_strict)
     }
 
     /// The schema of a tool's arguments in calls that are held to it.

@@ -175,6 +175,7 @@ impl Generation {
     /// Takes the parts of a text that an event completes. An event of `None` stands for the prompt's text.
     fn take(&mut self, index: usize, event: Option<Event>) -> Result<(), ApiError> {
         let text = &*self.shared.text;
+        let is_first = self.choices[..index].iter().all(|choice| choice.running.is_none());
         let choice = &mut self.choices[index];
         let Some(event) = event else {
             self.ready.extend(choice.echo.take().map(|text| Delta::of_prompt(index, text, Vec::new())));
@@ -188,6 +189,8 @@ impl Generation {
                 self.recorder.begin(trace::Part::Prompt);
                 return Ok(());
             }
+            // The first one of the texts that are not complete tells it.
+            Event::Lost { .. } | Event::Replaced if !is_first => return Ok(()),
             Event::Lost { why } => {
                 self.recorder.event("workers lost", || vec![("exception.message", (&**why).into())]);
                 return Ok(());

@@ -97,7 +97,8 @@ impl Parts {
     /// The error of the first tool whose schema can't be compiled.
     pub(super) fn refused_tool(&self, compile: impl Fn(&Grammar) -> Result<(), Unusable>) -> Option<ApiError> {
         let Calling { tools, .. } = self.calling.as_ref()?;
-        tools.all.iter().find_map(|tool| {
+        let can_be_called = |tool: &&Tool| !matches!(&tools.choice, Choice::Named(name) if *name != tool.name);
+        tools.all.iter().filter(can_be_called).find_map(|tool| {
             let schema = Grammar::schema(tools.schema(tool)?.clone()).ok()?;
             compile(&schema).err().map(|why| of_tool(&tool.name, &why.to_string()))
         })

@@ -227,7 +227,9 @@ impl Shared {
             let compile =
                 |grammar: &Grammar| shared.grammars.compile(grammar, &shared.text, &shared.ends, shared.vocabulary);
             let compiled = compile(&grammar).map_err(|why| {
-                reason(&|grammar| compile(grammar).map(drop)).unwrap_or_else(|| ApiError::param(named, why.to_string()))
+                // Nobody waits for the name of a tool that is found later.
+                let first = |grammar: &Grammar| if sender.is_closed() { Ok(()) } else { compile(grammar).map(drop) };
+                reason(&first).unwrap_or_else(|| ApiError::param(named, why.to_string()))
             });
             // The receiver is gone if the time is over.
             _ = sender.send(compiled);

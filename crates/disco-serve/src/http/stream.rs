@@ -1,6 +1,7 @@
 //! Server-sent events.
 
 use std::convert::Infallible;
+use std::time::Instant;
 
 use axum::body::{Body, Bytes};
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
@@ -20,7 +21,7 @@ const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering
 
 /// A response that sends the texts while they grow. Dropping it cancels them.
 pub(super) fn response(generation: Generation, writer: Box<dyn Writer>) -> Response {
-    let events = Events { generation, writer, stage: Stage::Opening };
+    let events = Events { generation, writer, stage: Stage::Opening, sent: Instant::now() };
     let span = Span::current();
     let body = unfold(events, move |events| next(events).instrument(span.clone()));
     let mut response = Response::new(Body::from_stream(body));
@@ -35,6 +36,8 @@ struct Events {
     generation: Generation,
     writer: Box<dyn Writer>,
     stage: Stage,
+    /// When the client has got bytes last.
+    sent: Instant,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -70,12 +73,20 @@ impl Events {
         let keep_alive = self.generation.shared().limits.keep_alive;
         match timeout(keep_alive, self.generation.next()).await {
             Err(_) => {
+                self.sent = Instant::now();
                 let is_repairing = self.generation.shared().state() == State::Repairing;
                 Ok(self.writer.waiting(if is_repairing { "repairing" } else { "keep-alive" }))
             }
             Ok(Some(delta)) => {
                 let Delta { index, said, ending } = delta?;
-                Ok(self.writer.part(index, &said, ending.as_ref()))
+                let bytes = self.writer.part(index, &said, ending.as_ref());
+                // What the client does not want to see takes time, too.
+                let is_late = bytes.is_empty() && self.sent.elapsed() >= keep_alive;
+                let bytes = if is_late { self.writer.waiting("keep-alive") } else { bytes };
+                if !bytes.is_empty() {
+                    self.sent = Instant::now();
+                }
+                Ok(bytes)
             }
             Ok(None) => {
                 self.stage = Stage::Ended;

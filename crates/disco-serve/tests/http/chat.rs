@@ -202,8 +202,9 @@ async fn the_arguments_of_earlier_calls_are_objects_for_the_template() {
     let arguments = [json!("{\"city\": \"Oslo\"}"), json!({"city": "Oslo"}), json!(""), json!(null), json!("none")];
     let found = prompts(template, &arguments.map(chat)).await;
     assert_eq!(found, [ok("hicity=Oslo;"), ok("hicity=Oslo;"), ok("hi"), ok("hi"), ok("hi")]);
+    // Those of a call that was cut.
     let found = prompts(template, &[chat(json!("{\"city\""))]).await;
-    assert_eq!(found, [Err("messages[1].tool_calls[0].function.arguments".to_owned())]);
+    assert_eq!(found, [ok("hiarguments={\"city\";")]);
 }
 
 #[tokio::test]

@@ -106,8 +106,9 @@ impl MessageWriter {
         if !called.arguments.is_empty() {
             events += &self.delta(&json!({"type": "input_json_delta", "partial_json": called.arguments}));
         }
+        // A text that ends in a cut call does not end with a call.
+        self.has_called = called.ends;
         if called.ends {
-            self.has_called = true;
             events += &self.close();
         }
         events
@@ -179,9 +180,11 @@ impl Writer for MessageWriter {
             if !said.text.is_empty() {
                 content.push(json!({"type": "text", "text": said.text}));
             }
-            let input = |called: &Called| serde_json::from_str(&called.arguments).unwrap_or_else(|_| json!({}));
-            self.has_called |= said.calls.iter().any(|called| called.ends);
-            content.extend(said.calls.iter().map(|called| tool_use(called, &input(called))));
+            for called in &said.calls {
+                let input: Option<Value> = serde_json::from_str(&called.arguments).ok();
+                self.has_called = called.ends && input.is_some();
+                content.push(tool_use(called, &input.unwrap_or_else(|| json!({}))));
+            }
             last = Some(ending);
         }
         self.message(&content, last, &tokens(usage))

@@ -28,7 +28,11 @@ const RESPONSES: Part = Part {
             TOOL_CHOICE,
             "which calls a text has; an object of the type `function` or `allowed_tools`",
         ),
-        obeyed("tools", list(&Shape::Object), "tools; those of other types than `function` are left out"),
+        obeyed(
+            "tools",
+            list(&Shape::Object),
+            "tools; those of other types than `function` and `namespace` are left out",
+        ),
         obeyed("top_p", PROBABILITY, "takes the most probable tokens that have this probability together"),
         obeyed("include", list(&TEXT), "must not have `message.output_text.logprobs`; other values have no effect"),
     ],

@@ -233,7 +233,7 @@ fn excluding(regex: &str, mark: &str, special: &Mark<'_>) -> String {
 /// A regular expression that matches a text, between slashes.
 fn regex_of(text: &str) -> String {
     text.chars().fold(String::new(), |regex, letter| {
-        let is_plain = letter.is_alphanumeric() || ['_', '<', '>'].contains(&letter);
+        let is_plain = !letter.is_ascii() || letter.is_alphanumeric() || ['_', '<', '>'].contains(&letter);
         if is_plain { regex + &letter.to_string() } else { format!("{regex}\\{letter}") }
     })
 }

@@ -78,6 +78,9 @@ impl Rules<'_> {
         });
         let several = types.or_else(|| schema["anyOf"].as_array().or(schema["oneOf"].as_array()).cloned());
         if let Some(several) = several {
+            if schema.get("type").is_none() {
+                known(&["anyOf", "oneOf"])?;
+            }
             let mut all = Vec::new();
             for (number, one) in several.iter().enumerate() {
                 let name = format!("{rule}_{number}");
@@ -149,6 +152,13 @@ impl Rules<'_> {
     /// An object with the properties of its schema, in their order.
     fn object(&mut self, rule: &str, schema: &Value, root: &Value, level: usize) -> Result<(), String> {
         let properties = schema["properties"].as_object().filter(|properties| !properties.is_empty());
+        let has = |key: &Value| key.as_str().is_some_and(|key| properties.is_some_and(|all| all.contains_key(key)));
+        if let Some(key) = schema["required"].as_array().into_iter().flatten().find(|key| !has(key)) {
+            return Err(format!("requires {key}, which is none of its properties"));
+        }
+        if schema["additionalProperties"].is_object() {
+            return Err("has a schema of additional properties, to which calls of this model can't be held".to_owned());
+        }
         let Some(properties) = properties else {
             let is_closed = schema["additionalProperties"] == false || schema.get("properties").is_some();
             self.add(rule, if is_closed { "\"{\" \"}\"" } else { "any_object" });
