@@ -14,7 +14,7 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
 use crate::errors;
-use crate::forks::is_child_of_worker;
+use crate::forks::{FORKED, forks, is_child_of_worker};
 use crate::jobs::Jobs;
 use crate::lock::detached;
 
@@ -66,6 +66,7 @@ impl Access {
             Self::Call(lending) => {
                 lending.with(|worker| detached(py, || work(worker)).map_err(|error| errors::raised(py, &error)))
             }
+            Self::Served(jobs) if jobs.forks != forks() => Err(PyRuntimeError::new_err(FORKED)),
             Self::Served(jobs) => detached(py, || jobs.run(work)).map_err(|error| errors::raised(py, &error)),
         }
     }

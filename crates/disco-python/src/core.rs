@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::task::{Context, Poll, Waker};
 
+use disco::error::ErrorKind;
 use disco::{Arguments, DRef, LaneSession, Value, WorkerId};
 use disco_core::sync;
 use pyo3::exceptions::PyRuntimeError;
@@ -197,7 +198,7 @@ impl Core {
         let all = async move {
             run.await.inspect_err(|error| note_told(&is_told, error)).map_err(|error| {
                 match (&error, lanes.failures()) {
-                    (disco::Error::Worker(_), failures) if failures.len() > 1 => {
+                    (disco::Error::Worker(_), failures) if failures.len() > 1 && !is_cancelled(&error) => {
                         Failed::Several(error, failures.into_iter().map(disco::Error::Worker).collect())
                     }
                     _ => Failed::One(error),
@@ -249,9 +250,15 @@ fn own_failure(refused: disco::Error, found: Option<disco::Error>) -> disco::Err
 
 fn note_told(is_told: &AtomicBool, error: &disco::Error) {
     use disco::Error::{Deadline, Earlier, Lost, Stalled, Worker};
-    if matches!(error, Worker(_) | Earlier { .. } | Lost(_) | Deadline { .. } | Stalled { .. }) {
+    // After a cancelled call, the session goes on.
+    if !is_cancelled(error) && matches!(error, Worker(_) | Earlier { .. } | Lost(_) | Deadline { .. } | Stalled { .. })
+    {
         is_told.store(true, Ordering::Relaxed);
     }
+}
+
+fn is_cancelled(error: &disco::Error) -> bool {
+    matches!(error, disco::Error::Worker(failure) if failure.kind == ErrorKind::Cancelled)
 }
 
 fn is_of_read(error: &disco::Error) -> bool {

@@ -62,10 +62,11 @@ impl Desk {
         Communicator { access, scope: Scope::World, starts: false }
     }
 
-    /// Ends `serve`. Later operations of the communicator are an error.
-    fn close(&self) {
+    /// Ends `serve`. Later operations of the communicator are an error with this reason.
+    fn close(&self, why: String) {
         self.is_closed.store(true, Ordering::Release);
-        // Wakes it.
-        self.jobs.wake();
+        // Jobs that nobody has begun to take are dropped, so their callers wait no longer.
+        sync::lock(&self.waiting).take();
+        self.jobs.end(why);
     }
 }

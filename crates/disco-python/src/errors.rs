@@ -180,7 +180,9 @@ fn name_of(kind: &ErrorKind) -> &'static str {
 
 /// The exception for a wait that has passed its limit.
 pub(crate) fn timeout(py: Python<'_>, seconds: f64) -> PyErr {
-    let text = format!("no result after {seconds} s; the command goes on, and its result can be waited for again");
+    let text = format!(
+        "no result after {seconds} s: the wait has ended. What is submitted goes on, and a handle can be waited for again"
+    );
     let make = || py.import("disco._errors")?.getattr("make")?.call1(("Timeout", "Timeout", text, PyDict::new(py)));
     make().map_or_else(|failed| failed, PyErr::from_value)
 }

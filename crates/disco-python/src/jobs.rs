@@ -4,27 +4,38 @@
 
 use std::mem;
 use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, OnceLock};
 
 use disco::WorkerContext;
+
+use crate::forks::forks;
 
 /// Work with the worker.
 pub(crate) type Job = Box<dyn FnOnce(&mut WorkerContext) + Send>;
 
 /// The jobs of a worker.
 #[derive(Clone)]
-pub(crate) struct Jobs(Sender<Job>);
+pub(crate) struct Jobs {
+    jobs: Sender<Job>,
+    /// Number of forks when the jobs began: a child has no thread that takes them.
+    pub(crate) forks: u32,
+    /// Why nobody takes them any more.
+    why: Arc<OnceLock<String>>,
+}
 
 impl Jobs {
     /// Jobs, and where the worker's thread takes them.
     pub(crate) fn new() -> (Self, Receiver<Job>) {
         let (jobs, waiting) = mpsc::channel();
-        (Self(jobs), waiting)
+        (Self { jobs, forks: forks(), why: Arc::default() }, waiting)
     }
 
-    /// Wakes the worker's thread.
-    pub(crate) fn wake(&self) {
+    /// Wakes the worker's thread, which is to take no more jobs.
+    pub(crate) fn end(&self, why: String) {
+        // The first reason stays.
+        _ = self.why.set(why);
         // Nobody waits any more, or it takes this one.
-        _ = self.0.send(Box::new(|_| ()));
+        _ = self.jobs.send(Box::new(|_| ()));
     }
 
     /// Runs `work` on the worker's thread, and waits for it.
@@ -45,8 +56,11 @@ impl Jobs {
         // SAFETY: only the lifetime changes. What `job` borrows lives until this function returns, which waits below until `job`
         // has run or was dropped: `done` belongs to it, and is used or dropped after `work`.
         let job = unsafe { mem::transmute::<Box<dyn FnOnce(&mut WorkerContext) + Send + '_>, Job>(job) };
-        let closed = || disco::Error::Closed("the worker's session has ended, or its function serves no more".into());
-        self.0.send(job).map_err(|_| closed())?;
+        let closed = || {
+            let why = self.why.get().map_or("its function serves no more", String::as_str);
+            disco::Error::Closed(format!("the group has ended: {why}"))
+        };
+        self.jobs.send(job).map_err(|_| closed())?;
         result.recv().unwrap_or_else(|_| Err(closed()))
     }
 }

@@ -23,6 +23,13 @@ impl Outcome {
         Self::New { tensor, library: tensor::library_of(like).unwrap_or("disco"), is_complex }
     }
 
+    pub(crate) fn clone_ref(&self, py: Python<'_>) -> Self {
+        match self {
+            Self::Object(object) => Self::Object(object.clone_ref(py)),
+            &Self::New { ref tensor, library, is_complex } => Self::New { tensor: tensor.clone(), library, is_complex },
+        }
+    }
+
     pub(crate) fn object<'py>(self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         match self {
             Self::Object(object) => Ok(object.into_bound(py)),

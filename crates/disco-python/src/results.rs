@@ -116,13 +116,13 @@ impl Results {
 
     /// Without the rest, which cancels the call.
     fn end(&self) {
-        let stream = sync::lock(&self.stream).take();
-        if self.forks == forks() {
-            dropped(stream);
-        } else {
-            // Its session is the parent's.
-            std::mem::forget(stream);
+        if self.forks != forks() {
+            // Its session is the parent's, and a thread that the fork has left behind may have had the lock.
+            std::mem::forget(self.stream.clone());
+            return;
         }
+        let stream = sync::lock(&self.stream).take();
+        dropped(stream);
     }
 }
 

@@ -44,10 +44,17 @@ impl Work {
         if !detached(py, wait).map_err(|error| errors::raised(py, &error))? {
             return Err(errors::timeout(py, timeout.unwrap_or_default()));
         }
-        let outcome = std::mem::replace(&mut *sync::lock(&self.outcome), Outcome::none(py));
+        // Another thread may make the array meanwhile; the first one stays.
+        let outcome = sync::lock(&self.outcome).clone_ref(py);
         let object = outcome.object(py)?;
-        *sync::lock(&self.outcome) = Outcome::from(&object);
-        Ok(object)
+        let mut outcome = sync::lock(&self.outcome);
+        match &*outcome {
+            Outcome::Object(first) => Ok(first.bind(py).clone()),
+            Outcome::New { .. } => {
+                *outcome = Outcome::from(&object);
+                Ok(object)
+            }
+        }
     }
 
     /// `Work[numpy.ndarray]`, for annotations.

@@ -134,8 +134,8 @@ class Lost(DiscoError):
 
 
 class Timeout(DiscoError, TimeoutError):
-    """The time limit of a wait has passed. The command goes on, and its result can be waited for
-    again.
+    """The time limit of a wait has passed. What is submitted goes on, and a handle can be waited
+    for again; an operation of several steps, such as ``save``, ends after the step that runs.
     """
 
 

@@ -93,7 +93,12 @@ def native_options(**options: Unpack[Options]) -> dict[str, Any]:
         given["apart"] = kind != "threads"
     _set_worker_program()
     nodes = {"nodes": count} if kind == "nodes" else {}
-    return {**given, **nodes, "kind": kind, "workers": count * (per_node or 1)}
+    return {
+        **given,
+        **nodes,
+        "kind": kind,
+        "workers": count * (1 if per_node is None else per_node),
+    }
 
 
 def chosen(backend: str, workers: int) -> str:

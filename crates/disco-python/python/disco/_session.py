@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import sys
+import threading
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import (
@@ -117,6 +118,7 @@ class Base:
         self._named: dict[str, RemoteFunction] = {}
         #: The mesh, and how often workers had been replaced when they got it.
         self._mesh: tuple[Mesh, int] | None = None
+        self._mesh_lock = threading.Lock()
 
     @property
     def size(self) -> int:
@@ -200,9 +202,9 @@ class Base:
 
     def cancel(self, call: Ref[Any], why: str = "the program has cancelled it") -> None:
         """Ends a call that has not ended: its collectives raise ``Cancelled``, and
-        ``ctx.cancelled`` is true in it. A wait for its result raises ``Cancelled``; later calls go
-        on. If the call was in a collective, its communicators are broken, and the session needs
-        ``init_ccl``.
+        ``ctx.cancelled`` is true in it. A wait for its result raises ``Cancelled``, unless the
+        function returns; later calls go on. If the call was in a collective, its communicators are
+        broken, and the session needs ``init_ccl``.
         """
         self._core.cancel(call, why)
 
@@ -213,9 +215,10 @@ class Base:
         one.
         """
         mesh = Mesh(**axes)
-        changes = self._core.changes
-        self._core.set_mesh(mesh)
-        self._mesh = mesh, changes
+        with self._mesh_lock:
+            changes = self._core.changes
+            self._core.set_mesh(mesh)
+            self._mesh = mesh, changes
         return mesh
 
     def all_reduce(self, x: Ref[T], op: Op = "sum", *, along: Axes = None) -> Ref[T]:
@@ -256,7 +259,7 @@ class Base:
 
     def _send(self, function: Any) -> Ref[Any]:
         if self._mesh is not None and self._mesh[1] != self._core.changes:
-            self._send_mesh(self._mesh[0])
+            self._send_mesh()
         if isinstance(function, RemoteFunction):
             return function.handle
         plain = function.function if isinstance(function, Function) else function
@@ -282,19 +285,15 @@ class Base:
             sent[self] = (handle, changes, names)
         return handle
 
-    def _send_mesh(self, mesh: Mesh) -> None:
+    def _send_mesh(self) -> None:
         """Sends the mesh to new workers, which lack it."""
-        changes = self._core.changes
-        if mesh.size == self._core.size:
-            self._core.set_mesh(mesh)
-        self._mesh = mesh, changes
-
-    def _subset(
-        self, workers: Iterable[int], groups: int, backend: str | None
-    ) -> Operation[_disco.Session]:
-        numbers = list(workers)
-        backend = None if backend is None else chosen(backend, len(numbers))
-        return self._core.subset(numbers, groups, backend)
+        with self._mesh_lock:
+            if self._mesh is None:
+                return
+            mesh, changes = self._mesh[0], self._core.changes
+            if mesh.size == self._core.size:
+                self._core.set_mesh(mesh)
+            self._mesh = mesh, changes
 
     def __getitem__(self, name: str) -> RemoteFunction:
         """The function of Rust, C or C++ that is registered under this name."""
@@ -303,6 +302,13 @@ class Base:
             found = RemoteFunction(self._core, name, self._core.function(name).wait())
             self._named[name] = found
         return found
+
+    def _subset(
+        self, workers: Iterable[int], groups: int, backend: str | None
+    ) -> Operation[_disco.Session]:
+        numbers = list(workers)
+        backend = None if backend is None else chosen(backend, len(numbers))
+        return self._core.subset(numbers, groups, backend)
 
     def load_library(self, path: str | os.PathLike[str], *, send: bool = False) -> Library:
         """Opens a shared library on all workers. With ``send`` they get this program's file; else

@@ -5,6 +5,7 @@ coroutine.
 from __future__ import annotations
 
 import functools
+import types
 from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
@@ -40,17 +41,14 @@ class Waiting(Generic[P, T]):
         self.__doc__ = begin.__doc__
 
     @overload
-    def __get__(self, session: None, kind: Any) -> Callable[Concatenate[Any, P], Operation[T]]: ...
+    def __get__(self, session: None, kind: Any) -> Callable[Concatenate[Any, P], Any]: ...
     @overload
     def __get__(self, session: Blocking, kind: Any) -> Callable[P, T]: ...
     @overload
     def __get__(self, session: Awaited, kind: Any) -> Callable[P, Coroutine[Any, Any, T]]: ...
     def __get__(self, session: Any, kind: Any) -> Any:
-        if session is None:
-            return self.begin
-
         @functools.wraps(self.begin)
-        def run(*args: P.args, **kwargs: P.kwargs) -> Any:
+        def run(session: Any, *args: P.args, **kwargs: P.kwargs) -> Any:
             return session._finish(self.begin(session, *args, **kwargs), kwargs.get("timeout"))
 
-        return run
+        return run if session is None else types.MethodType(run, session)

@@ -55,7 +55,9 @@ async def wait(operation: Operation[T], timeout: float | None = None) -> T:
     except TimeoutError as error:
         if isinstance(error, DiscoError):
             raise
-        raise Timeout(f"no result after {timeout} s; the command goes on") from None
+        raise Timeout(
+            f"no result after {timeout} s: the wait has ended, and what is submitted goes on"
+        ) from None
 
 
 async def _wait(operation: Operation[T]) -> T:

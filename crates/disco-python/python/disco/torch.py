@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import os
 import queue
+import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Sequence
@@ -25,7 +27,7 @@ import torch
 import torch.distributed as dist
 
 from . import _disco
-from ._errors import DiscoError
+from ._errors import DiscoError, Timeout
 from ._options import native_options
 from ._session import Session
 
@@ -58,8 +60,13 @@ class _World:
         #: Desks of the groups of this rank, by the group's name.
         self.desks: dict[str, _disco.Desk] = {}
         self._lock = threading.Lock()
-        #: What this rank tells the controller: groups with their ranks, and ``None`` at the end.
-        self.told: queue.SimpleQueue[tuple[str, tuple[int, ...]] | None] = queue.SimpleQueue()
+        #: Why nobody serves the groups any more.
+        self._over: str | None = None
+        #: What this rank tells the controller: a group and its ranks, or ``None`` once the rank has
+        #: left it; and ``None`` at the end.
+        self.told: queue.SimpleQueue[tuple[str, tuple[int, ...] | None] | None] = (
+            queue.SimpleQueue()
+        )
         if rank == 0:
             session = self._start(store, timeout)
             self._thread = threading.Thread(target=self._control, args=(session,), daemon=True)
@@ -75,47 +82,92 @@ class _World:
             processes=self.size, apart=False, collective_deadline=timeout, start_deadline=timeout
         )
         operation = _disco.Session.start({**native, "invitations": invitations}, None, [])
-        for _ in range(1, self.size):
-            invited = invitations.next(timeout)
-            if invited is None:
-                raise RuntimeError("disco: the session has invited too few workers")
-            store.set(f"disco/{invited[0]}", invited[1])
+        invited = 1
+        while invited < self.size:
+            one = invitations.next(_LOOK_EVERY)
+            if one is not None:
+                store.set(f"disco/{one[0]}", one[1])
+                invited += 1
+                continue
+            # The start fails before it invites anybody.
+            with contextlib.suppress(Timeout):
+                return Session(operation.wait(0))
         return Session(operation.wait(timeout))
 
     def _serve(self, text: str) -> None:
-        # The group's operations raise the reason.
-        with contextlib.suppress(DiscoError):
+        try:
             _disco.serve_invitation(text)
+        except DiscoError as error:
+            self._end(str(error))
+        else:
+            self._end("the session is over")
 
     def _control(self, session: Session) -> None:
-        """Makes the groups that the ranks ask for, until all ranks leave."""
+        """Makes and ends the groups that the ranks ask for, until all ranks leave."""
         groups: dict[str, Session] = {}
-        left = 0
-        with contextlib.suppress(DiscoError):
-            everybody = session.subset(range(self.size))
-            for _, asked in everybody.call_streaming(_tell):
-                if asked is None:
-                    left += 1
-                    if left == self.size:
-                        break
-                elif asked[0] not in groups:
-                    name, ranks = asked
-                    group = groups[name] = session.subset(ranks, backend="local")
-                    group.call(_serve_group, name)
+        try:
+            self._answer(session, groups)
             session.shutdown(timeout=_LEAVE_LIMIT)
+        except Exception as error:
+            # A group that can't be made ends all of them.
+            self._end(str(error))
+            # Dropping the sessions would hide the reason from operations that run.
+            self._kept = session, groups
+        else:
+            self._end("the session is over")
+
+    def _answer(self, session: Session, groups: dict[str, Session]) -> None:
+        gone: dict[str, int] = {}
+        everybody = session.subset(range(self.size))
+        left = 0
+        for _, told in everybody.call_streaming(_tell):
+            if told is None:
+                left += 1
+                if left == self.size:
+                    return
+                continue
+            name, ranks = told
+            if ranks is not None:
+                if name not in groups:
+                    groups[name] = session.subset(ranks, backend="local")
+                    groups[name].call(_serve_group, name)
+            elif name in groups:
+                gone[name] = gone.get(name, 0) + 1
+                if gone[name] == groups[name].size:
+                    groups.pop(name).shutdown(timeout=_LEAVE_LIMIT)
+
+    def _end(self, why: str) -> None:
+        """Ends the operations of all groups: nobody serves them any more."""
+        with self._lock:
+            self._over = why
+            desks = list(self.desks.values())
+        for desk in desks:
+            desk.close(why)
 
     def _leave(self) -> None:
-        for desk in self.desks.values():
-            desk.close()
+        for desk in list(self.desks.values()):
+            desk.close("the program ends")
         self.told.put(None)
         # Without the controller, or without this rank's worker, the operations of the others would
-        # fail.
-        self._thread.join(_LEAVE_LIMIT)
+        # fail. After an exception they are to fail.
+        if getattr(sys, "last_type", None) is None:
+            self._thread.join(_LEAVE_LIMIT)
 
     def desk(self, name: str) -> _disco.Desk:
         """The desk of a group of this rank, which its program or the controller may name first."""
         with self._lock:
-            return self.desks.setdefault(name, _disco.Desk())
+            desk = self.desks.setdefault(name, _disco.Desk())
+            if self._over is not None:
+                desk.close(self._over)
+            return desk
+
+    def leave_group(self, name: str) -> None:
+        """Ends a group of this rank."""
+        with self._lock:
+            desk = self.desks.pop(name, None)
+        if desk is not None:
+            desk.close("it was destroyed")
+            self.told.put((name, None))
 
     def group(self, name: str, ranks: Sequence[int]) -> _disco.Communicator:
         """The communicator of a group of these ranks. The controller makes it once one of them
@@ -215,7 +267,7 @@ class Work(dist._Work):  # type: ignore[misc]
 
 def _flat(tensor: torch.Tensor) -> torch.Tensor:
     """The elements as the back end takes them: booleans as bytes."""
-    tensor = tensor.detach()
+    tensor = tensor.detach().resolve_conj()
     return tensor.view(torch.uint8) if tensor.dtype == torch.bool else tensor
 
 
@@ -226,6 +278,8 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         super().__init__(rank, len(ranks))
         self._world, self._name, self._rank, self._ranks = world, name, rank, ranks
         self._size = len(ranks)
+        #: Torch forgets it before it asks for it last.
+        self._torch_name: str | None = None
         self._start = world.group(name, ranks).start
         #: Communicators of two ranks, for messages from the first to the second one.
         self._pairs: dict[tuple[int, int], Any] = {}
@@ -241,7 +295,9 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     @property
     def group_name(self) -> str:
         # Torch registers the group under this name, by which its functional collectives find it.
-        return str(dist.distributed_c10d._world.pg_names[self])
+        if self._torch_name is None:
+            self._torch_name = str(dist.distributed_c10d._world.pg_names[self])
+        return self._torch_name
 
     @property
     def pg_name(self) -> str:
@@ -257,7 +313,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     def shutdown(self) -> None:
         for name in (self._name, *(f"{self._name}/{a}-{b}" for a, b in self._pairs)):
-            self._world.desk(name).close()
+            self._world.leave_group(name)
         if self._futures is not None:
             self._futures.put(None)
 
@@ -339,6 +395,8 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         for out, source in zip(outputs, inputs, strict=True):
             into = _flat(out).contiguous().view(-1)
             flat = _flat(source).contiguous().view(-1)
+            if flat.untyped_storage().data_ptr() == into.untyped_storage().data_ptr():
+                flat = flat.clone()
             works.append(self._start.reduce_scatter(flat, self._op(opts, out.dtype), out=into))
             if into.data_ptr() != out.data_ptr():
                 copies.append((out, into.view(out.shape)))
@@ -535,6 +593,11 @@ def _create(store: Any, rank: int, size: int, timeout: timedelta) -> ProcessGrou
     """The process group of this rank: torch calls this on all ranks of a group."""
     global _world
     if _world is None:
+        if size != int(os.environ.get("WORLD_SIZE", size)):
+            raise RuntimeError(
+                f"disco: the first group with this back end has all ranks, and not {size}: "
+                "the default group, or `new_group()` of all ranks"
+            )
         _world = _World(store, rank, size, timeout.total_seconds())
     # Torch tells the ranks of a group their numbers in it only.
     store.set(f"disco/rank/{rank}", str(_world.rank))
@@ -542,6 +605,15 @@ def _create(store: Any, rank: int, size: int, timeout: timedelta) -> ProcessGrou
         store.set("disco/name", uuid.uuid4().hex)
     name = store.get("disco/name").decode()
     ranks = [int(store.get(f"disco/rank/{other}")) for other in range(size)]
+    if len(set(ranks)) < size:
+        raise RuntimeError(
+            f"disco: ranks of a group have the same number in the first one: {ranks}"
+        )
+    if store.add("disco/read", 1) == size:
+        # Another default group may use the same names.
+        for key in ("read", "name", *(f"rank/{other}" for other in range(size))):
+            with contextlib.suppress(RuntimeError, NotImplementedError):
+                store.delete_key(f"disco/{key}")
     return ProcessGroup(_world, name, rank, ranks)
 
 
