@@ -215,7 +215,7 @@ fn wheel(python: &Path, folder: &Path) -> Result<()> {
     let mut build = Command::new(tools.join("bin/maturin"));
     build.args(["build", "--release", "--zig", "--compatibility", PLATFORM, "--target-dir"]);
     build.arg(root().join("target/wheel")).arg("--out").arg(&wheels).current_dir(package()).env("PATH", &path);
-    let data = package().join("disco_runtime.data");
+    let data = package().join("disco._disco.data");
     let built = commands(&tools, &path, &data.join("scripts")).and_then(|()| show(&mut build));
     // Else later builds from the source would have them, too.
     fs::remove_dir_all(&data)?;
@@ -247,7 +247,12 @@ fn commands(tools: &Path, path: &OsStr, folder: &Path) -> Result<()> {
     build.args(["zigbuild", "--quiet", "--release", "--target", "x86_64-unknown-linux-gnu.2.28", "--target-dir"]);
     build.arg(&target_dir).args(["--package", "disco-runtime-cli", "--package", "disco-serve"]);
     COMMANDS.iter().for_each(|name| _ = build.args(["--bin", name]));
-    show(build.current_dir(root()).env("PATH", path).env("CARGO_PROFILE_RELEASE_STRIP", "symbols"))?;
+    show(
+        build
+            .current_dir(root())
+            .env("PATH", path)
+            .envs([("CARGO_PROFILE_RELEASE_STRIP", "symbols"), ("CARGO_PROFILE_RELEASE_LTO", "thin")]),
+    )?;
     for name in COMMANDS {
         fs::copy(target_dir.join("x86_64-unknown-linux-gnu/release").join(name), folder.join(name))?;
     }
