@@ -197,7 +197,7 @@ fn new_environment(python: &Path, venv: &Path) -> Result<PathBuf> {
 }
 
 /// The most bytes of a wheel.
-const MAX_WHEEL: u64 = 30_000_000;
+const MAX_WHEEL: u64 = 32_000_000;
 /// The oldest systems that the wheel is for.
 const PLATFORM: &str = "manylinux_2_28";
 
