@@ -59,8 +59,10 @@ class _World:
         self.rank, self.size = rank, size
         #: Desks of the groups of this rank, by the group's name.
         self.desks: dict[str, _disco.Desk] = {}
+        #: Names of the groups that this rank has left.
+        self._left: set[str] = set()
         self._lock = threading.Lock()
-        #: Why nobody serves the groups any more.
+        #: The reason for which no group goes on.
         self._over: str | None = None
         #: What this rank tells the controller: a group and its ranks, or ``None`` once the rank has
         #: left it; and ``None`` at the end.
@@ -134,7 +136,9 @@ class _World:
             elif name in groups:
                 gone[name] = gone.get(name, 0) + 1
                 if gone[name] == groups[name].size:
-                    groups.pop(name).shutdown(timeout=_LEAVE_LIMIT)
+                    # A worker that is slow to leave ends with the session at the latest.
+                    with contextlib.suppress(Timeout):
+                        groups.pop(name).shutdown(timeout=_LEAVE_LIMIT)
 
     def _end(self, why: str) -> None:
         """Ends the operations of all groups: nobody serves them any more."""
@@ -153,9 +157,13 @@ class _World:
         if getattr(sys, "last_type", None) is None:
             self._thread.join(_LEAVE_LIMIT)
 
-    def desk(self, name: str) -> _disco.Desk:
-        """The desk of a group of this rank, which its program or the controller may name first."""
+    def desk(self, name: str) -> _disco.Desk | None:
+        """The desk of a group of this rank, which its program or the controller may name first;
+        ``None`` once the rank has left the group.
+        """
         with self._lock:
+            if name in self._left:
+                return None
             desk = self.desks.setdefault(name, _disco.Desk())
             if self._over is not None:
                 desk.close(self._over)
@@ -164,6 +172,7 @@ class _World:
     def leave_group(self, name: str) -> None:
         """Ends a group of this rank."""
         with self._lock:
+            self._left.add(name)
             desk = self.desks.pop(name, None)
         if desk is not None:
             desk.close("it was destroyed")
@@ -174,6 +183,8 @@ class _World:
         asks.
         """
         desk = self.desk(name)
+        if desk is None:
+            raise RuntimeError("disco: the group was destroyed")
         self.told.put((name, tuple(ranks)))
         return desk.communicator()
 
@@ -201,7 +212,11 @@ def _tell(ctx: _disco.Context) -> None:
 
 def _serve_group(ctx: _disco.Context, name: str) -> None:
     """Worker function: runs the operations of a group of this rank's program."""
-    _of_process().desk(name).serve(ctx)
+    desk = _of_process().desk(name)
+    # The rank may leave the group before this.
+    if desk is not None:
+        with contextlib.suppress(RuntimeError):
+            desk.serve(ctx)
 
 
 class Work(dist._Work):  # type: ignore[misc]
@@ -278,7 +293,6 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         super().__init__(rank, len(ranks))
         self._world, self._name, self._rank, self._ranks = world, name, rank, ranks
         self._size = len(ranks)
-        #: Torch forgets it before it asks for it last.
         self._torch_name: str | None = None
         self._start = world.group(name, ranks).start
         #: Communicators of two ranks, for messages from the first to the second one.
@@ -312,6 +326,9 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     getRank, getSize = rank, size
 
     def shutdown(self) -> None:
+        # Torch forgets the group's name next, and asks for it once more.
+        names = dist.distributed_c10d._world.pg_names
+        self._torch_name = names.get(self, self._torch_name)
         for name in (self._name, *(f"{self._name}/{a}-{b}" for a, b in self._pairs)):
             self._world.leave_group(name)
         if self._futures is not None:

@@ -76,3 +76,7 @@ def test_each_other_rank_names_the_one_that_is_missing(how, who):
             assert f"rank {who} has not arrived" in row["error"] and "all_reduce" in row["error"], (
                 row
             )
+
+
+def test_groups_are_made_used_and_destroyed_one_after_the_other():
+    assert outputs(3, "groups.py") == ["ended\n"] * 3
