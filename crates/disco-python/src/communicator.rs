@@ -279,7 +279,7 @@ impl Communicator {
         self.objects_at_root(x, root)
     }
 
-    /// The object of rank `root`, on all ranks; those of others are not used.
+    /// The object of rank `root`, on all ranks; the other ranks need not have one.
     #[pyo3(signature = (x = None, *, root = 0))]
     fn broadcast_object<'py>(
         &self,
@@ -290,7 +290,7 @@ impl Communicator {
         self.object_of_root(x.unwrap_or_else(|| py.None().into_bound(py)), root)
     }
 
-    /// Item `r` of rank `root`'s list on rank `r`; the lists of others are not used.
+    /// Item `r` of rank `root`'s list on rank `r`; the other ranks need not have a list.
     #[pyo3(signature = (objects = None, *, root = 0))]
     fn scatter_object<'py>(
         &self,

@@ -65,7 +65,7 @@ impl Desk {
     /// Ends `serve`. Later operations of the communicator are an error with this reason.
     fn close(&self, why: String) {
         self.is_closed.store(true, Ordering::Release);
-        // Jobs that nobody has begun to take are dropped, so their callers wait no longer.
+        // Without a thread that takes them, jobs are dropped here, which ends the waits of their callers.
         sync::lock(&self.waiting).take();
         self.jobs.end(why);
     }

@@ -19,7 +19,7 @@ pub(crate) struct Jobs {
     jobs: Sender<Job>,
     /// Number of forks when the jobs began: a child has no thread that takes them.
     pub(crate) forks: u32,
-    /// Why nobody takes them any more.
+    /// The reason for which the worker takes no more jobs.
     why: Arc<OnceLock<String>>,
 }
 
@@ -34,14 +34,14 @@ impl Jobs {
     pub(crate) fn end(&self, why: String) {
         // The first reason stays.
         _ = self.why.set(why);
-        // Nobody waits any more, or it takes this one.
+        // A job without work: the send fails if the thread has ended before.
         _ = self.jobs.send(Box::new(|_| ()));
     }
 
     /// Runs `work` on the worker's thread, and waits for it.
     ///
     /// # Errors
-    /// Errors of `work`, and [`Error::Closed`](disco::Error::Closed) if nobody serves any more.
+    /// Errors of `work`, and [`Error::Closed`](disco::Error::Closed) if the worker takes no more jobs.
     pub(crate) fn run<T: Send>(
         &self,
         work: impl FnOnce(&mut WorkerContext) -> disco::Result<T> + Send,

@@ -52,7 +52,8 @@ impl Invitations {
         let invited = self.invited.clone();
         Launch::elsewhere(move |invitation| {
             let sent = invited.send((invitation.worker.index(), invitation.text()));
-            sent.map_err(|_| disco::Error::State("nobody passes invitations on".to_owned()))
+            let why = || format!("{}: the program passes its invitation on no more", invitation.worker);
+            sent.map_err(|_| disco::Error::State(why()))
         })
     }
 }

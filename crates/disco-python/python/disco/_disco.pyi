@@ -162,9 +162,9 @@ class Communicator:
     def gather_object(self, x: _T, *, root: int = 0) -> list[_T] | None:
         """All ranks' objects, in the order of the ranks, on rank `root`; `None` on others."""
     def broadcast_object(self, x: Any = None, *, root: int = 0) -> Any:
-        """The object of rank `root`, on all ranks; those of others are not used."""
+        """The object of rank `root`, on all ranks; the other ranks need not have one."""
     def scatter_object(self, objects: Sequence[Any] | None = None, *, root: int = 0) -> Any:
-        """Item `r` of rank `root`'s list on rank `r`; the lists of others are not used."""
+        """Item `r` of rank `root`'s list on rank `r`; the other ranks need not have a list."""
 
 #: The methods of a communicator that start their operation.
 class _Starting:
