@@ -139,8 +139,7 @@ pub(crate) fn programs() -> Vec<Step> {
     vec![
         step("tests, benchmarks and examples compile", &format!("{} --quiet", Selection::default().build())),
         step("documentation tests", &format!("test --quiet --workspace {ALL_FEATURES} --doc")),
-        step("tests and examples, benchmarks once each", "run --quiet --package xtask -- programs"),
-        step("Python package", "run --quiet --package xtask -- python"),
+        step("tests and examples, benchmarks once each, Python package", "run --quiet --package xtask -- programs"),
     ]
 }
 

@@ -28,18 +28,20 @@ const MODULES: [(&str, &[&str]); 4] = [
 ];
 
 /// Programs that take longest and therefore start first.
-const FIRST: [&str; 4] = [
+const FIRST: [&str; 5] = [
+    "disco-runtime-cli test mpi",
     "disco-runtime-cli test cli gpus::",
     "disco-tests test conformance",
     "disco-nccl test kernels",
     "disco-tests test sessions soak::",
 ];
 
-/// Programs that run alone at the end: MPI libraries poll without pause while a rank waits.
-const ALONE: [&str; 1] = ["disco-runtime-cli test mpi"];
+/// The tests of the Python package, which this program runs.
+const PYTHON: &str = "xtask bin xtask python";
 
-/// Programs that wait for three quarters of their time or more. They run beside the others, the longest first.
-const WAITING: [&str; 10] = [
+/// Programs that wait for half of their time or more. They run beside the others, the longest first.
+const WAITING: [&str; 11] = [
+    PYTHON,
     "disco-tests test sessions processes::",
     "disco-tests test nccl",
     "disco-tests test sessions nodes::",
@@ -142,7 +144,7 @@ impl Selection {
     }
 }
 
-/// Builds the test programs and the examples and runs all selected ones, even after a failure. Prints the output of each when
+/// Builds the test programs and the examples and runs all selected ones and the tests of the Python package, even after a failure. Prints the output of each when
 /// it ends, and a table of their times at the end.
 ///
 /// # Errors
@@ -153,6 +155,7 @@ pub(crate) fn run(selection: &Selection) -> Result<()> {
     if selection.is_everything() {
         check_groups(&built)?;
         programs.extend(examples(&built)?);
+        programs.push(python()?);
     }
     let (count, start) = (programs.len(), Instant::now());
     let position = |program: &Program| {
@@ -160,19 +163,17 @@ pub(crate) fn run(selection: &Selection) -> Result<()> {
         FIRST.iter().chain(&WAITING).position(|first| label.starts_with(first)).unwrap_or(usize::MAX)
     };
     programs.sort_by_key(position);
-    let (alone, others): (Vec<_>, Vec<_>) = programs.into_iter().partition(|program| program.is_one_of(&ALONE));
-    let (waiting, busy): (Vec<_>, Vec<_>) = others.into_iter().partition(|program| program.is_one_of(&WAITING));
+    let (waiting, busy): (Vec<_>, Vec<_>) = programs.into_iter().partition(|program| program.is_one_of(&WAITING));
     fs::create_dir_all(outputs()).context("cannot create the folder of the outputs")?;
     // Processes that outlive their parents become children of this one.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid())).context("cannot adopt processes")?;
     let slots = thread::available_parallelism().map_or(1, usize::from);
-    let mut ended = thread::scope(|scope| {
+    let ended = thread::scope(|scope| {
         let waiting = scope.spawn(|| run_on(WAITING_SLOTS, waiting));
         let mut ended = run_on(slots, busy)?;
         ended.extend(waiting.join().map_err(|_| anyhow!("the thread of the waiting programs panicked"))??);
         anyhow::Ok(ended)
     })?;
-    ended.extend(run_on(1, alone)?);
     let failed = ended.iter().filter(|ended| !ended.passed);
     let failed: Vec<_> = failed.map(|ended| (ended.row.name.clone(), last_lines(&ended.output).to_owned())).collect();
     table::print(ended.into_iter().map(|ended| ended.row).collect());
@@ -234,6 +235,14 @@ fn examples(built: &[Built]) -> Result<Vec<Program>> {
         Ok(Program { built, args: args.to_owned(), but: Vec::new() })
     };
     EXAMPLES.into_iter().map(example).collect()
+}
+
+/// The run of the tests of the Python package.
+fn python() -> Result<Program> {
+    let file = env::current_exe().context("this program has no path")?;
+    let [kind, name, package] = ["bin", "xtask", "#xtask@"].map(str::to_owned);
+    let built = Built { kind, name, package, folder: root(), file, is_test: false };
+    Ok(Program { built, args: "python".to_owned(), but: Vec::new() })
 }
 
 /// Checks that no process outlives the programs.

@@ -119,7 +119,7 @@ def test_results_of_a_running_call_for_asyncio():
             with pytest.raises(disco.Cancelled):
                 await call
             with pytest.raises(disco.Timeout):
-                s.call(time_out, 30)
+                s.call(time_out, 1)
                 await s.sync(timeout=0.05)
             return await s.call_on([1], number)
 
