@@ -55,6 +55,7 @@
 //! | `local` (default) | the backend `local`: host tensors of threads, processes and nodes of one machine |
 //! | `checkpoint` (default) | [`checkpoint`]: checkpoints that any number of workers loads |
 //! | `nodes` (default) | sessions of nodes: workers on other machines, over encrypted connections; without it, starting or joining one is an error |
+//! | `tcp` (default) | the backend `tcp`: host tensors of workers on any number of machines |
 //! | `trace` (default) | [`trace`], `Builder::trace` and `DISCO_DUMP`: files of timelines and flight recorders |
 //! | `mpi` | [`mpi`], the backend `mpi`: host tensors over the MPI library of the machine |
 //! | `nccl` | [`nccl`], the backends `nccl` and `cuda_p2p`, and the device kind `cuda`: NVIDIA GPUs |
@@ -177,6 +178,8 @@ pub use disco_mpi as mpi;
 pub use disco_nccl as nccl;
 #[cfg(feature = "rccl")]
 pub use disco_rccl as rccl;
+#[cfg(feature = "tcp")]
+use disco_tcp as _;
 #[cfg(feature = "trace")]
 pub use disco_trace as trace;
 

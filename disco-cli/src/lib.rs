@@ -14,7 +14,7 @@
 //! ```
 //!
 //! Then `my-disco check --backend NAME` and `my-disco bench all_reduce --backend NAME` check and measure it like any
-//! other. The features `local`, `mpi`, `nccl` and `rccl`, all on by default, link Disco's own backends.
+//! other. The features `local`, `tcp`, `mpi`, `nccl` and `rccl`, all on by default, link Disco's own backends.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("the command `disco` needs Linux; the library `disco` builds without it");

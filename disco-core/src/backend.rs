@@ -51,7 +51,7 @@ use crate::world::World;
 /// `examples/own_backend.rs` also implements the communicators. `disco-cli/tests/own_backend.rs` runs the conformance
 /// suite and the `disco` command over that backend.
 pub trait Backend: Send + Sync + 'static {
-    /// The name for users: `local`, `nccl`, `rccl`, `mpi`.
+    /// The name for users: `local`, `tcp`, `mpi`, `nccl`, `rccl`.
     fn name(&self) -> &'static str;
 
     /// The device kind of the tensors that the backend transfers.
@@ -211,7 +211,7 @@ pub fn check_reach(backend: &dyn Backend, world: &World) -> Result<()> {
     }
     let others: Vec<_> = all().into_iter().filter(|other| other.spans_machines()).map(|other| other.name()).collect();
     let others = match others[..] {
-        [] => "this program has no backend that reaches further: its features are nccl, rccl, mpi".to_owned(),
+        [] => "this program has no backend that reaches further: its features are tcp, mpi, nccl, rccl".to_owned(),
         _ => format!("backends that reach further: {}", others.join(", ")),
     };
     let (name, nodes) = (backend.name(), world.nodes());
@@ -219,8 +219,9 @@ pub fn check_reach(backend: &dyn Backend, world: &World) -> Result<()> {
 }
 
 /// The backends of Disco: name, Cargo feature of the package `disco-runtime`, crate.
-const SHIPPED: [(&str, &str, &str); 6] = [
+const SHIPPED: [(&str, &str, &str); 7] = [
     ("local", "local", "disco_local"),
+    ("tcp", "tcp", "disco_tcp"),
     ("mpi", "mpi", "disco_mpi"),
     ("nccl", "nccl", "disco_nccl"),
     ("cuda_p2p", "nccl", "disco_nccl"),
@@ -297,7 +298,7 @@ mod tests {
         assert_eq!(
             refused,
             "here reaches workers of one machine, and this session has 2 nodes; this program has no backend that reaches \
-             further: its features are nccl, rccl, mpi"
+             further: its features are tcp, mpi, nccl, rccl"
         );
     }
 

@@ -6,7 +6,8 @@ in one run.
     peers/bin/python testing/scripts/serving_speed.py MODEL.gguf
 
 Two workers with one thread each beside two threads; prompts of about 50 tokens, texts of 64, as many requests at once as a line says, until
-fewer are left. Then the share of the control plane: the time of worker 0 between two steps that follow each other.
+fewer are left. Then the share of the control plane: the time of worker 0 between two steps that follow each other. Last, eight texts at
+once alone, and while another client sends schemas that are dear to compile, one after the other.
 """
 import contextlib
 import json
@@ -14,7 +15,9 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+import urllib.error
 import urllib.request
 
 RELEASE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../target/release")
@@ -75,6 +78,59 @@ def control_plane(command, at_once):
     return sum(gaps) / (sum(gaps) + busy)
 
 
+def hostile_schemas():
+    """Schemas whose grammars are deep, wide, long or exponential."""
+    deep = {"type": "string"}
+    for _ in range(400):
+        deep = {"type": "object", "properties": {"a": deep}, "required": ["a"]}
+    words = [f"{number:06d} of many" for number in range(20_000)]
+    return {
+        "depth": deep,
+        "alternatives": {"anyOf": [{"type": "object", "properties": {word: {"const": word}}} for word in words[:2000]]},
+        "enum": {"enum": words},
+        "10 MB": {"enum": [word * 40 for word in words]},
+        "repeated pattern": {"type": "string", "pattern": "^((a{1,200}b{1,200}){1,200}c){1,200}$"},
+        "exponential pattern": {"type": "string", "pattern": "^(.*a.{20}|.*b.{20}|.*c.{20}){20}$"},
+        "references": {
+            "$defs": {f"d{level}": {"anyOf": [{"$ref": f"#/$defs/d{level + 1}"}] * 8} for level in range(60)}
+            | {"d60": {"type": "string", "maxLength": 2000}},
+            "$ref": "#/$defs/d0",
+        },
+    }
+
+
+def ask(name, schema):
+    """The status of a request with a schema."""
+    schema = {"name": "answer", "schema": schema}
+    body = {"messages": [{"role": "user", "content": name}], "max_tokens": 4}
+    body = json.dumps({**body, "response_format": {"type": "json_schema", "json_schema": schema}}).encode()
+    request = urllib.request.Request(f"http://127.0.0.1:{PORT}/v1/chat/completions", body, {"Content-Type": "application/json"})
+    try:
+        return urllib.request.urlopen(request).status
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def beside_hostile_schemas(at_once):
+    """What the load's client prints while another client sends hostile schemas, and the statuses that it gets."""
+    ended, statuses = threading.Event(), {}
+
+    def send():
+        # Another description each time, so that no grammar is found again.
+        for turn in range(10**6):
+            for name, schema in hostile_schemas().items():
+                if ended.is_set():
+                    return
+                statuses.setdefault(name, set()).add(ask(name, {**schema, "description": f"turn {turn}"}))
+
+    client = threading.Thread(target=send)
+    client.start()
+    printed = load(at_once)
+    ended.set()
+    client.join()
+    return printed, statuses
+
+
 def llama_cpp(model):
     import xllamacpp
 
@@ -103,6 +159,12 @@ def main(model):
     print("control plane")
     for at_once in AT_ONCE[:3]:
         print(f"{at_once}: {control_plane(ours, at_once):.1%}", flush=True)
+    print("hostile schemas")
+    with serving(ours):
+        load(8)
+        for _ in range(3):
+            print(f"alone: {load(8)}", flush=True)
+            print("beside: {}; {}".format(*beside_hostile_schemas(8)), flush=True)
 
 
 if __name__ == "__main__":

@@ -4,8 +4,6 @@
 #[allow(dead_code, reason = "as the test needs")]
 #[path = "nccl/alone.rs"]
 mod alone;
-#[path = "nodes/by_store.rs"]
-mod by_store;
 #[path = "../../examples/digits/checkpoints.rs"]
 mod checkpoints;
 #[path = "../../examples/digits/data.rs"]

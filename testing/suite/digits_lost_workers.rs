@@ -51,7 +51,7 @@ fn a_training_whose_nodes_are_killed_or_cut_off_ends_with_the_same_bits() {
         nodes.start().unwrap()
     };
     let mut stopped = None;
-    train_with_losses("by-store", 3, start, |victim, random| {
+    train_with_losses("tcp", 3, start, |victim, random| {
         if let Some(node) = stopped.take() {
             // It was replaced, or its session has ended.
             signal(node, Signal::CONT);

@@ -19,12 +19,13 @@ pub(crate) struct Step {
 }
 
 /// Packages of the workspace and their folders. Each must build alone. A test compares this with the manifests.
-pub(crate) const CRATES: [(&str, &str); 28] = [
+pub(crate) const CRATES: [(&str, &str); 29] = [
     ("disco-runtime", "."),
     ("disco-core", "disco-core"),
     ("disco-engine", "crates/disco-engine"),
     ("disco-channel", "disco-channel"),
     ("disco-local", "crates/disco-local"),
+    ("disco-tcp", "crates/disco-tcp"),
     ("disco-dl", "crates/disco-dl"),
     ("disco-ccl", "crates/disco-ccl"),
     ("disco-nccl", "disco-nccl"),
@@ -66,10 +67,11 @@ const UNPUBLISHED: [&str; 10] = [
 
 /// Features of the facade, which must build with each alone, and the examples that need them. A test compares this with the
 /// manifest, except `nccl-without-bindings`, which needs a feature of another crate.
-const FEATURES: [(&str, &[&str]); 14] = [
+const FEATURES: [(&str, &[&str]); 15] = [
     ("checkpoint", &[]),
     ("local", &[]),
     ("nodes", &[]),
+    ("tcp", &[]),
     ("ndarray", &[]),
     ("mpi", &["c_host"]),
     ("nccl", &["overlap", "gpu_evidence"]),

@@ -15,7 +15,7 @@
 //! |---|---|
 //! | the controller's end of a lane: one engine for all its peers | [`controller`] |
 //! | the other end: one worker process or node | [`member`] |
-//! | how both ends prove that they have the same token; encryption after that | [`handshake`], [`noise`], [`token`] |
+//! | how both ends prove that they have the same token; encryption after that | [`handshake`], [`rank_handshake`], [`noise`], [`token`] |
 //! | nodes that relay for others | [`tree`] |
 //! | limits of frames and bytes that are under way | [`credit`], [`limits`] |
 //! | calls of the store that wait for their answers | [`pending_requests`] |
@@ -100,6 +100,7 @@ pub mod member;
 pub mod noise;
 pub mod pending_requests;
 pub mod random;
+pub mod rank_handshake;
 pub mod reply;
 #[cfg(test)]
 mod sim;

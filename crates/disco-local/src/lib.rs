@@ -74,6 +74,8 @@ mod point_to_point;
 #[cfg(not(loom))]
 mod processes;
 #[cfg(not(loom))]
+mod reduction;
+#[cfg(not(loom))]
 mod report;
 #[cfg(not(loom))]
 mod seat;
@@ -89,6 +91,8 @@ mod sync;
 pub use backend::{BACKEND, Local};
 #[cfg(not(loom))]
 pub use communicator::{Communicator, connect_threads};
+#[cfg(not(loom))]
+pub use reduction::reduce;
 
 /// The name of the backend.
 #[cfg(not(loom))]

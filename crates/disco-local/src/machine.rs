@@ -9,8 +9,7 @@ use disco_core::{Error, Result, Store, Unavailable};
 use crate::meeting::Token;
 
 /// What a program that needs another backend has to do.
-const REMEDY: &str = "between machines use mpi: `features = [\"mpi\"]` of the package `disco-runtime`, and a library \
-                      (`pip install mpich`); no launcher is needed";
+const REMEDY: &str = "between machines use the backend tcp (the feature `tcp` of the package `disco-runtime`)";
 
 /// Compares the machine of this rank with that of the first rank that comes.
 ///

@@ -12,7 +12,7 @@ use sysinfo::{Process, ProcessesToUpdate, System};
 use crate::args::Args;
 
 /// Backends whose workers compute on the host.
-const ON_THE_HOST: [&str; 2] = ["local", "mpi"];
+const ON_THE_HOST: [&str; 3] = ["local", "tcp", "mpi"];
 
 /// Blocks for keys and values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -18,6 +18,7 @@ mod hosts;
 mod network;
 mod service;
 mod status;
+mod tcp;
 mod traces;
 
 const DISCO: &str = env!("CARGO_BIN_EXE_disco");
@@ -115,7 +116,8 @@ crate::trials::tests!("nodes":
 
 /// The tests of all files of this module.
 pub(crate) fn all() -> impl Iterator<Item = (&'static str, fn())> {
-    let tests = [tests(), service::tests(), status::tests(), network::tests(), traces::tests(), hosts::tests()];
+    let tests =
+        [tests(), service::tests(), status::tests(), tcp::tests(), network::tests(), traces::tests(), hosts::tests()];
     tests.into_iter().flatten()
 }
 
@@ -129,6 +131,7 @@ pub(crate) fn run(program: &str) -> Option<ExitCode> {
         "say" => say(None),
         "say-in-a-chain" => say(Some(1)),
         "stall" => stall(),
+        "add" => tcp::main(),
         "send" => network::send(),
         "doze" => service::doze(),
         "hurry" => hosts::hurry(),

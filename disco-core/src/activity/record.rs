@@ -194,12 +194,22 @@ pub enum DataPath {
     Nccl,
     /// RCCL.
     Rccl,
+    /// Disco's own connections between machines.
+    Tcp,
 }
 
 impl DataPath {
     /// All paths, in the order of their numbers.
-    pub const ALL: [Self; 7] =
-        [Self::Unknown, Self::SharedMemory, Self::Staged, Self::PeerToPeer, Self::Mpi, Self::Nccl, Self::Rccl];
+    pub const ALL: [Self; 8] = [
+        Self::Unknown,
+        Self::SharedMemory,
+        Self::Staged,
+        Self::PeerToPeer,
+        Self::Mpi,
+        Self::Nccl,
+        Self::Rccl,
+        Self::Tcp,
+    ];
 
     /// The name in texts.
     pub const fn name(self) -> &'static str {
@@ -211,6 +221,7 @@ impl DataPath {
             Self::Mpi => "MPI",
             Self::Nccl => "NCCL",
             Self::Rccl => "RCCL",
+            Self::Tcp => "TCP",
         }
     }
 }

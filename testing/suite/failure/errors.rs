@@ -225,8 +225,8 @@ fn a_collective_before_init_ccl_is_an_error_that_names_init_ccl() {
 fn an_unknown_backend_is_an_error_that_lists_the_available_ones_or_suggests_a_similar_one() {
     let session = threads(1);
     let error = text(block_on(session.init_ccl("ucc", &[])));
-    let expected = "backend `ucc` is not available; tried the backends compiled into this program: it has by-store, cuda_p2p, \
-                    local, mpi, nccl, rccl, rocm_p2p, test-double-without-all-reduce";
+    let expected = "backend `ucc` is not available; tried the backends compiled into this program: it has cuda_p2p, local, \
+                    mpi, nccl, rccl, rocm_p2p, tcp, test-double-without-all-reduce";
     let advice =
         "a backend of another crate is linked once the program mentions that crate: write `use the_crate as _;`";
     assert_eq!(error, format!("{expected}; {advice}"));

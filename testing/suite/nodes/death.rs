@@ -32,7 +32,7 @@ fn signal(pid: i64, signal: Signal) {
 /// error.
 fn error_after_signal(session: &LaneSession, pid: i64, what: Signal) -> Error {
     block_on(async {
-        session.init_ccl("by-store", &[]).await.unwrap();
+        session.init_ccl("tcp", &[]).await.unwrap();
         session.call("tests.barriers", (1, 3)).await.unwrap();
         wait_until_in_collective(session, 0..3);
         signal(pid, what);

@@ -229,7 +229,7 @@ fn a_link_cut_during_a_command_is_the_loss_of_its_node() {
         let (session, proxy, node) = behind(builder(2, 2).node_options(|nodes| nodes.workers = kind), Proxy::start);
         let pid = ask(&session, "tests.pid", 3);
         block_on(async {
-            session.init_ccl("by-store", &[]).await.unwrap();
+            session.init_ccl("tcp", &[]).await.unwrap();
             // Worker 3 sleeps in the function, all others are in a collective.
             session.call("tests.barriers", (1, 3)).await.unwrap();
             proxy.cut();
@@ -303,7 +303,7 @@ fn a_silent_link_is_a_loss_on_both_ends_after_the_silence_limit() {
             behind(builder(2, 2).node_options(|nodes| nodes.workers = kind).silence(silence), Proxy::start);
         let pid = ask(&session, "tests.pid", 3);
         block_on(async {
-            session.init_ccl("by-store", &[]).await.unwrap();
+            session.init_ccl("tcp", &[]).await.unwrap();
             session.call("tests.barriers", (1, 3)).await.unwrap();
             proxy.stop_forwarding();
             let error = first_line(&session.sync_all().await.unwrap_err());
@@ -322,7 +322,7 @@ fn a_session_works_over_a_link_with_100_ms_delay() {
     let session = builder(2, 2).silence(Duration::from_secs(2));
     let (session, _proxy, node) = behind(session, |address| Proxy::delayed(address, delay));
     block_on(async {
-        session.init_ccl("by-store", &[]).await.unwrap();
+        session.init_ccl("tcp", &[]).await.unwrap();
         let start = Instant::now();
         let length = session.function("tests.length").await.unwrap();
         let handles: Vec<_> = {

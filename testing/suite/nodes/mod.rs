@@ -2,7 +2,6 @@
 
 mod ahead;
 mod attack;
-mod by_store;
 mod death;
 mod functions;
 mod handshake;

@@ -25,7 +25,7 @@ pub(crate) fn kill(pid: i64) {
 
 /// Kills the process `pid` of nodes with the workers `lost`, which are replaced. All workers then meet in barriers.
 pub(crate) fn replace(session: &LaneSession, pid: i64, of: std::ops::Range<u32>) {
-    block_on(session.init_ccl("by-store", &[])).unwrap();
+    block_on(session.init_ccl("tcp", &[])).unwrap();
     let pids = block_on(session.call("tests.pid", ())).unwrap();
     let before = block_on(session.get_all::<i64>(&pids)).unwrap();
     // The others are inside a barrier that the lost workers never enter.
@@ -47,7 +47,7 @@ pub(crate) fn replace(session: &LaneSession, pid: i64, of: std::ops::Range<u32>)
             block_on(session.recover()).unwrap();
         }
     }
-    block_on(session.init_ccl("by-store", &[])).unwrap();
+    block_on(session.init_ccl("tcp", &[])).unwrap();
     block_on(session.call("tests.barriers", (5, NOBODY))).unwrap();
     block_on(session.sync_all()).unwrap();
     let status = session.status();

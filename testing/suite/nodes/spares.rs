@@ -139,7 +139,7 @@ fn replace_all(host: &Host, workers: &[u32]) {
 
 /// All workers meet.
 fn check(host: &Host) {
-    block_on(host.session.init_ccl("by-store", &[])).unwrap();
+    block_on(host.session.init_ccl("tcp", &[])).unwrap();
     block_on(host.session.call("tests.barriers", (3, NOBODY))).unwrap();
     block_on(host.session.sync_all()).unwrap();
 }
@@ -210,7 +210,7 @@ fn random_nodes_and_spares_are_killed_again_and_again() {
         pids.into_iter().for_each(kill);
         lost(&host.session);
         while block_on(host.session.sync_all()).is_err() {}
-        while block_on(host.session.init_ccl("by-store", &[])).is_err() {}
+        while block_on(host.session.init_ccl("tcp", &[])).is_err() {}
         check(&host);
         let pids: Vec<i64> = (0..4).map(|worker| host.pid(worker)).collect();
         assert_eq!(std::collections::BTreeSet::from_iter(&pids).len(), 4, "{pids:?}");

@@ -159,7 +159,7 @@ fn the_output_of_workers_behind_other_nodes_is_printed() {
 fn a_failure_behind_other_nodes_aborts_all_workers_and_the_session_recovers() {
     let (session, nodes) = tree();
     block_on(async {
-        session.init_ccl("by-store", &[]).await.unwrap();
+        session.init_ccl("tcp", &[]).await.unwrap();
         let (barriers, panic) =
             (session.function("tests.barriers").await.unwrap(), session.function("tests.panic").await.unwrap());
         // The other workers wait in a barrier for worker 7.
@@ -170,7 +170,7 @@ fn a_failure_behind_other_nodes_aborts_all_workers_and_the_session_recovers() {
         assert_eq!((failure.worker, &*failure.operation), (WorkerId::new(7), "tests.panic"), "{error}");
         drop(called);
         session.recover().await.unwrap();
-        session.init_ccl("by-store", &[]).await.unwrap();
+        session.init_ccl("tcp", &[]).await.unwrap();
         session.call("tests.barriers", (3, NOBODY)).await.unwrap();
         session.sync_all().await.unwrap();
         session.shutdown().await.unwrap();
@@ -182,7 +182,7 @@ fn a_failure_behind_other_nodes_aborts_all_workers_and_the_session_recovers() {
 fn error_after(node: u32, what: Signal, builder: Builder) -> Error {
     let (session, mut nodes) = tree_with(builder.heartbeat(HEARTBEAT));
     let error = block_on(async {
-        session.init_ccl("by-store", &[]).await.unwrap();
+        session.init_ccl("tcp", &[]).await.unwrap();
         session.call("tests.barrier_after_abort", (2,)).await.unwrap();
         wait_until_in_collective(&session, (0..8).filter(|worker| *worker != 2));
         signal(&nodes[node as usize - 1], what);

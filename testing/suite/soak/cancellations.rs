@@ -10,6 +10,7 @@ use disco_conformance::Fetched;
 
 use super::functions::Together;
 use super::random::Random;
+use super::session::Setup;
 use super::user::{Wrong, words};
 use super::watch;
 
@@ -31,11 +32,11 @@ struct Submitted {
 }
 
 /// Rounds of calls, some of which are cancelled at random moments. Each call that was not cancelled gives the right result, or
-/// an error that follows from a cancellation. No other user has the session meanwhile. Its communicators are new ones of `local`
-/// afterwards.
-pub(crate) fn run(session: &LaneSession, may_use_mpi: bool, random: &mut Random) -> Wrong<()> {
-    let has_mpi = may_use_mpi && env::var_os(LIBRARY).is_some();
-    let backend = if has_mpi && random.chance(60) { "mpi" } else { "local" };
+/// an error that follows from a cancellation. No other user has the session meanwhile. Its communicators are new ones of the
+/// session's backend afterwards.
+pub(crate) fn run(session: &LaneSession, setup: &Setup, random: &mut Random) -> Wrong<()> {
+    let has_mpi = setup.may_use_mpi() && env::var_os(LIBRARY).is_some();
+    let backend = if has_mpi && random.chance(60) { "mpi" } else { setup.backend() };
     watch::step(format_args!("init_ccl of {backend} for cancellations"));
     words(block_on(session.init_ccl(backend, &[])))?;
     for _ in 0..1 + random.below(4) {
@@ -57,7 +58,7 @@ pub(crate) fn run(session: &LaneSession, may_use_mpi: bool, random: &mut Random)
             return Err(format!("{backend}: a sum after cancellations gave {sums:?}"));
         }
     }
-    words(block_on(session.init_ccl("local", &[])))
+    words(block_on(session.init_ccl(setup.backend(), &[])))
 }
 
 /// Submits calls, and cancels some of them.

@@ -45,7 +45,7 @@ pub(crate) fn replace(setup: &Setup, session: &LaneSession, worker: usize, rando
         return Err(format!("worker {worker} was lost, and {replaced:?} were replaced"));
     }
     go_on(setup, session)?;
-    use_together(setup, session, random)?;
+    use_together(session, random)?;
     block_on(session.sync_all()).map_err(|error| format!("after a replacement, sync_all: {error}"))
 }
 
@@ -84,6 +84,6 @@ pub(crate) fn resize(setup: &mut Setup, session: &Arc<LaneSession>, random: &mut
         return Err(format!("{} workers after a resize to {size}", session.world().size()));
     }
     go_on(setup, session)?;
-    use_together(setup, session, random)?;
+    use_together(session, random)?;
     block_on(session.sync_all()).map_err(|error| format!("after a resize, sync_all: {error}"))
 }

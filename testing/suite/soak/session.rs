@@ -114,9 +114,14 @@ impl Setup {
         }
     }
 
-    /// Whether `local` can serve the session: all ranks are on one node.
-    pub(crate) fn has_plane(&self) -> bool {
-        self.kind != SessionKind::Nodes
+    /// Whether each worker is a process, which can be a rank of MPI.
+    pub(crate) fn may_use_mpi(&self) -> bool {
+        self.kind == SessionKind::Processes && self.apart
+    }
+
+    /// The backend of the session's communicators.
+    pub(crate) fn backend(&self) -> &'static str {
+        if self.kind == SessionKind::Nodes { "tcp" } else { "local" }
     }
 
     fn start(&self, timelines: &Timelines) -> disco::Result<LaneSession> {
@@ -168,13 +173,11 @@ pub(crate) fn run(setup: &Setup, random: &mut Random) -> Wrong<()> {
     let session = setup.start(&timelines).map_err(|error| format!("start: {error}"))?;
     let session = Arc::new(session);
     let mut setup = *setup;
-    if setup.has_plane() {
-        init(&session)?;
-    }
-    let subset = if random.chance(50) { Some(subsets::start(&session, setup.has_plane(), random)?) } else { None };
-    let mut keeper = User::new(&session, random.fork(), setup.has_plane());
+    init(&session, setup.backend())?;
+    let subset = if random.chance(50) { Some(subsets::start(&session, setup.backend(), random)?) } else { None };
+    let mut keeper = User::new(&session, random.fork());
     for _ in 0..setup.recoveries {
-        use_together(&setup, &session, random)?;
+        use_together(&session, random)?;
         keeper.run(4)?;
         let failure = random.pick(&Failure::ALL);
         fail_and_recover(&setup, &session, failure, random)?;
@@ -185,16 +188,16 @@ pub(crate) fn run(setup: &Setup, random: &mut Random) -> Wrong<()> {
     thread::scope(|scope| {
         let beside = subset.as_ref().map(|subset| {
             let random = random.fork();
-            scope.spawn(move || subsets::run(subset, setup.has_plane(), random))
+            scope.spawn(move || subsets::run(subset, setup.backend(), random))
         });
-        let used = use_together(&setup, &session, random);
+        let used = use_together(&session, random);
         let beside = beside.map(|user| user.join().map_err(|_| "the user of a subset panicked".to_owned())?);
         used.and(beside.unwrap_or(Ok(())))
     })?;
     let subset = subset.filter(|_| random.chance(50));
     drop(keeper);
     if random.chance(60) {
-        cancellations::run(&session, setup.kind == SessionKind::Processes && setup.apart, random)?;
+        cancellations::run(&session, &setup, random)?;
     }
     if random.chance(40) {
         resize(&mut setup, &session, random)?;
@@ -214,19 +217,19 @@ pub(crate) fn run(setup: &Setup, random: &mut Random) -> Wrong<()> {
     timelines.check(setup.records > 0, setup.end == End::Shutdown)
 }
 
-pub(crate) fn init(session: &LaneSession) -> Wrong<()> {
+pub(crate) fn init(session: &LaneSession, backend: &str) -> Wrong<()> {
     watch::step("init_ccl");
-    block_on(session.init_ccl("local", &[])).map_err(|error| format!("init_ccl: {error}"))
+    block_on(session.init_ccl(backend, &[])).map_err(|error| format!("init_ccl: {error}"))
 }
 
 /// Runs one to three users concurrently, each on its own thread.
-pub(crate) fn use_together(setup: &Setup, session: &LaneSession, random: &mut Random) -> Wrong<()> {
+pub(crate) fn use_together(session: &LaneSession, random: &mut Random) -> Wrong<()> {
     let count = 1 + random.below(3);
     watch::step(format_args!("{count} users"));
     thread::scope(|scope| {
         let users: Vec<_> = (0..count)
             .map(|_| {
-                let (mut user, steps) = (User::new(session, random.fork(), setup.has_plane()), 3 + random.below(12));
+                let (mut user, steps) = (User::new(session, random.fork()), 3 + random.below(12));
                 scope.spawn(move || user.run(steps))
             })
             .collect();
@@ -251,7 +254,6 @@ fn call_back(session: &LaneSession, worker: usize) -> disco::Result<()> {
 
 fn fail_and_recover(setup: &Setup, session: &Arc<LaneSession>, failure: Failure, random: &mut Random) -> Wrong<()> {
     let failure = match failure {
-        Failure::Abort if !setup.has_plane() => Failure::Error,
         Failure::Late if setup.workers < 2 => Failure::Panic,
         Failure::Library if library::path().is_none() => Failure::Error,
         other => other,
@@ -259,7 +261,7 @@ fn fail_and_recover(setup: &Setup, session: &Arc<LaneSession>, failure: Failure,
     let worker = random.below(setup.workers);
     watch::step(format_args!("{failure:?} of worker {worker}"));
     let bystanders = Bystanders::start(session, random.below(4), random);
-    let mut user = User::new(session, random.fork(), setup.has_plane());
+    let mut user = User::new(session, random.fork());
     user.submit(random.below(4));
     let how = match failure {
         Failure::Panic => "panic",
@@ -303,12 +305,9 @@ fn fail_and_recover(setup: &Setup, session: &Arc<LaneSession>, failure: Failure,
     }
 }
 
-/// Makes a session usable again: with communicators, if it has them.
+/// Makes a session usable again, with new communicators.
 pub(crate) fn go_on(setup: &Setup, session: &LaneSession) -> Wrong<()> {
-    if setup.has_plane() {
-        return init(session);
-    }
-    block_on(session.recover()).map_err(|error| format!("recover: {error}"))
+    init(session, setup.backend())
 }
 
 fn end(setup: &Setup, session: Arc<LaneSession>, random: &mut Random) -> Wrong<()> {
@@ -317,7 +316,7 @@ fn end(setup: &Setup, session: Arc<LaneSession>, random: &mut Random) -> Wrong<(
     let count = random.below(4);
     match how {
         End::Shutdown => {
-            User::new(&session, random.fork(), setup.has_plane()).submit(random.below(6));
+            User::new(&session, random.fork()).submit(random.below(6));
             block_on(session.shutdown()).map_err(|error| format!("shutdown: {error}"))?;
             watch::step("drop after shutdown");
             Ok(())
@@ -336,7 +335,7 @@ fn end(setup: &Setup, session: Arc<LaneSession>, random: &mut Random) -> Wrong<(
             bystanders.join(&["shut down", "shuts down", "lost"])
         }
         End::Drop => {
-            User::new(&session, random.fork(), setup.has_plane()).submit(random.below(6));
+            User::new(&session, random.fork()).submit(random.below(6));
             let dropped = thread::spawn(move || drop(session)).join();
             dropped.map_err(|_| "the drop of a session panicked".to_owned())
         }
@@ -349,12 +348,12 @@ fn end_with_loss(setup: &Setup, session: &Arc<LaneSession>, bystanders: usize, r
     let first = setup.first_victim();
     let worker = first + random.below(setup.workers - first);
     let bystanders = Bystanders::start(session, bystanders, random);
-    let mut user = User::new(session, random.fork(), setup.has_plane());
+    let mut user = User::new(session, random.fork());
     user.submit(random.below(6));
     let failure = [(End::Kill, "kill"), (End::Exit, "exit"), (End::Stop, "stop")];
     let failure = failure.into_iter().find(|(end, _)| *end == setup.end).map_or("kill", |(_, name)| name);
     if setup.end != End::Exit && random.chance(60) {
-        strike(setup, session, worker, setup.end, random)?;
+        strike(session, worker, setup.end, random)?;
     } else {
         call(session, "soak.fail", (worker as i64, failure)).map_err(|error| format!("{failure}: {error}"))?;
     }
@@ -381,19 +380,17 @@ fn end_with_loss(setup: &Setup, session: &Arc<LaneSession>, bystanders: usize, r
     Ok(())
 }
 
-/// Sends a signal to a worker's process, during large all-reduces or cancellations if the session has communicators.
-fn strike(setup: &Setup, session: &LaneSession, worker: usize, how: End, random: &mut Random) -> Wrong<()> {
+/// Sends a signal to a worker's process, during large all-reduces or cancellations.
+fn strike(session: &LaneSession, worker: usize, how: End, random: &mut Random) -> Wrong<()> {
     let pid = block_on(async {
         let pid = session.call("soak.pid", ()).await?;
         session.get::<i64>(&pid, WorkerId::new(worker as u32)).await
     });
     let pid = pid.map_err(|error| format!("soak.pid: {error}"))?;
-    if setup.has_plane() {
-        if random.chance(50) {
-            cancellations::before_a_loss(session, random);
-        } else {
-            call(session, "soak.reduce", (4i64 << 20, 1000i64)).map_err(|error| format!("soak.reduce: {error}"))?;
-        }
+    if random.chance(50) {
+        cancellations::before_a_loss(session, random);
+    } else {
+        call(session, "soak.reduce", (4i64 << 20, 1000i64)).map_err(|error| format!("soak.reduce: {error}"))?;
     }
     random.pause(Duration::from_millis(60));
     watch::step(format_args!("{how:?} of process {pid} from outside"));

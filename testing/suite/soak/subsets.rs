@@ -8,8 +8,8 @@ use super::random::Random;
 use super::user::{User, Wrong, poll, words};
 use super::watch;
 
-/// Starts a subset of random workers in a random order, with communicators if `has_plane`.
-pub(crate) fn start(parent: &LaneSession, has_plane: bool, random: &mut Random) -> Wrong<Arc<LaneSession>> {
+/// Starts a subset of random workers in a random order, with communicators of `backend`.
+pub(crate) fn start(parent: &LaneSession, backend: &str, random: &mut Random) -> Wrong<Arc<LaneSession>> {
     let size = parent.world().size();
     let (mut workers, count) = ((0..size as u32).collect::<Vec<_>>(), 1 + random.below(size));
     (0..count).for_each(|at| workers.swap(at, at + random.below(size - at)));
@@ -21,15 +21,13 @@ pub(crate) fn start(parent: &LaneSession, has_plane: bool, random: &mut Random) 
         poll(random.below(4), parent.subset(workers.iter().copied(), 1));
     }
     let subset = words(block_on(parent.subset(workers, groups)))?;
-    if has_plane {
-        words(block_on(subset.init_ccl("local", &[])))?;
-    }
+    words(block_on(subset.init_ccl(backend, &[])))?;
     Ok(subset)
 }
 
 /// Uses a subset, which may fail and recover meanwhile.
-pub(crate) fn run(subset: &LaneSession, has_plane: bool, mut random: Random) -> Wrong<()> {
-    let mut user = User::new(subset, random.fork(), has_plane);
+pub(crate) fn run(subset: &LaneSession, backend: &str, mut random: Random) -> Wrong<()> {
+    let mut user = User::new(subset, random.fork());
     user.run(2 + random.below(8))?;
     if random.chance(40) {
         let worker = random.below(subset.world().size()) as i64;
@@ -39,11 +37,7 @@ pub(crate) fn run(subset: &LaneSession, has_plane: bool, mut random: Random) -> 
             Err(error) if error.to_string().contains("on purpose") => {}
             other => return Err(format!("after a failure in a subset, sync_all gave {other:?}")),
         }
-        if has_plane {
-            words(block_on(subset.init_ccl("local", &[])))?
-        } else {
-            words(block_on(subset.recover()))?
-        }
+        words(block_on(subset.init_ccl(backend, &[])))?;
         user.check_all()?;
     }
     user.run(random.below(4))

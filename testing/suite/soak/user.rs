@@ -30,7 +30,6 @@ pub(crate) struct User<'s> {
     session: &'s LaneSession,
     random: Random,
     /// Whether the session has communicators.
-    has_plane: bool,
     known: Vec<(DRef, Model)>,
     values: Values<'s>,
 }
@@ -39,9 +38,9 @@ pub(crate) struct User<'s> {
 pub(crate) type Wrong<T> = std::result::Result<T, String>;
 
 impl<'s> User<'s> {
-    pub(crate) fn new(session: &'s LaneSession, mut random: Random, has_plane: bool) -> Self {
+    pub(crate) fn new(session: &'s LaneSession, mut random: Random) -> Self {
         let values = Values::new(session, random.fork());
-        Self { session, random, has_plane, known: Vec::new(), values }
+        Self { session, random, known: Vec::new(), values }
     }
 
     /// Takes `steps` random steps, then compares all tensors.
@@ -62,9 +61,7 @@ impl<'s> User<'s> {
             if self.random.chance(10) {
                 _ = self.checkpoint();
             }
-            if self.has_plane {
-                _ = self.exchange();
-            }
+            _ = self.exchange();
             self.known.clear();
         }
     }
@@ -73,10 +70,10 @@ impl<'s> User<'s> {
         match self.random.below(32) {
             0..3 => self.make(),
             3 => self.checkpoint(),
-            4..8 if self.has_plane => self.exchange(),
-            8..10 if self.has_plane => self.exchange_by_handles(),
-            10..13 if self.has_plane => self.burst(),
-            13 if self.has_plane => self.broadcast(),
+            4..8 => self.exchange(),
+            8..10 => self.exchange_by_handles(),
+            10..13 => self.burst(),
+            13 => self.broadcast(),
             14 => self.check_one(),
             15 => self.numbers(),
             16 => self.bytes(),

@@ -1,0 +1,157 @@
+//! The communicator that a rank holds.
+
+use std::cell::Cell;
+use std::fmt;
+use std::sync::Arc;
+
+use disco_core::env::Variable;
+use disco_core::op::{self, Claims, Steps};
+use disco_core::work::Background;
+use disco_core::{Abort, Capabilities, ConnectParams, Error, Op, Rank, Rendezvous, Result, Work};
+
+use crate::NAME;
+use crate::alarm::Alarm;
+use crate::connect::Party;
+use crate::rendezvous::Meeting;
+use crate::seat::Seat;
+
+/// One rank, with a connection to each other one. It may be sent to another thread.
+///
+/// If a communicator is dropped while peers wait for its rank, their operations fail with [`Error::Lost`].
+pub struct Communicator {
+    seat: Background<Seat>,
+    rank: Rank,
+    size: usize,
+    alarm: Arc<Alarm>,
+}
+
+const _: fn() = || {
+    fn moves<T: Send>() {}
+    moves::<Communicator>();
+};
+
+impl Communicator {
+    /// Like [`Backend::connect`](disco_core::Backend::connect), but also connects ranks of one machine by TCP.
+    ///
+    /// # Errors
+    /// [`Error::Deadline`] with the ranks that have not arrived, or with the addresses that were tried; [`Error::Aborted`];
+    /// [`Error::Unsupported`] on a device; `DISCO_ENCRYPT` is neither 0 nor 1.
+    pub fn connect(params: ConnectParams<'_>, at: &Rendezvous) -> Result<Self> {
+        let device = params.queue.device();
+        if !device.is_host() {
+            let operation = format!("connect on {device}");
+            return Err(Error::Unsupported { backend: NAME, operation, dtype: None });
+        }
+        let meeting = Meeting::read(at)?;
+        let (rank, size) = (params.rank.index(), params.world.size());
+        if rank >= size {
+            return Err(Error::invalid(format!("connect: rank {rank} of {size} ranks does not exist")));
+        }
+        let alarm = Alarm::new(None)?;
+        // Registered before the first wait.
+        params.link.on_abort(&(alarm.clone() as Arc<dyn Abort>));
+        let party = Party {
+            name: meeting.name(),
+            key: meeting.key()?,
+            rank,
+            size,
+            encrypts: Variable::read("DISCO_ENCRYPT").flag()?.unwrap_or(true),
+            deadline: params.connect_deadline,
+        };
+        Seat::new(party, params.link.store(), alarm.clone(), params.deadline).map(|seat| Self::new(seat, alarm))
+    }
+
+    fn new(seat: Seat, alarm: Arc<Alarm>) -> Self {
+        Self { rank: seat.rank(), size: seat.size(), seat: Background::new(seat), alarm }
+    }
+
+    fn check(&self, ops: &[Op]) -> Result<()> {
+        op::check_ops(ops, self.rank, self.size)?;
+        op::check_host(ops, NAME)
+    }
+
+    /// Runs operations whose arguments are checked.
+    #[allow(unsafe_code)]
+    fn run(&mut self, ops: &[Op]) -> Result<()> {
+        let seat = self.seat.state()?;
+        let mut claims = Claims::default();
+        claims.claim(ops)?;
+        // SAFETY: the operations are checked, and the claims are dropped after the call.
+        unsafe { seat.run(ops) }
+    }
+}
+
+impl Steps for Communicator {
+    fn run_step(&mut self, op: Op) -> Result<()> {
+        self.run(&[op])
+    }
+}
+
+impl disco_core::Communicator for Communicator {
+    fn rank(&self) -> Rank {
+        self.rank
+    }
+
+    fn size(&self) -> usize {
+        self.size
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::all()
+    }
+
+    fn enqueue(&mut self, ops: &[Op]) -> Result<()> {
+        self.check(ops)?;
+        if !op::has_custom(ops) {
+            return self.run(ops);
+        }
+        let (rank, size) = (self.rank, self.size);
+        if let Some(first) = ops.first() {
+            self.seat.state()?.check_unbroken(|| first.signature(size))?;
+        }
+        Claims::check(ops)?;
+        let result = op::run_in_steps(self, rank, size, ops);
+        // A step that has failed has broken the communicator already.
+        result.map_err(|error| match self.seat.state() {
+            Ok(seat) if seat.check_unbroken(String::new).is_ok() => seat.fail(error),
+            _ => error,
+        })
+    }
+
+    #[allow(unsafe_code)]
+    fn start(&mut self, ops: &[Op]) -> Result<Work> {
+        if ops.is_empty() || op::has_custom(ops) {
+            return self.enqueue(ops).map(|()| Work::done());
+        }
+        self.check(ops)?;
+        let mut claims = Claims::default();
+        claims.claim(ops)?;
+        let (ops, claimed) = (ops.to_vec(), Cell::new(claims.keep()));
+        self.seat.start(move |seat| {
+            let claimed = claimed.take();
+            // SAFETY: the operations are checked, and the claims are dropped after the call.
+            let result = unsafe { seat.run(&ops) };
+            drop(claimed);
+            result
+        })
+    }
+
+    fn split(&mut self, color: Option<u32>, key: i32) -> Result<Option<Box<dyn disco_core::Communicator>>> {
+        let child = self.seat.state()?.split(color, key)?;
+        Ok(child.map(|(seat, alarm)| Box::new(Self::new(seat, alarm)) as _))
+    }
+
+    fn synchronize(&mut self) -> Result<()> {
+        self.seat.state()?.check_unbroken(|| "synchronize".into())
+    }
+
+    fn aborter(&self) -> Arc<dyn Abort> {
+        self.alarm.clone()
+    }
+}
+
+impl fmt::Debug for Communicator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "<tcp {} of {}>", self.rank, self.size)
+    }
+}

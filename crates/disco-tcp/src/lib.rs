@@ -1,0 +1,41 @@
+//! The host data plane of Disco between machines: collectives over TCP, authenticated and, unless `DISCO_ENCRYPT` is 0,
+//! encrypted.
+//!
+//! The backend needs no library of the system, and supports every [`Op`](disco_core::Op) on every dtype. Results have the bits
+//! of `local`: they depend on the ranks' inputs and their order only.
+//!
+//! ```text
+//! Communicator ── Background ─▶ Seat      one rank, which its operations use in turn: on the worker's thread, or beside it
+//!                                └ collective, point_to_point     which bytes go to which rank
+//!                                   └ exchange                    messages that go out and come in at the same time
+//!                                      └ link                     a connection, in clear or encrypted
+//! ```
+//!
+//! A communicator is made by `connect`: each rank writes into the session's store at which addresses it listens (`contact`), and
+//! the higher rank of each pair connects to the lower one. A HELLO and a handshake with the key of the communicator, which the
+//! controller has made for it, prove both ends (`hello`, [`disco_engine::rank_handshake`]). So bytes of another communicator,
+//! or of an earlier epoch, are never read.
+//!
+//! A rank whose operation fails records the cause in the session's store and ends its connections; the others find them ended,
+//! and report that cause.
+
+mod alarm;
+mod backend;
+mod buffers;
+mod collective;
+mod communicator;
+mod connect;
+mod contact;
+mod exchange;
+mod head;
+mod hello;
+mod link;
+mod point_to_point;
+mod rendezvous;
+mod seat;
+
+pub use backend::{BACKEND, Tcp};
+pub use communicator::Communicator;
+
+/// The name of the backend.
+pub(crate) const NAME: &str = "tcp";

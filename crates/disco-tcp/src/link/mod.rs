@@ -1,0 +1,50 @@
+//! Connections to other ranks, as byte streams that never block.
+
+mod plain;
+mod sealed;
+
+use std::io;
+use std::os::fd::AsFd;
+
+pub(crate) use plain::Plain;
+pub(crate) use sealed::Sealed;
+
+/// A connection to another rank: a stream of bytes in each direction.
+pub(crate) trait Link: AsFd + Send {
+    /// Sends the first bytes of two pieces that follow each other. Returns how many; 0 if the connection takes none now.
+    ///
+    /// # Errors
+    /// The connection has failed.
+    fn send(&mut self, pieces: [&[u8]; 2]) -> io::Result<usize>;
+
+    /// Whether the system has all bytes that [`send`](Link::send) has taken. Passes on those that it does not have yet.
+    ///
+    /// # Errors
+    /// The connection has failed.
+    fn flush(&mut self) -> io::Result<bool>;
+
+    /// Receives bytes into `into`, which has room for one at least. Returns how many; 0 if none have come.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::UnexpectedEof`] after the last byte; the connection has failed.
+    fn receive(&mut self, into: &mut [u8]) -> io::Result<usize>;
+
+    /// Ends the stream to the other rank.
+    fn close(&self);
+}
+
+/// The result of a call that would have blocked is 0.
+fn now(result: io::Result<usize>) -> io::Result<usize> {
+    match result {
+        Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => Ok(0),
+        result => result,
+    }
+}
+
+/// The result of a read: no bytes mean the end.
+fn read(result: io::Result<usize>) -> io::Result<usize> {
+    match result {
+        Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+        result => now(result),
+    }
+}

@@ -1,0 +1,275 @@
+//! The part of a communicator that its operations use, one after the other.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use disco_core::activity::{DataPath, take_path};
+use disco_core::wire::{Reader, Writer};
+use disco_core::{AbortCause, Attendance, Error, Op, Rank, Result, Store};
+
+use crate::alarm::Alarm;
+use crate::buffers::Buffers;
+use crate::collective::Collective;
+use crate::connect::{self, Links, Party};
+use crate::exchange::{Call, Exchange, Label, Wires};
+use crate::head::{Head, Kind};
+use crate::point_to_point::{self, Counts};
+
+/// How long a rank whose connection to another one ends looks for the failure that the other one has recorded.
+const FAILURE_GRACE: Duration = Duration::from_millis(200);
+
+/// The place of a rank among the others. Dropping it tells them that the rank has left.
+pub(crate) struct Seat {
+    party: Arc<Party>,
+    links: Links,
+    alarm: Arc<Alarm>,
+    store: Arc<dyn Store>,
+    attendance: Attendance,
+    /// Limit of an operation, from its call.
+    deadline: Duration,
+    /// Operations and splits so far, and collectives and splits among them.
+    calls: u64,
+    collectives: u64,
+    messages: Vec<Counts>,
+    broken: Option<AbortCause>,
+}
+
+impl Seat {
+    /// Connects to the other ranks.
+    ///
+    /// # Errors
+    /// As [`connect::connect`].
+    pub(crate) fn new(party: Party, store: Arc<dyn Store>, alarm: Arc<Alarm>, deadline: Duration) -> Result<Self> {
+        let party = Arc::new(party);
+        let (links, contacts) = connect::connect(&party, &*store, &alarm)?;
+        let hosts: Vec<_> = contacts.iter().map(|contact| &*contact.host).collect();
+        tracing::debug!(rank = party.rank, ?hosts, "connected");
+        let attendance = Attendance::new(store.clone(), party.name.clone(), party.rank, party.size);
+        let messages = vec![Counts::default(); party.size];
+        let (calls, collectives, broken) = (0, 0, None);
+        Ok(Self { party, links, alarm, store, attendance, deadline, calls, collectives, messages, broken })
+    }
+
+    pub(crate) fn rank(&self) -> Rank {
+        Rank::new(self.party.rank as u32)
+    }
+
+    pub(crate) fn size(&self) -> usize {
+        self.party.size
+    }
+
+    /// Refuses an operation after a failure.
+    ///
+    /// # Errors
+    /// [`Error::Broken`].
+    pub(crate) fn check_unbroken(&self, operation: impl FnOnce() -> String) -> Result<()> {
+        match self.broken.as_ref().or_else(|| self.alarm.cause()) {
+            None => Ok(()),
+            Some(cause) => Err(Error::Broken { operation: operation(), cause: cause.clone() }),
+        }
+    }
+
+    /// Runs a group of operations.
+    ///
+    /// # Errors
+    /// As [`disco_core::Communicator::enqueue`].
+    ///
+    /// # Safety
+    /// `Op::check` has accepted the operations, and their tensors are in the memory of the host and claimed until the call
+    /// returns.
+    #[allow(unsafe_code)]
+    pub(crate) unsafe fn run(&mut self, ops: &[Op]) -> Result<()> {
+        let Some(first) = ops.first() else { return Ok(()) };
+        let size = self.size();
+        self.check_unbroken(|| first.signature(size))?;
+        take_path(DataPath::Tcp);
+        let result = if first.kind().is_point_to_point() {
+            // SAFETY: the caller guarantees it.
+            let buffers = ops.iter().map(|op| unsafe { Buffers::of(op) }).collect();
+            self.point_to_point(ops, buffers)
+        } else {
+            ops.iter().try_for_each(|op| {
+                // SAFETY: the caller guarantees it.
+                self.collective(op, unsafe { Buffers::of(op) })
+            })
+        };
+        result.map_err(|error| self.fail(error))
+    }
+
+    fn point_to_point(&mut self, ops: &[Op], buffers: Vec<Buffers<'_>>) -> Result<()> {
+        let first = ops.first().map(|op| (op.signature(self.size()), op.kind().name()));
+        let (text, name) = first.unwrap_or_default();
+        let call = Call { kind: Kind::Send, text: &text, number: 0 };
+        let mut messages = std::mem::take(&mut self.messages);
+        let result = point_to_point::run(call, &mut self.wires(name), ops, buffers, &mut messages);
+        self.messages = messages;
+        result
+    }
+
+    fn collective(&mut self, op: &Op, buffers: Buffers<'_>) -> Result<()> {
+        let (me, size) = (self.party.rank, self.size());
+        let text = op.signature(size);
+        self.collectives += 1;
+        let call = Call { kind: Kind::Collective, text: &text, number: self.collectives };
+        Collective { call, wires: &mut self.wires(op.kind().name()), me, size }.run(op, buffers)
+    }
+
+    /// The connections, for the next operation.
+    fn wires(&mut self, operation: &'static str) -> Wires<'_> {
+        self.calls += 1;
+        Wires {
+            links: &mut self.links,
+            alarm: &self.alarm,
+            attendance: &self.attendance,
+            rank: self.party.rank,
+            operation,
+            calls: self.calls,
+            deadline: self.deadline,
+            start: Instant::now(),
+        }
+    }
+
+    /// The place of this rank in the child with its color, and the child's alarm.
+    ///
+    /// # Errors
+    /// As [`disco_core::Communicator::split`].
+    pub(crate) fn split(&mut self, color: Option<u32>, key: i32) -> Result<Option<(Self, Arc<Alarm>)>> {
+        self.check_unbroken(|| "split".into())?;
+        self.split_off(color, key).map_err(|error| self.fail(error))
+    }
+
+    fn split_off(&mut self, color: Option<u32>, key: i32) -> Result<Option<(Self, Arc<Alarm>)>> {
+        let mut wish = Writer::default();
+        wish.u32(color.is_some().into());
+        wish.u32(color.unwrap_or_default());
+        wish.u32(key.cast_unsigned());
+        let wish = wish.into_bytes();
+        let wishes = self.gather(&wish)?;
+        self.attendance.split();
+        let mut members = Vec::new();
+        for (rank, bytes) in wishes.iter().enumerate() {
+            let mut reader = Reader::new(bytes);
+            let (has_color, theirs, key) = (reader.u32()?, reader.u32()?, reader.u32()?.cast_signed());
+            if color.is_some_and(|color| has_color == 1 && theirs == color) {
+                members.push((key, rank));
+            }
+        }
+        members.sort_unstable();
+        let place = members.iter().position(|(_, rank)| *rank == self.party.rank);
+        let child = match (color, place) {
+            (Some(color), Some(rank)) => Some(self.child(color, rank, members.len())?),
+            _ => None,
+        };
+        // If a rank fails to make its child, all ranks fail.
+        self.gather(&[])?;
+        Ok(child)
+    }
+
+    fn child(&self, color: u32, rank: usize, size: usize) -> Result<(Self, Arc<Alarm>)> {
+        let Party { key, encrypts, deadline, .. } = &*self.party;
+        let name = self.attendance.child(color, rank, size).name().to_owned();
+        let party = Party { name, key: key.clone(), rank, size, encrypts: *encrypts, deadline: *deadline };
+        let alarm = Alarm::new(Some(&self.alarm))?;
+        Ok((Self::new(party, self.store.clone(), alarm.clone(), self.deadline)?, alarm))
+    }
+
+    /// Gathers bytes of all ranks, which all have the same number, for a split.
+    fn gather(&mut self, mine: &[u8]) -> Result<Vec<Vec<u8>>> {
+        self.collectives += 1;
+        let (me, size) = (self.party.rank, self.size());
+        let call = Call { kind: Kind::Collective, text: "split", number: self.collectives };
+        let label = Label { number: call.number, text: None };
+        let mut all = vec![vec![0; mine.len()]; size];
+        all[me].copy_from_slice(mine);
+        let mut exchange = Exchange::default();
+        for (peer, bytes) in all.iter_mut().enumerate().filter(|(peer, _)| *peer != me) {
+            exchange.send(peer, label, mine);
+            exchange.receive(peer, label, bytes);
+        }
+        exchange.run(call, &mut self.wires("split"))?;
+        Ok(all)
+    }
+
+    /// Breaks the communicator with the error of an operation, and ends the connections, so that the other ranks learn of it.
+    /// Returns the error of this rank: if another one has failed before, an abort with its cause.
+    pub(crate) fn fail(&mut self, error: Error) -> Error {
+        let key = format!("{}: failure", self.party.name);
+        let error = match error {
+            Error::Lost(loss) => match self.store.wait(&key, FAILURE_GRACE) {
+                Ok(bytes) => read_cause(&bytes).map_or(Error::Lost(loss), |cause| Error::Aborted { cause }),
+                Err(aborted @ Error::Aborted { .. }) => aborted,
+                Err(_) => Error::Lost(loss),
+            },
+            error => error,
+        };
+        let cause = match AbortCause::of(&error) {
+            AbortCause::Failed(_) if !matches!(error, Error::Aborted { .. }) => {
+                format!("rank {}: {error}", self.party.rank).into()
+            }
+            cause => cause,
+        };
+        // A store that has failed tells the other ranks nothing, and they find the connections closed.
+        _ = self.store.compare_and_set(&key, None, &write_cause(&cause));
+        self.links.iter().flatten().for_each(|link| link.close());
+        self.broken = Some(cause);
+        error
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let goodbye = Head { kind: Kind::Goodbye, call: 0, number: 0, content: 0 }.to_bytes();
+        for link in self.links.iter_mut().flatten() {
+            if self.broken.is_none() {
+                // A rank whose connection is full gets no goodbye and finds it closed.
+                _ = link.send([&goodbye, &[]]);
+            }
+            link.close();
+        }
+    }
+}
+
+const FAILED: u32 = 0;
+const CANCELLED: u32 = 1;
+const DROPPED: u32 = 2;
+
+/// A cause for the session's store: its kind, the number of a command or a rank, and a text.
+fn write_cause(cause: &AbortCause) -> Vec<u8> {
+    let (kind, number, text) = match cause {
+        AbortCause::Cancelled { command, why } => (CANCELLED, *command, why.to_string()),
+        AbortCause::Dropped(rank) => (DROPPED, rank.index() as u64, String::new()),
+        other => (FAILED, 0, other.to_string()),
+    };
+    let mut writer = Writer::default();
+    writer.u32(kind);
+    writer.u64(number);
+    writer.bytes(text.as_bytes());
+    writer.into_bytes()
+}
+
+/// The cause that another rank has written; none if it is none of [`write_cause`].
+fn read_cause(bytes: &[u8]) -> Option<AbortCause> {
+    let mut reader = Reader::new(bytes);
+    let (kind, number) = (reader.u32().ok()?, reader.u64().ok()?);
+    let text = String::from_utf8_lossy(reader.bytes().ok()?).into_owned();
+    match kind {
+        FAILED => Some(text.into()),
+        CANCELLED => Some(AbortCause::Cancelled { command: number, why: text.into() }),
+        DROPPED => Some(AbortCause::Dropped(Rank::new(u32::try_from(number).ok()?))),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cause_is_read_as_it_was_written() {
+        let cancelled = AbortCause::Cancelled { command: 7, why: "why".into() };
+        for cause in [AbortCause::Failed("why".into()), cancelled, AbortCause::Dropped(Rank::new(3))] {
+            assert_eq!(read_cause(&write_cause(&cause)), Some(cause));
+        }
+        assert_eq!(read_cause(&[1, 2]), None);
+    }
+}
