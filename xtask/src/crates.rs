@@ -8,7 +8,7 @@ use crate::built::cargo;
 
 /// A build, cargo's arguments that select its crates, and the largest number of crates, those of this workspace included.
 const LIMITS: [(&str, &str, usize); 3] = [
-    ("the first command of the README", "--package disco-runtime --edges normal,build,dev", 79),
+    ("the first command of the README", "--package disco-runtime --edges normal,build,dev", 80),
     (
         "disco-core, disco-channel and disco-local without default features",
         "--package disco-core --package disco-channel --package disco-local --no-default-features --edges normal,build",

@@ -63,7 +63,7 @@ fn a_required_backend_that_is_absent_is_an_error_with_the_reason() {
     assert_eq!(
         err(&absent),
         "disco: backend `ucc` is required: backend `ucc` is not available; \
-         tried the backends compiled into this program: it has cuda_p2p, local, mpi, nccl, rccl, rocm_p2p; \
+         tried the backends compiled into this program: it has cuda_p2p, local, mpi, nccl, rccl, rocm_p2p, tcp; \
          a backend of another crate is linked once the program mentions that crate: write `use the_crate as _;`\n"
     );
 }
@@ -195,7 +195,7 @@ fn check_of_an_unknown_backend_or_filter_is_an_error() {
     assert_eq!((absent.status.code(), out(&absent)), (Some(1), String::new()));
     assert_eq!(
         err(&absent),
-        "disco: backend `ucc` is not available; tried the backends compiled into this program: it has cuda_p2p, local, mpi, nccl, rccl, rocm_p2p; \
+        "disco: backend `ucc` is not available; tried the backends compiled into this program: it has cuda_p2p, local, mpi, nccl, rccl, rocm_p2p, tcp; \
          a backend of another crate is linked once the program mentions that crate: write `use the_crate as _;`\n"
     );
     let unknown = disco(&["check", "--filter", "all_produce"]);

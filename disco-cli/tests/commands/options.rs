@@ -185,7 +185,7 @@ fn help_lists_the_values_of_every_enum() {
         ("check", "[possible values: threads, processes, nodes]"),
         ("ping", "[possible values: threads, processes, nodes]"),
         ("run", "[possible values: threads, processes, nodes]"),
-        ("run", "[possible values: cuda_p2p, local, mpi, nccl, rccl, rocm_p2p]"),
+        ("run", "[possible values: cuda_p2p, local, mpi, nccl, rccl, rocm_p2p, tcp]"),
         ("completions", "[possible values: bash, elvish, fish, powershell, zsh]"),
     ] {
         // Joined into one line, because `--help` wraps at the width of the terminal.

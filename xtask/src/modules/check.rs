@@ -89,6 +89,7 @@ const ORDERS: [(&str, &[&str]); 3] = [
             "fault",
             // Proofs and keys.
             "handshake",
+            "rank_handshake",
             "noise",
             "token",
             "random",
