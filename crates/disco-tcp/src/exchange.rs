@@ -11,9 +11,10 @@ use rustix::io::Errno;
 use crate::alarm::Alarm;
 use crate::connect::Links;
 use crate::head::{HEAD_BYTES, Head, Kind};
-use crate::link::Link;
+use crate::link::{Acknowledged, Link, acknowledged};
 
-/// The longest sleep of a wait. Then the rank announces that it waits, so that others don't report it as absent.
+/// The longest sleep of a wait. Then the rank announces that it waits, so that others don't report it as absent, and looks
+/// whether the machines of the ranks that it waits for acknowledge what it sends.
 const MAX_SLEEP: Duration = Duration::from_millis(250);
 
 /// The operation whose messages an exchange moves.
@@ -129,7 +130,7 @@ impl<'a> Exchange<'a> {
     }
 
     /// Sleeps until a connection may go on, or the alarm is raised.
-    fn wait(&self, call: Call<'_>, wires: &Wires<'_>) -> Result<()> {
+    fn wait(&self, call: Call<'_>, wires: &mut Wires<'_>) -> Result<()> {
         wires.alarm.check()?;
         let waited = wires.start.elapsed();
         wires.attendance.check_wait(wires.calls, waited, wires.deadline, || call.text.to_owned())?;
@@ -148,9 +149,31 @@ impl<'a> Exchange<'a> {
         let sleep = wires.deadline.saturating_sub(waited).min(MAX_SLEEP) + Duration::from_millis(1);
         let limit = Timespec { tv_sec: sleep.as_secs() as _, tv_nsec: sleep.subsec_nanos().into() };
         match poll(&mut fds, Some(&limit)) {
+            Ok(0) => self.look(wires),
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(error) => Err(Error::system("tcp: the wait for other ranks failed", error)),
         }
+    }
+
+    /// Looks for connections that are cut, after a wait without an event. TCP itself would notice it after minutes, and only of
+    /// a connection that has something to send, so a rank that only receives sends a probe.
+    fn look(&self, wires: &mut Wires<'_>) -> Result<()> {
+        for peer in self.outgoing.iter().map(|message| message.to).chain(self.incoming.iter().map(|it| it.from)) {
+            let is_sent = self.outgoing.iter().any(|message| message.to == peer);
+            let link = wires.link(peer)?;
+            match acknowledged(&*link) {
+                Acknowledged::Cut => {
+                    let why = "its machine does not acknowledge what this one sends";
+                    return Err(lost(peer, LossCause::ConnectionFailed(why.to_owned())));
+                }
+                // All is acknowledged, so the connection takes the whole probe.
+                Acknowledged::All if !is_sent => {
+                    link.send([&Head::bare(Kind::Probe), &[]]).map_err(|error| disconnected(peer, &error))?;
+                }
+                Acknowledged::All | Acknowledged::Some => {}
+            }
+        }
+        Ok(())
     }
 }
 
@@ -204,7 +227,12 @@ impl Incoming<'_> {
             }
             *has_moved = true;
             if self.received == HEAD_BYTES {
-                self.call = vec![0; self.check_head(from)?.call as usize];
+                let head = self.check_head(from)?;
+                if head.kind == Kind::Probe {
+                    self.received = 0;
+                    continue;
+                }
+                self.call = vec![0; head.call as usize];
             }
             if self.received == HEAD_BYTES + self.call.len() {
                 self.check_call(call, caller)?;

@@ -25,6 +25,8 @@ pub(crate) enum Kind {
     Send,
     /// The end of the sender's communicator. No message follows.
     Goodbye,
+    /// Nothing: a rank that waits asks the system of the other machine for an acknowledgement.
+    Probe,
 }
 
 /// The head of a message.
@@ -40,12 +42,18 @@ pub(crate) struct Head {
 }
 
 impl Head {
+    /// A head without a call and content.
+    pub(crate) fn bare(kind: Kind) -> [u8; HEAD_BYTES] {
+        Self { kind, call: 0, number: 0, content: 0 }.to_bytes()
+    }
+
     pub(crate) fn to_bytes(self) -> [u8; HEAD_BYTES] {
         let mut bytes = [0; HEAD_BYTES];
         bytes[0] = match self.kind {
             Kind::Collective => 0,
             Kind::Send => 1,
             Kind::Goodbye => 2,
+            Kind::Probe => 3,
         };
         bytes[4..8].copy_from_slice(&self.call.to_le_bytes());
         bytes[8..16].copy_from_slice(&self.number.to_le_bytes());
@@ -61,6 +69,7 @@ impl Head {
             0 => Kind::Collective,
             1 => Kind::Send,
             2 => Kind::Goodbye,
+            3 => Kind::Probe,
             other => return Err(Error::protocol(format!("a message of the unknown kind {other}"))),
         };
         let number = |at: usize| {
@@ -82,7 +91,7 @@ mod tests {
 
     #[test]
     fn a_head_is_read_as_it_was_written() {
-        for kind in [Kind::Collective, Kind::Send, Kind::Goodbye] {
+        for kind in [Kind::Collective, Kind::Send, Kind::Goodbye, Kind::Probe] {
             let head = Head { kind, call: 23, number: 1 << 40, content: u64::MAX };
             assert_eq!(Head::read(&head.to_bytes()).unwrap(), head);
         }

@@ -218,7 +218,7 @@ impl Seat {
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        let goodbye = Head { kind: Kind::Goodbye, call: 0, number: 0, content: 0 }.to_bytes();
+        let goodbye = Head::bare(Kind::Goodbye);
         for link in self.links.iter_mut().flatten() {
             if self.broken.is_none() {
                 // A rank whose connection is full gets no goodbye and finds it closed.

@@ -132,6 +132,7 @@ pub(crate) fn run(program: &str) -> Option<ExitCode> {
         "say-in-a-chain" => say(Some(1)),
         "stall" => stall(),
         "add" => tcp::main(),
+        "cut" => tcp::cut(),
         "send" => network::send(),
         "doze" => service::doze(),
         "hurry" => hosts::hurry(),

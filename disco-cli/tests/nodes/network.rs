@@ -24,21 +24,26 @@ pub(crate) fn may_make_namespaces() -> bool {
 }
 
 /// Namespaces with this prefix in their names, removed on drop.
-struct Namespaces(String);
+pub(crate) struct Namespaces(String);
 
 impl Namespaces {
     /// Makes namespaces by a shell script, which gets the prefix as `$1`.
-    fn make(name: &str, script: &str) -> Self {
+    pub(crate) fn make(name: &str, script: &str) -> Self {
         let made = Self(format!("disco-{name}-{}-", std::process::id()));
         let ran = Command::new("sh").args(["-euc", script, "sh", &made.0]).output().unwrap();
         assert!(ran.status.success(), "{ran:?}");
         made
     }
 
+    /// The whole name of a namespace.
+    pub(crate) fn name(&self, name: &str) -> String {
+        format!("{}{name}", self.0)
+    }
+
     /// The `disco` command in a namespace.
-    fn disco(&self, name: &str) -> Command {
+    pub(crate) fn disco(&self, name: &str) -> Command {
         let mut command = Command::new("ip");
-        command.args(["netns", "exec", &format!("{}{name}", self.0), DISCO]);
+        command.args(["netns", "exec", &self.name(name), DISCO]);
         command
     }
 }

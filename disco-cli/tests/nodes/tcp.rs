@@ -1,14 +1,21 @@
 //! The backend `tcp` between machines that are network namespaces.
 
+use std::io::{BufRead as _, BufReader};
 use std::path::Path;
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, Stdio};
+use std::thread;
+use std::time::Duration;
 
 use disco::prelude::*;
 use disco::{DType, Error, Op, Rank, Reduction, Tensor};
 
-use super::{DISCO, PROGRAM, hello, network};
+use super::network::{self, Namespaces};
+use super::{DISCO, Folder, PROGRAM, hello};
 
-crate::trials::tests!("nodes::tcp": workers_of_two_machines_add_tensors_over_tcp);
+crate::trials::tests!("nodes::tcp":
+    workers_of_two_machines_add_tensors_over_tcp,
+    a_rank_reports_that_the_machine_of_another_rank_is_cut_off,
+);
 
 /// Numbers of elements: one round, and two rounds with shares that are not equal.
 const COUNTS: [usize; 3] = [1, 1000, 100_003];
@@ -75,4 +82,71 @@ fn workers_of_two_machines_add_tensors_over_tcp() {
         assert!(ran.status.success(), "{ran:?}");
         assert_eq!(String::from_utf8_lossy(&ran.stdout), "4 workers on 2 machines agree\n");
     }
+}
+
+/// Worker function: why a barrier ends that worker 1 does not enter in time.
+fn meet(ctx: &mut WorkerContext) -> disco::Result<String> {
+    if ctx.worker().index() == 1 {
+        thread::sleep(Duration::from_secs(60));
+    }
+    Ok(ctx.comm()?.barrier().map_or_else(|error| error.to_string(), |()| "it is over".to_owned()))
+}
+
+disco::register_function!("tcp.meet", meet);
+
+/// `main` of a program that prints why a barrier ends.
+pub(crate) fn cut() -> ExitCode {
+    disco::init();
+    let session = disco::from_env().unwrap();
+    let ended = disco::block_on(async {
+        session.init_ccl("tcp", &[]).await.unwrap();
+        let ended = session.call_returning(disco::WorkerId::new(0), "tcp.meet", ()).await.unwrap();
+        println!("waiting");
+        ended.await.unwrap().to_string()
+    });
+    println!("{ended}");
+    ExitCode::SUCCESS
+}
+
+/// Two machines with one cable.
+const CABLE: &str = "
+for name in a b; do ip netns add $1$name; done
+ip link add ab netns $1a type veth peer name ba netns $1b
+up() { ip -n $1 address add $3/24 dev $2; ip -n $1 link set dev $2 up; ip -n $1 link set dev lo up; }
+up $1a ab 10.94.0.1; up $1b ba 10.94.0.2
+";
+
+/// The data plane itself reports it, before the control plane has been silent for its limit of 5 s.
+fn a_rank_reports_that_the_machine_of_another_rank_is_cut_off() {
+    if !network::may_make_namespaces() {
+        return;
+    }
+    let (machines, folder) = (Namespaces::make("tcp", CABLE), Folder::new("tcp"));
+    let token = folder.0.join("session.token");
+    assert!(Command::new(DISCO).arg("token").arg(&token).status().unwrap().success());
+    let mut node = machines.disco("b");
+    node.env(PROGRAM, "cut").args(["worker", "--connect", "10.94.0.1:4570", "--token-file"]).arg(&token);
+    let node = node.arg("--").arg(hello()).stderr(Stdio::null()).spawn().unwrap();
+    let mut run = machines.disco("a");
+    run.env(PROGRAM, "cut").args([
+        "run",
+        "--nodes",
+        "2",
+        "--workers",
+        "2",
+        "--listen",
+        "10.94.0.1:4570",
+        "--token-file",
+    ]);
+    let mut run = run.arg(&token).arg("--").arg(hello()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut lines = BufReader::new(run.stdout.take().unwrap()).lines().map(Result::unwrap);
+    assert_eq!(lines.next().as_deref(), Some("waiting"));
+    let cut = Command::new("ip").args(["-n", &machines.name("b"), "link", "set", "dev", "ba", "down"]).status();
+    assert!(cut.unwrap().success());
+    let why = lines.next().unwrap();
+    assert_eq!(why.trim_matches('"'), "rank 1 lost: its machine does not acknowledge what this one sends");
+    [run, node].iter_mut().for_each(|end| {
+        end.kill().unwrap();
+        end.wait().unwrap();
+    });
 }

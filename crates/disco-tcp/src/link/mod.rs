@@ -1,11 +1,13 @@
 //! Connections to other ranks, as byte streams that never block.
 
+mod acknowledged;
 mod plain;
 mod sealed;
 
 use std::io;
 use std::os::fd::AsFd;
 
+pub(crate) use acknowledged::{Acknowledged, acknowledged};
 pub(crate) use plain::Plain;
 pub(crate) use sealed::Sealed;
 

@@ -1,0 +1,38 @@
+//! Whether the other machine acknowledges what a connection sends (`TCP_INFO` of Linux; `struct tcp_info` in `linux/tcp.h`).
+
+#![allow(unsafe_code)]
+
+use std::os::fd::{AsFd, AsRawFd as _};
+
+/// Bytes of the structure that are read: up to `tcpi_unacked`.
+const BYTES: usize = 28;
+
+/// Timeouts of a packet after which its connection counts as cut: by then, 1.4 s have passed at least.
+const CUT_TIMEOUTS: u8 = 3;
+
+/// What the other machine has acknowledged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Acknowledged {
+    /// Everything.
+    All,
+    /// Not all yet, or the system does not tell.
+    Some,
+    /// Nothing since the system has sent a packet several times, although the other end has room for it.
+    Cut,
+}
+
+/// The state of a connection.
+pub(crate) fn acknowledged(socket: impl AsFd) -> Acknowledged {
+    let mut info = [0u8; BYTES];
+    let mut len = BYTES as libc::socklen_t;
+    let fd = socket.as_fd().as_raw_fd();
+    // SAFETY: the descriptor is open, and the system writes at most `len` bytes to `info`, which has as many.
+    let result = unsafe { libc::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, info.as_mut_ptr().cast(), &mut len) };
+    // `tcpi_retransmits` counts the timeouts of the first packet that is not acknowledged; probes of a full receiver do not count.
+    let (timeouts, unacknowledged) = (info[2], &info[24..28]);
+    match (result, timeouts, unacknowledged) {
+        (0, CUT_TIMEOUTS.., _) => Acknowledged::Cut,
+        (0, _, [0, 0, 0, 0]) => Acknowledged::All,
+        _ => Acknowledged::Some,
+    }
+}
