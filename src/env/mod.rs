@@ -8,9 +8,13 @@ use std::path::PathBuf;
 use disco_core::env::Variable;
 use disco_core::launcher::Place;
 use disco_core::session::LaneSession;
-use disco_core::{Error, Result};
+use disco_core::{Error, Result, backend};
 
 use crate::{Builder, SessionKind};
+
+/// The backends of host tensors on one machine and on several.
+const LOCAL: &str = "local";
+const TCP: &str = "tcp";
 
 /// The settings of a session, read from `DISCO_SESSION`, `DISCO_WORKERS`, `DISCO_GROUPS`, `DISCO_NODES`,
 /// `DISCO_LISTEN`, `DISCO_HOSTS`, `DISCO_NODE_LAUNCHER`, `DISCO_SPARES`, `DISCO_APART`, `DISCO_LOG_DIR`, `DISCO_BACKEND`
@@ -59,7 +63,7 @@ pub struct Settings {
     pub apart: bool,
     /// Folder for the output of workers that are processes; see `ProcessOptions::log_dir`. Default: none.
     pub log_dir: Option<PathBuf>,
-    /// Backend for `init_ccl`. Default: `local`.
+    /// Backend for `init_ccl`. Default: `tcp` in a session of several nodes, if the program has it; otherwise `local`.
     pub backend: String,
     /// Device of each worker, for `init_ccl`. Default: empty, and the i-th worker of each machine uses device i.
     pub devices: Vec<i32>,
@@ -114,7 +118,7 @@ impl Settings {
         let number = |name, default| Ok::<_, Error>(variable(name).number()?.unwrap_or(default));
         let text = |name| Ok::<_, Error>(variable(name).text()?.map(str::to_owned));
         let kind = |name: String| name.parse().map_err(|error| Error::invalid(format!("DISCO_SESSION={error}")));
-        let backend = text("DISCO_BACKEND")?.unwrap_or_else(|| "local".into());
+        let backend = text("DISCO_BACKEND")?;
         let given = text("DISCO_SESSION")?.map(kind).transpose()?;
         let launched = launched.filter(|_| given != Some(SessionKind::Threads));
         let apart = variable("DISCO_APART").flag()?.unwrap_or(false);
@@ -126,7 +130,7 @@ impl Settings {
             _ if nodes > 1 => SessionKind::Nodes,
             Some(launched) => launched.kind,
             None if apart => SessionKind::Processes,
-            None => SessionKind::of(&backend),
+            None => SessionKind::of(backend.as_deref().unwrap_or(LOCAL)),
         };
         let session = given.unwrap_or(usual);
         let ordinal = |text: &str| text.parse().ok().filter(|ordinal| *ordinal >= 0);
@@ -137,6 +141,8 @@ impl Settings {
         let hosts = variable("DISCO_HOSTS").list("hosts", "a,b", |text| Some(text.to_owned()))?;
         let node_launcher = variable("DISCO_NODE_LAUNCHER").path();
         check_hosts(&hosts, node_launcher.is_some(), nodes, apart)?;
+        let usual = if nodes > 1 && backend::find(TCP).is_ok() { TCP } else { LOCAL };
+        let backend = backend.unwrap_or_else(|| usual.to_owned());
         Ok(Self {
             session,
             workers,
@@ -239,6 +245,8 @@ mod tests {
         let settings = read(&[]).unwrap();
         assert_eq!((settings.workers, settings.groups, settings.backend.as_str()), (1, 1, "local"));
         assert_eq!(settings.session, SessionKind::Threads);
+        let of_nodes = if cfg!(feature = "tcp") { "tcp" } else { "local" };
+        assert_eq!(read(&[("DISCO_NODES", "2")]).unwrap().backend, of_nodes);
         assert_eq!(read(&[("DISCO_DEVICES", "2, 0")]).unwrap().devices, [2, 0]);
         assert_eq!(read(&[("DISCO_BACKEND", "mpi")]).unwrap().session, SessionKind::Processes);
         let nodes = read(&[("DISCO_NODES", "2")]).unwrap();

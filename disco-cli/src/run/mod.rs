@@ -32,9 +32,9 @@ use crate::{restart, supervisor};
 /// (srun, torchrun, mpiexec, Kubernetes), each task runs this command; the launcher's tasks are the workers.
 #[derive(Args)]
 pub(crate) struct Run {
-    /// Backend of the data plane
-    #[arg(long, default_value = "local", value_parser = values::backends())]
-    backend: String,
+    /// Backend of the data plane [default: DISCO_BACKEND, else tcp for several nodes, else local]
+    #[arg(long, value_parser = values::backends())]
+    backend: Option<String>,
     /// Number of workers on all machines together [default: 1 per machine; under a launcher 1 per task]
     #[arg(long, value_parser = values::workers)]
     workers: Option<usize>,
@@ -94,7 +94,7 @@ pub(crate) struct Run {
 impl Run {
     pub(crate) fn run(mut self) -> anyhow::Result<ExitCode> {
         let others = self.take_machines()?;
-        let usual = if self.is_on_several(&others) { SessionKind::Nodes } else { SessionKind::of(&self.backend) };
+        let usual = if self.is_on_several(&others) { SessionKind::Nodes } else { SessionKind::of(self.backend()) };
         let apart = self.apart || Variable::read("DISCO_APART").flag()?.unwrap_or(false);
         let layout = Layout::new(self.session, usual, apart)?;
         let place = match Place::from_env() {
@@ -116,10 +116,12 @@ impl Run {
         let tasks = place.and_then(|place| self.workers_of(&place, layout));
         let workers = self.workers.or(tasks).unwrap_or(self.nodes);
         World::new(workers, self.groups)?.on_nodes(self.nodes)?;
-        backend::find(&self.backend)?.probe()?;
+        if let Some(name) = &self.backend {
+            backend::find(name)?.probe()?;
+        }
         if is_task {
             // The launcher decides where the workers run.
-            values::check_devices(&self.backend, &self.devices)?
+            values::check_devices(self.backend(), &self.devices)?
         } else {
             self.check_effects(layout.kind)?
         }
@@ -172,6 +174,11 @@ impl Run {
         Ok(machines.others)
     }
 
+    /// The backend that the options name; without one, the program chooses a backend of the host.
+    fn backend(&self) -> &str {
+        self.backend.as_deref().unwrap_or("local")
+    }
+
     /// Whether the session has nodes on other machines.
     fn is_on_several(&self, others: &[Host]) -> bool {
         self.nodes > 1 || !others.is_empty()
@@ -179,7 +186,10 @@ impl Run {
 
     /// Sets the variables of the program.
     fn set_variables(&self, command: &mut Command, workers: usize, layout: Layout, is_task: bool) {
-        command.env("DISCO_BACKEND", &self.backend).env("DISCO_GROUPS", self.groups.to_string());
+        command.env("DISCO_GROUPS", self.groups.to_string());
+        if let Some(backend) = &self.backend {
+            command.env("DISCO_BACKEND", backend);
+        }
         // The launcher determines the settings that no option sets.
         if !is_task || self.workers.is_some() {
             command.env("DISCO_WORKERS", workers.to_string());
@@ -214,7 +224,7 @@ impl Run {
 
     /// Rejects options that have no effect on a session of this kind.
     fn check_effects(&self, session: SessionKind) -> anyhow::Result<()> {
-        values::check_devices(&self.backend, &self.devices)?;
+        values::check_devices(self.backend(), &self.devices)?;
         ensure!(
             self.log_dir.is_none() || session != SessionKind::Threads,
             "--log-dir has no effect on workers that are threads, whose output is that of the program; use `--session processes`"
@@ -230,7 +240,7 @@ impl Run {
         ensure!(self.nodes == 1, "--session {session} runs on one machine, but --nodes asks for {}", self.nodes);
         ensure!(self.token_file.is_none(), "--token-file has no effect without --nodes");
         // Ranks that a launcher starts on other machines connect to rank 0 at this address.
-        let is_launched = self.launcher.is_some() || (self.backend == "mpi" && session == SessionKind::Processes);
+        let is_launched = self.launcher.is_some() || (self.backend() == "mpi" && session == SessionKind::Processes);
         ensure!(self.listen.is_none() || is_launched, "--listen has no effect without --nodes");
         Ok(())
     }
@@ -242,7 +252,7 @@ impl Run {
             || self.apart
             || self.nodes > 1
             || self.groups > 1
-            || self.backend != "local"
+            || self.backend.is_some()
             || !self.devices.is_empty()
             || self.listen.is_some()
             || self.spares.is_some()
@@ -251,7 +261,7 @@ impl Run {
 
     /// Number of workers that the tasks of a launcher have, if the launcher says how many tasks it has started.
     fn workers_of(&self, place: &Place, layout: Layout) -> Option<usize> {
-        let are_ranks = self.backend == "mpi" && place.starts_mpi;
+        let are_ranks = self.backend() == "mpi" && place.starts_mpi;
         // If worker 0 is a process of its own, rank 0 has no worker.
         place.size.map(|tasks| tasks - usize::from(layout.apart && are_ranks))
     }
@@ -263,7 +273,7 @@ impl Run {
             return Ok(launcher.iter().map(OsString::from).collect());
         }
         #[cfg(feature = "mpi")]
-        if self.backend == "mpi" && workers > 1 && !self.is_on_several(others) {
+        if self.backend() == "mpi" && workers > 1 && !self.is_on_several(others) {
             return Ok(disco::mpi::launcher(workers + usize::from(layout.apart))?);
         }
         Ok(Vec::new())

@@ -131,11 +131,12 @@ fn ping_reports_latencies_of_syncs_and_rates_of_calls() {
 
 fn run_sets_the_environment_of_the_program_and_returns_its_status() {
     let script = "echo $DISCO_SESSION $DISCO_BACKEND $DISCO_WORKERS $DISCO_GROUPS $0; exit 7";
-    let run = disco(&["run", "--workers", "4", "--groups", "2", "--", "sh", "-c", script, "arg"]);
+    let options = ["--backend", "local", "--workers", "4", "--groups", "2"];
+    let run = disco(&[&["run"], &options[..], &["--", "sh", "-c", script, "arg"]].concat());
     assert_eq!(out(&run), "threads local 4 2 arg\n");
     assert_eq!(run.status.code(), Some(7));
     let run = disco(&["run", "--session", "processes", "--", "sh", "-c", script, "arg"]);
-    assert_eq!(out(&run), "processes local 1 1 arg\n");
+    assert_eq!(out(&run), "processes 1 1 arg\n", "the program chooses the backend");
     let unknown = err(&disco(&["run", "--session", "clouds", "--", "true"]));
     assert!(unknown.contains("`clouds`: the kinds of session are: threads, processes"), "{unknown}");
 }
