@@ -1,10 +1,9 @@
 //! The handshake of a connection: the identity of the peer, and the role that it is given.
 
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::value::duration;
+use super::field::{Field, fields};
 use super::{Packet, VERSION, WireError};
 use crate::activity::RecorderConfig;
 use crate::config::WorkerConfig;
@@ -91,14 +90,17 @@ pub struct Assignment {
     pub start: Duration,
 }
 
-impl Hello {
-    pub(super) fn args(&self) -> Vec<Value> {
-        let numbers = [self.worker.wire(), self.thread.into()].map(Value::Int);
-        let head = [MAGIC.into(), Value::Int(VERSION), Value::Bytes(self.token.clone())].into_iter().chain(numbers);
-        head.chain(self.functions.iter().map(|name| name.as_str().into())).collect()
+/// The magic word, the version, then the fields.
+impl Field for Hello {
+    fn put(&self, args: &mut Vec<Value>) {
+        args.extend([MAGIC.into(), Value::Int(VERSION)]);
+        self.token.put(args);
+        self.worker.put(args);
+        self.thread.put(args);
+        self.functions.put(args);
     }
 
-    pub(super) fn decode(mut packet: Packet<'_>) -> Result<Self, WireError> {
+    fn take(packet: &mut Packet<'_>) -> Result<Self, WireError> {
         if &*packet.string()? != MAGIC {
             return Err(WireError::Expected("the first word of a connection of Disco"));
         }
@@ -107,114 +109,54 @@ impl Hello {
             return Err(WireError::Version { theirs: version, ours: VERSION });
         }
         Ok(Self {
-            token: packet.bytes()?,
-            worker: packet.id()?,
-            thread: packet.id()?,
-            functions: decode_texts(packet)?,
+            token: Field::take(packet)?,
+            worker: Field::take(packet)?,
+            thread: Field::take(packet)?,
+            functions: Field::take(packet)?,
         })
     }
 }
 
-impl Join {
-    pub(super) fn args(&self) -> Vec<Value> {
-        let names = self.functions.iter().map(String::as_str);
-        let head = [self.name.as_str().into(), self.rack.as_str().into(), Value::Bool(self.is_spare)];
-        head.into_iter().chain(names.map(Value::from)).collect()
+fields!(Join { name, rack, is_spare, functions });
+fields!(Welcome { config, heartbeat, ring });
+fields!(RingPlace { reader, readers, capacity });
+fields!(Assignment { config, node, workers, processes, behind, heartbeat, silence, start });
+fields!(WorkerConfig { world, collective_deadline, connect_deadline, value_limit, check, recorder });
+
+/// Four bytes for each size.
+impl Field for Arc<[u32]> {
+    fn put(&self, args: &mut Vec<Value>) {
+        let bytes: Vec<u8> = self.iter().flat_map(|size| size.to_le_bytes()).collect();
+        args.push(Value::Bytes(bytes.into()));
     }
 
-    pub(super) fn decode(mut packet: Packet<'_>) -> Result<Self, WireError> {
-        let (name, rack) = (packet.string()?.to_string(), packet.string()?.to_string());
-        Ok(Self { name, rack, is_spare: packet.bool()?, functions: decode_texts(packet)? })
-    }
-}
-
-pub(super) fn texts(texts: &[String]) -> Vec<Value> {
-    texts.iter().map(|text| text.as_str().into()).collect()
-}
-
-/// The rest of a packet, which has texts only.
-pub(super) fn decode_texts(packet: Packet<'_>) -> Result<Vec<String>, WireError> {
-    let texts = packet.rest()?.into_iter().map(|text| match text {
-        Value::Str(text) => Ok(text.to_string()),
-        _ => Err(WireError::Expected("a text")),
-    });
-    texts.collect()
-}
-
-impl Welcome {
-    pub(super) fn args(&self) -> Vec<Value> {
-        let ring = match self.ring {
-            None => [0; 3],
-            Some(RingPlace { reader, readers, capacity }) => [reader, readers, capacity],
-        };
-        let mut args = config_args(self.config);
-        args.push(duration(self.heartbeat));
-        args.extend(ring.map(|number| Value::Int(number as i64)));
-        args
-    }
-
-    pub(super) fn decode(packet: &mut Packet<'_>) -> Result<Self, WireError> {
-        let config = decode_config(packet)?;
-        let heartbeat = packet.duration()?;
-        let [reader, readers, capacity] = [packet.id()?, packet.id()?, packet.id()?].map(|number: u32| number as usize);
-        let ring = (readers > 0).then_some(RingPlace { reader, readers, capacity });
-        Ok(Self { config, ring, heartbeat })
+    fn take(packet: &mut Packet<'_>) -> Result<Self, WireError> {
+        match packet.bytes()?.as_chunks::<4>() {
+            (sizes, []) => Ok(sizes.iter().map(|size| u32::from_le_bytes(*size)).collect()),
+            _ => Err(WireError::Expected("sizes of subtrees")),
+        }
     }
 }
 
-impl Assignment {
-    pub(super) fn args(&self) -> Vec<Value> {
-        let Range { start, end } = self.workers.indices();
-        let mut args = config_args(self.config);
-        args.extend([Value::Int(self.node.into()), Value::Int(start as i64), Value::Int(end as i64)]);
-        args.push(Value::Bool(self.processes));
-        let behind: Vec<u8> = self.behind.iter().flat_map(|size| size.to_le_bytes()).collect();
-        args.push(Value::Bytes(behind.into()));
-        args.extend([self.heartbeat, self.silence, self.start].map(duration));
-        args
+impl Field for World {
+    fn put(&self, args: &mut Vec<Value>) {
+        args.extend([self.size(), self.groups(), self.nodes()].map(|number| Value::Int(number as i64)));
     }
 
-    pub(super) fn decode(packet: &mut Packet<'_>) -> Result<Self, WireError> {
-        Ok(Self {
-            config: decode_config(packet)?,
-            node: packet.id()?,
-            workers: WorkerRange::new(packet.id()?..packet.id()?),
-            processes: packet.bool()?,
-            behind: decode_sizes(&packet.bytes()?)?,
-            heartbeat: packet.duration()?,
-            silence: packet.duration()?,
-            start: packet.duration()?,
-        })
+    fn take(packet: &mut Packet<'_>) -> Result<Self, WireError> {
+        let [workers, groups, nodes] = [packet.id()?, packet.id()?, packet.id()?].map(|number: u32| number as usize);
+        let world = World::new(workers, groups).and_then(|world| world.on_nodes(nodes));
+        world.map_err(|_| WireError::Expected("a world"))
     }
 }
 
-fn decode_sizes(bytes: &[u8]) -> Result<Arc<[u32]>, WireError> {
-    let (sizes, rest) = bytes.as_chunks::<4>();
-    match rest {
-        [] => Ok(sizes.iter().map(|size| u32::from_le_bytes(*size)).collect()),
-        _ => Err(WireError::Expected("sizes of subtrees")),
+impl Field for RecorderConfig {
+    fn put(&self, args: &mut Vec<Value>) {
+        self.records().put(args);
+        self.has_timeline().put(args);
     }
-}
 
-fn config_args(config: WorkerConfig) -> Vec<Value> {
-    let WorkerConfig { world, collective_deadline, connect_deadline, value_limit, check, recorder } = config;
-    let mut args: Vec<Value> =
-        [world.size(), world.groups(), world.nodes()].map(|number| Value::Int(number as i64)).into();
-    let value_limit = Value::Int(i64::try_from(value_limit).unwrap_or(i64::MAX));
-    args.extend([duration(collective_deadline), duration(connect_deadline), value_limit, Value::Bool(check)]);
-    args.extend([Value::Int(recorder.records() as i64), Value::Bool(recorder.has_timeline())]);
-    args
-}
-
-fn decode_config(packet: &mut Packet<'_>) -> Result<WorkerConfig, WireError> {
-    let [workers, groups, nodes] = [packet.id()?, packet.id()?, packet.id()?].map(|number: u32| number as usize);
-    let world = World::new(workers, groups).and_then(|world| world.on_nodes(nodes));
-    let mut config = WorkerConfig::new(world.map_err(|_| WireError::Expected("a world"))?);
-    config.collective_deadline = packet.duration()?;
-    config.connect_deadline = packet.duration()?;
-    config.value_limit = usize::try_from(packet.number()?).unwrap_or(usize::MAX);
-    config.check = packet.bool()?;
-    let records = usize::try_from(packet.number()?).unwrap_or(usize::MAX);
-    config.recorder = RecorderConfig::new(records, packet.bool()?);
-    Ok(config)
+    fn take(packet: &mut Packet<'_>) -> Result<Self, WireError> {
+        Ok(RecorderConfig::new(Field::take(packet)?, Field::take(packet)?))
+    }
 }

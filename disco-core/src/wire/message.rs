@@ -47,10 +47,15 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::answer::{decode_failure, failure_args};
+use super::action::{
+    ABORT, AHEAD, ALIVE, ANSWER, ASK_STATUS, ASSIGN, BESIDE, BYE, CANCEL, COLLECT, CREDIT, DESCRIPTOR, FRAME, FROM,
+    HELLO, JOIN, LATE, LEFT, LISTENS, LOST, NOTICE, OUTPUT, PART, PROGRESS, READY, RECEIVE, RECORDING, REDIRECT, RELAY,
+    REPLY, SETTLE, SHARE, SHUTDOWN, STATUS, STORE_REQUEST, TAKEN, UNSHARE, WELCOME, WITHDRAW,
+};
 use super::command::write;
-use super::introduction::{Assignment, Hello, Join, Welcome, decode_texts, texts};
-use super::{Packet, StoreCall, WireError, Writer, action, loss, progress, question, snapshot, value};
+use super::field::{Field, fields, put_clipped, variants};
+use super::introduction::{Assignment, Hello, Join, Welcome};
+use super::{Packet, StoreCall, WireError, Writer, snapshot, value};
 use crate::activity::Progress;
 use crate::error::{Error, Failure, LossCause, Result};
 use crate::id::WorkerId;
@@ -289,9 +294,9 @@ impl Message {
     /// # Errors
     /// The packet would be too large.
     pub fn encode(&self) -> Result<Vec<u8>> {
-        let (action, args) = self.parts();
-        let mut to = Writer::default();
-        write(&mut to, &[Value::Int(action)], &args)?;
+        let (mut to, mut args) = (Writer::default(), Vec::new());
+        self.put(&mut args);
+        write(&mut to, &args, &[])?;
         Ok(to.into_bytes())
     }
 
@@ -300,78 +305,10 @@ impl Message {
     pub fn encode_beside(seq: u64, reply: &Reply) -> Option<Beside> {
         let snapshot = snapshot(reply.as_ref().ok())?;
         let first = Message::Beside.encode().ok()?;
-        let (action, args) = Message::Reply { seq, reply: reply.clone() }.parts();
-        let mut to = Writer::with_memory_beside();
-        write(&mut to, &[Value::Int(action)], &args).ok()?;
+        let (mut to, mut args) = (Writer::with_memory_beside(), Vec::new());
+        Message::Reply { seq, reply: reply.clone() }.put(&mut args);
+        write(&mut to, &args, &[]).ok()?;
         Some(Beside { first, snapshot, packet: to.into_bytes() })
-    }
-
-    /// The number of the message type, and the arguments that follow it.
-    fn parts(&self) -> (i64, Vec<Value>) {
-        let int = |number: u64| Value::Int(number as i64);
-        let copy = |bytes: &Arc<[u8]>| Value::Bytes(bytes.clone());
-        match self {
-            Message::Hello(hello) => (action::HELLO, hello.args()),
-            Message::Welcome(welcome) => (action::WELCOME, welcome.args()),
-            Message::Bye(why) => (action::BYE, vec![why.as_str().into()]),
-            Message::Reply { seq, reply } => (action::REPLY, [vec![int(*seq)], reply_args(reply)].concat()),
-            Message::Unread { seq, failure } => {
-                (action::REPLY, [vec![int(*seq)], reply_args(&Err(failure.clone()))].concat())
-            }
-            Message::Notice(packet) => (action::NOTICE, vec![copy(packet)]),
-            Message::Progress(progress) => (action::PROGRESS, progress::args(progress)),
-            Message::Frame { seq, bytes, transfer } => {
-                (action::FRAME, [int(*seq), copy(bytes)].into_iter().chain(transfer.map(int)).collect())
-            }
-            Message::Ahead { transfer, left, bytes } => (action::AHEAD, vec![int(*transfer), int(*left), copy(bytes)]),
-            Message::Withdraw(transfer) => (action::WITHDRAW, vec![int(*transfer)]),
-            Message::Abort { epoch, cause } => (action::ABORT, vec![int(*epoch), Value::Str(cause.clone())]),
-            Message::Cancel { command, cause } => (action::CANCEL, vec![int(*command), Value::Str(cause.clone())]),
-            Message::Settle { command, breaks } => {
-                (action::SETTLE, vec![int(*command), breaks.clone().map_or(Value::None, Value::Str)])
-            }
-            Message::Taken { worker, command, count } => {
-                (action::TAKEN, vec![Value::Int(worker.wire()), int(*command), int(*count)])
-            }
-            Message::Credit { frames, bytes } => (action::CREDIT, vec![int(*frames), int(*bytes)]),
-            // Encoded like the command.
-            Message::Shutdown => (action::SHUTDOWN, vec![int(0)]),
-            Message::StoreRequest { id, epoch, call } => {
-                (action::STORE_REQUEST, [vec![int(*id), int(*epoch)], call.args()].concat())
-            }
-            Message::Descriptor { id } => (action::DESCRIPTOR, vec![int(*id)]),
-            Message::Answer { id, result } => {
-                (action::ANSWER, [vec![int(*id)], question::result_args(result)].concat())
-            }
-            Message::Share { id, name } => (action::SHARE, vec![int(*id), int(*name)]),
-            Message::Unshare(name) => (action::UNSHARE, vec![int(*name)]),
-            Message::Receive { id, name } => (action::RECEIVE, vec![int(*id), int(*name)]),
-            Message::Part { left, bytes } => (action::PART, vec![int(*left), copy(bytes)]),
-            Message::Beside => (action::BESIDE, Vec::new()),
-            Message::Join(join) => (action::JOIN, join.args()),
-            Message::Assign(assignment) => (action::ASSIGN, assignment.args()),
-            Message::Ready => (action::READY, Vec::new()),
-            Message::Alive(Times { sent, echo, held }) => (action::ALIVE, vec![int(*sent), int(*echo), int(*held)]),
-            Message::From { workers, message } => {
-                let ((action, args), count) = (message.parts(), workers.len() as u64);
-                let head = vec![Value::Int(workers.first().wire()), int(count), Value::Int(action)];
-                (action::FROM, [head, args].concat())
-            }
-            Message::Relay { everywhere } => (action::RELAY, vec![Value::Bool(*everywhere)]),
-            Message::Listens(addresses) => (action::LISTENS, texts(addresses)),
-            Message::Redirect { node, addresses, start } => {
-                let head = vec![Value::Int((*node).into()), value::duration(*start)];
-                (action::REDIRECT, [head, texts(addresses)].concat())
-            }
-            Message::Output { is_err, line } => (action::OUTPUT, vec![Value::Bool(*is_err), copy(line)]),
-            Message::Lost { cause, whole } => (action::LOST, [loss::args(cause), vec![Value::Bool(*whole)]].concat()),
-            Message::Left(stuck) => (action::LEFT, vec![stuck.as_str().into()]),
-            Message::Late => (action::LATE, Vec::new()),
-            Message::AskStatus => (action::ASK_STATUS, Vec::new()),
-            Message::Collect { last } => (action::COLLECT, vec![Value::Int(i64::try_from(*last).unwrap_or(i64::MAX))]),
-            Message::Recording(bytes) => (action::RECORDING, vec![copy(bytes)]),
-            Message::Status(status) => (action::STATUS, vec![Value::Bytes(json(status).into())]),
-        }
     }
 
     /// Decodes a message.
@@ -379,108 +316,125 @@ impl Message {
     /// # Errors
     /// The packet is not a valid message.
     pub fn decode(mut packet: Packet<'_>) -> Result<Self, WireError> {
-        match packet.int()? {
-            action::FROM => {
-                let (first, count): (u32, u32) = (packet.id()?, packet.id()?);
-                let end = first.checked_add(count).ok_or(WireError::Expected("a range of workers"))?;
-                let action = packet.int()?;
-                let message = Box::new(Self::decode_rest(action, packet)?);
-                Ok(Message::From { workers: WorkerRange::new(first..end), message })
-            }
-            action => Self::decode_rest(action, packet),
-        }
-    }
-
-    /// Decodes the message of type `action` from the rest of its packet.
-    fn decode_rest(action: i64, mut packet: Packet<'_>) -> Result<Self, WireError> {
-        let message = match action {
-            action::HELLO => return Ok(Message::Hello(Hello::decode(packet)?)),
-            action::WELCOME => Message::Welcome(Welcome::decode(&mut packet)?),
-            action::BYE => Message::Bye(packet.string()?.to_string()),
-            action::REPLY => {
-                let seq = packet.number()?;
-                return match decode_reply(packet) {
-                    Err(error @ WireError::NoMemory { .. }) => {
-                        Ok(Message::Unread { seq, failure: unread(seq, &error.into()).into() })
-                    }
-                    reply => Ok(Message::Reply { seq, reply: reply? }),
-                };
-            }
-            action::NOTICE => Message::Notice(packet.bytes()?),
-            action::PROGRESS => return Ok(Message::Progress(progress::decode(packet)?)),
-            action::FRAME => {
-                let (seq, bytes) = (packet.number()?, packet.bytes()?);
-                let transfer = if packet.left() > 0 { Some(packet.number()?) } else { None };
-                Message::Frame { seq, bytes, transfer }
-            }
-            action::AHEAD => {
-                Message::Ahead { transfer: packet.number()?, left: packet.number()?, bytes: packet.bytes()? }
-            }
-            action::WITHDRAW => Message::Withdraw(packet.number()?),
-            action::ABORT => Message::Abort { epoch: packet.int()? as u64, cause: packet.string()? },
-            action::CANCEL => Message::Cancel { command: packet.number()?, cause: packet.string()? },
-            action::SETTLE => {
-                let command = packet.number()?;
-                let breaks = match packet.value()? {
-                    Value::None => None,
-                    Value::Str(why) => Some(why),
-                    _ => return Err(WireError::Expected("a cause or none")),
-                };
-                Message::Settle { command, breaks }
-            }
-            action::TAKEN => {
-                Message::Taken { worker: packet.id()?, command: packet.number()?, count: packet.number()? }
-            }
-            action::CREDIT => Message::Credit { frames: packet.number()?, bytes: packet.number()? },
-            action::SHUTDOWN => {
-                packet.int()?;
-                Message::Shutdown
-            }
-            action::STORE_REQUEST => Message::StoreRequest {
-                id: packet.number()?,
-                epoch: packet.number()?,
-                call: StoreCall::decode(&mut packet)?,
-            },
-            action::DESCRIPTOR => Message::Descriptor { id: packet.number()? },
-            action::ANSWER => Message::Answer { id: packet.number()?, result: question::decode_result(&mut packet)? },
-            action::SHARE => Message::Share { id: packet.number()?, name: packet.number()? },
-            action::UNSHARE => Message::Unshare(packet.number()?),
-            action::RECEIVE => Message::Receive { id: packet.number()?, name: packet.number()? },
-            action::PART => Message::Part { left: packet.number()?, bytes: packet.bytes()? },
-            action::JOIN => return Ok(Message::Join(Join::decode(packet)?)),
-            action::ASSIGN => Message::Assign(Assignment::decode(&mut packet)?),
-            action::BESIDE => Message::Beside,
-            action::READY => Message::Ready,
-            action::ALIVE => Message::Alive(Times::decode(&mut packet)?),
-            action::RELAY => Message::Relay { everywhere: packet.bool()? },
-            action::LISTENS => return Ok(Message::Listens(decode_texts(packet)?)),
-            action::REDIRECT => {
-                let (node, start) = (packet.id()?, packet.duration()?);
-                return Ok(Message::Redirect { node, addresses: decode_texts(packet)?, start });
-            }
-            action::OUTPUT => Message::Output { is_err: packet.bool()?, line: packet.bytes()? },
-            action::LOST => Message::Lost { cause: loss::decode(&mut packet)?, whole: packet.bool()? },
-            action::LEFT => Message::Left(packet.string()?.to_string()),
-            action::LATE => Message::Late,
-            action::ASK_STATUS => Message::AskStatus,
-            action::COLLECT => Message::Collect { last: packet.number()? as usize },
-            action::RECORDING => Message::Recording(packet.bytes()?),
-            action::STATUS => Message::Status(decode_status(&packet.bytes()?)?),
-            number => return Err(WireError::Unknown { what: "message", number }),
-        };
+        let message = Field::take(&mut packet)?;
         packet.end()?;
         Ok(message)
     }
 }
 
-impl Times {
-    fn decode(packet: &mut Packet<'_>) -> Result<Self, WireError> {
-        Ok(Self { sent: packet.number()?, echo: packet.number()?, held: packet.number()? })
-    }
+variants!(Message, "message", {
+    HELLO => Hello(hello),
+    WELCOME => Welcome(welcome),
+    BYE => Bye(why),
+    NOTICE => Notice(packet),
+    PROGRESS => Progress(progress),
+    AHEAD => Ahead { transfer, left, bytes },
+    WITHDRAW => Withdraw(transfer),
+    CANCEL => Cancel { command, cause },
+    SETTLE => Settle { command, breaks },
+    TAKEN => Taken { worker, command, count },
+    SHUTDOWN => Shutdown,
+    CREDIT => Credit { frames, bytes },
+    STORE_REQUEST => StoreRequest { id, epoch, call },
+    DESCRIPTOR => Descriptor { id },
+    ANSWER => Answer { id, result },
+    SHARE => Share { id, name },
+    UNSHARE => Unshare(name),
+    RECEIVE => Receive { id, name },
+    PART => Part { left, bytes },
+    BESIDE => Beside,
+    JOIN => Join(join),
+    ASSIGN => Assign(assignment),
+    READY => Ready,
+    ALIVE => Alive(times),
+    RELAY => Relay { everywhere },
+    LISTENS => Listens(addresses),
+    REDIRECT => Redirect { node, start, addresses },
+    OUTPUT => Output { is_err, line },
+    LEFT => Left(stuck),
+    LATE => Late,
+    ASK_STATUS => AskStatus,
+    STATUS => Status(status),
+    COLLECT => Collect { last },
+    RECORDING => Recording(bytes),
+} put(args) {
+    Message::Reply { seq, reply } => put_reply(*seq, reply, args),
+    Message::Unread { seq, failure } => put_reply(*seq, &Err(failure.clone()), args),
+    // As `write_frame`.
+    Message::Frame { seq, bytes, transfer } => {
+        args.push(Value::Int(FRAME));
+        seq.put(args);
+        bytes.put(args);
+        args.extend(transfer.map(|transfer| Value::Int(transfer as i64)));
+    },
+    // An epoch may be `u64::MAX`.
+    Message::Abort { epoch, cause } => {
+        args.extend([Value::Int(ABORT), Value::Int(*epoch as i64)]);
+        cause.put(args);
+    },
+    Message::Lost { cause, whole } => {
+        args.push(Value::Int(LOST));
+        put_clipped(cause, args);
+        whole.put(args);
+    },
+    Message::From { workers, message } => {
+        args.push(Value::Int(FROM));
+        workers.put(args);
+        message.put(args);
+    },
+} take(packet) {
+    REPLY => {
+        let seq = packet.number()?;
+        match Reply::take(packet) {
+            Err(error @ WireError::NoMemory { .. }) => {
+                packet.skip();
+                Ok(Message::Unread { seq, failure: unread(seq, &error.into()).into() })
+            }
+            reply => Ok(Message::Reply { seq, reply: reply? }),
+        }
+    },
+    FRAME => {
+        let (seq, bytes) = (packet.number()?, packet.bytes()?);
+        let transfer = if packet.left() > 0 { Some(packet.number()?) } else { None };
+        Ok(Message::Frame { seq, bytes, transfer })
+    },
+    LOST => Ok(Message::Lost { cause: Field::take(packet)?, whole: packet.bool()? }),
+    ABORT => Ok(Message::Abort { epoch: packet.int()? as u64, cause: packet.string()? }),
+    FROM => {
+        let workers = Field::take(packet)?;
+        match packet.int()? {
+            FROM => Err(WireError::Unknown { what: "message", number: FROM }),
+            number => Ok(Message::From { workers, message: Box::new(Self::take_variant(number, packet)?) }),
+        }
+    },
+});
+
+fields!(Times { sent, echo, held });
+
+variants!(StoreCall, "call of the store", {
+    0 => Set(key, value),
+    1 => Get(key),
+    2 => Wait(key, deadline),
+    3 => Add(key, amount),
+    4 => CompareAndSet(key, expected, new),
+    5 => Delete(key),
+});
+
+fn put_reply(seq: u64, reply: &Reply, args: &mut Vec<Value>) {
+    args.push(Value::Int(REPLY));
+    seq.put(args);
+    reply.put(args);
 }
 
-fn decode_status(bytes: &[u8]) -> Result<Box<Status>, WireError> {
-    serde_json::from_slice(bytes).map_err(|_| WireError::Expected("the status of a session"))
+/// JSON, which can be made of any status: its keys are strings, and its numbers are finite.
+impl Field for Box<Status> {
+    fn put(&self, args: &mut Vec<Value>) {
+        args.push(Value::Bytes(serde_json::to_vec(self).unwrap_or_default().into()));
+    }
+
+    fn take(packet: &mut Packet<'_>) -> Result<Self, WireError> {
+        serde_json::from_slice(&packet.bytes()?).map_err(|_| WireError::Expected("the status of a session"))
+    }
 }
 
 /// A description, truncated if it is long.
@@ -511,23 +465,11 @@ impl fmt::Display for Message {
 /// The packet would be too large.
 pub fn write_frame(seq: u64, bytes: &[u8], transfer: Option<u64>, to: &mut Writer) -> Result<()> {
     Ok(to.packet(3 + usize::from(transfer.is_some()), |to| {
-        Value::Int(action::FRAME).write(to)?;
+        Value::Int(FRAME).write(to)?;
         Value::Int(seq as i64).write(to)?;
         value::write_bytes(bytes, to);
         transfer.map_or(Ok(()), |transfer| Value::Int(transfer as i64).write(to))
     })?)
-}
-
-/// JSON can be made of any status: its keys are strings, and its numbers are finite.
-fn json(status: &Status) -> Vec<u8> {
-    serde_json::to_vec(status).unwrap_or_default()
-}
-
-fn reply_args(reply: &Reply) -> Vec<Value> {
-    match reply {
-        Ok(value) => vec![Value::Int(0), value.clone()],
-        Err(failure) => [vec![Value::Int(1)], failure_args(failure)].concat(),
-    }
 }
 
 /// The failure in place of a reply's value that this end can't hold.
@@ -542,16 +484,5 @@ fn unread(seq: u64, error: &Error) -> Failure {
         aborted: false,
         kind: error.kind(),
         user: None,
-    }
-}
-
-fn decode_reply(mut packet: Packet<'_>) -> Result<Reply, WireError> {
-    match packet.int()? {
-        0 => {
-            let value = packet.value()?;
-            packet.end().map(|()| Ok(value))
-        }
-        1 => Ok(Err(Arc::new(decode_failure(packet)?))),
-        number => Err(WireError::Unknown { what: "reply", number }),
     }
 }

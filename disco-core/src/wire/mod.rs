@@ -46,17 +46,16 @@ mod answer;
 mod beside;
 mod command;
 mod debug;
-mod error_kind;
+mod failure;
+mod field;
 mod frame;
 mod introduction;
-mod loss;
 mod message;
 mod object;
 mod packet;
 mod parts;
 mod pieces;
 mod progress;
-mod question;
 mod transfer;
 pub mod tvm;
 mod value;
@@ -78,7 +77,7 @@ pub use crate::shared_memory::MappedSnapshot;
 pub use crate::store::StoreCall;
 
 /// The version of the protocol of connections: packets, messages and the ring.
-pub const VERSION: i64 = 15;
+pub const VERSION: i64 = 16;
 
 /// First arguments of packets. The first nine are TVM's.
 mod action {

@@ -84,6 +84,11 @@ impl<'a> Packet<'a> {
         self.left
     }
 
+    /// Leaves out the unread arguments.
+    pub(super) fn skip(&mut self) {
+        (self.args, self.left) = (Reader::new(&[]), 0);
+    }
+
     /// The bytes of the unread arguments.
     pub(super) fn unread(self) -> &'a [u8] {
         self.args.rest()
