@@ -22,7 +22,6 @@ Options:
                            processes for `mpi`, else threads]
       --devices ORDINALS   Device of each worker, separated by commas [env: DISCO_DEVICES] [default: worker i takes device i]
       --epochs NUMBER      Number of passes over all training images [default: 30]
-      --data FILE          Gzipped CSV file of training data; each row has 64 pixels from 0 to 16, and the digit
       --checkpoint FOLDER  Folder for checkpoints: one after each epoch; a later run continues from the newest
       --replace            Replace lost workers, and continue from the newest checkpoint; without checkpoints, from the start.
                            Workers must be processes
@@ -36,8 +35,6 @@ pub(crate) struct Args {
     pub(crate) settings: Settings,
     /// Number of passes over all training images; at least 1.
     pub(crate) epochs: u16,
-    /// File of training data instead of the built-in data.
-    pub(crate) data: Option<PathBuf>,
     /// Folder for checkpoints.
     pub(crate) checkpoint: Option<PathBuf>,
     /// Whether to replace lost workers.
@@ -53,7 +50,7 @@ impl Args {
     /// An option is unknown or has a wrong value; [`Settings::from_env`] fails.
     pub(crate) fn parse() -> Result<Self, Failure> {
         let settings = Settings::from_env()?;
-        let mut args = Self { settings, epochs: 30, data: None, checkpoint: None, replace: false, json: false };
+        let mut args = Self { settings, epochs: 30, checkpoint: None, replace: false, json: false };
         if args.settings.workers == 1 && env::var_os("DISCO_WORKERS").is_none() {
             args.settings.workers = 4;
         }
@@ -69,7 +66,6 @@ impl Args {
                         ordinals.parse_with(|text| text.split(',').map(str::parse).collect::<Result<_, _>>())?;
                 }
                 Arg::Long("epochs") => args.epochs = options.value()?.parse::<NonZeroU16>()?.get(),
-                Arg::Long("data") => args.data = Some(options.value()?.into()),
                 Arg::Long("checkpoint") => args.checkpoint = Some(options.value()?.into()),
                 Arg::Long("replace") => args.replace = true,
                 Arg::Long("json") => args.json = true,

@@ -43,7 +43,7 @@ fn main() -> ExitCode {
 }
 
 fn run(args: Args) -> Result<(), Failure> {
-    let (data, held_out) = Dataset::load(args.data.as_deref())?.split(SEED);
+    let (data, held_out) = Dataset::load()?.split(SEED);
     let session = args.settings.builder().start()?;
     let (backend, devices) = (&args.settings.backend, &args.settings.devices);
     let outcome = block_on(async {

@@ -221,47 +221,4 @@ mod tests {
         assert!((mean_loss - whole_loss).abs() < 1e-6, "{mean_loss} is not {whole_loss}");
         assert!(mean.iter().zip(&whole).all(|(mean, whole)| (mean - whole).abs() < 1e-6));
     }
-
-    #[test]
-    fn the_loss_of_a_model_with_zero_parameters_is_ln_10() {
-        let (pixels, labels) = batch(20);
-        let loss = loss_and_gradients(&[0.0; PARAMETERS], &pixels, &labels, &mut [0.0; PARAMETERS]);
-        assert!((loss - 10f32.ln()).abs() < 1e-6, "{loss}");
-    }
-
-    #[test]
-    fn scores_beyond_the_range_of_exp_give_a_finite_loss() {
-        let mut scores = [-1e4; CLASSES];
-        scores[3] = 1e4;
-        let (loss, error) = cross_entropy(&scores, 4);
-        assert_eq!(loss, 2e4);
-        assert_eq!((error[3], error[4]), (1.0, -1.0));
-    }
-
-    #[test]
-    fn gradient_descent_fits_one_batch_completely() {
-        let (pixels, labels) = batch(20);
-        let mut params = init(1);
-        let (mut velocity, mut grads) = (vec![0.0; PARAMETERS], vec![0.0; PARAMETERS]);
-        for _ in 0..500 {
-            loss_and_gradients(&params, &pixels, &labels, &mut grads);
-            sgd(&mut params, &mut velocity, &grads, 0.1, 0.9);
-        }
-        assert_eq!(predict(&params, &pixels), labels);
-    }
-
-    #[test]
-    fn momentum_adds_a_part_of_the_last_step() {
-        let (mut params, mut velocity) = ([1.0], [0.0]);
-        sgd(&mut params, &mut velocity, &[1.0], 0.5, 0.5);
-        assert_eq!((params, velocity), ([0.5], [1.0]));
-        sgd(&mut params, &mut velocity, &[0.0], 0.5, 0.5);
-        assert_eq!((params, velocity), ([0.25], [0.5]));
-    }
-
-    #[test]
-    #[should_panic(expected = "65 pixels are not whole images of 64")]
-    fn part_of_an_image_is_refused() {
-        forward(&init(1), &[0.0; PIXELS + 1]);
-    }
 }

@@ -33,26 +33,3 @@ impl Random {
         z ^ (z >> 31)
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::Random;
-
-    #[test]
-    fn a_permutation_has_each_number_once_and_depends_on_the_seed_only() {
-        let order = Random::new(7).permutation(100);
-        assert_eq!(order, Random::new(7).permutation(100));
-        assert_ne!(order, Random::new(8).permutation(100));
-        let mut sorted = order;
-        sorted.sort_unstable();
-        assert_eq!(sorted, (0..100).collect::<Vec<_>>());
-    }
-
-    #[test]
-    fn uniform_numbers_fill_their_range_and_stay_inside() {
-        let mut random = Random::new(1);
-        let numbers: Vec<f32> = (0..1000).map(|_| random.uniform(-2.0, 2.0)).collect();
-        assert!(numbers.iter().all(|x| (-2.0..2.0).contains(x)));
-        assert!(numbers.iter().any(|x| *x < -1.9) && numbers.iter().any(|x| *x > 1.9));
-    }
-}

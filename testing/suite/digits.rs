@@ -85,7 +85,7 @@ fn train(workers: usize, backend: &str, epochs: usize) -> train::Outcome {
 
 /// Trains with checkpoints in a folder.
 fn train_into(folder: Option<&Path>, workers: usize, backend: &str, epochs: usize) -> train::Outcome {
-    let (data, held_out) = data::Dataset::load(None).unwrap().split(0);
+    let (data, held_out) = data::Dataset::load().unwrap().split(0);
     let session = Builder::threads(workers).start().unwrap();
     block_on(async {
         session.init_ccl(backend, &[]).await.unwrap();
@@ -127,7 +127,7 @@ fn held_out_images_are_recognised() {
 
 #[test]
 fn a_batch_that_workers_can_not_share_equally_is_rejected() {
-    let (data, held_out) = data::Dataset::load(None).unwrap().split(0);
+    let (data, held_out) = data::Dataset::load().unwrap().split(0);
     let session = Builder::threads(3).start().unwrap();
     let refused = block_on(train::train(&session, (&data, &held_out), 1, None, |_, _| ())).unwrap_err();
     assert_eq!(refused.to_string(), "3 workers can't share batches of 64 rows equally");

@@ -83,7 +83,7 @@ fn train_with_losses(
     let undisturbed = begun.elapsed();
     let expected = bits(&whole);
     let runs = if std::env::var_os("DISCO_LONG_TESTS").is_some() { 40 * runs } else { runs };
-    let (data, held_out) = data::Dataset::load(None).unwrap().split(0);
+    let (data, held_out) = data::Dataset::load().unwrap().split(0);
     let losses = AtomicUsize::new(0);
     for run in 0..runs {
         let parts = folder.path().join(run.to_string());
