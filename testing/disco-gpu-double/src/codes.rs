@@ -7,7 +7,7 @@ macro_rules! codes {
     ($(#[$attribute:meta])* $($constant:ident = $number:literal, $name:ident, $text:literal;)*) => {
         $(#[$attribute])*
         #[repr(transparent)]
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[derive(Clone, Copy, Debug, serde::Deserialize, PartialEq, Eq, serde::Serialize)]
         pub struct Code(pub c_int);
 
         impl Code {

@@ -47,7 +47,7 @@ pub(crate) struct Block {
 }
 
 /// Location of a block, for other processes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, serde::Deserialize, PartialEq, Eq, serde::Serialize)]
 pub(crate) struct BlockLocator {
     /// File descriptor in the process that owns the memory.
     pub(crate) file: u32,

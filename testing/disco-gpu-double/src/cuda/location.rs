@@ -1,11 +1,13 @@
 //! Locations of device memory, by which other processes can open it.
 
+use serde::{Deserialize, Serialize};
+
 use super::arena::{Block, BlockLocator};
 use super::device;
 use super::memory::Span;
 
 /// The location of a span of an allocation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub(crate) struct Location {
     /// The process that owns the memory.
     pub(crate) process: u32,

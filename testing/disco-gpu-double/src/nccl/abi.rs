@@ -32,7 +32,7 @@ impl From<cuda::abi::Code> for Code {
 
 /// `ncclDataType_t`
 #[repr(transparent)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, serde::Deserialize, PartialEq, Eq, serde::Serialize)]
 pub struct DataType(pub c_int);
 
 impl DataType {
@@ -94,7 +94,7 @@ impl DataType {
 
 /// `ncclRedOp_t`. Handles of users' operators follow the built-in operators.
 #[repr(transparent)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, serde::Deserialize, PartialEq, Eq, serde::Serialize)]
 pub struct RedOp(pub c_int);
 
 impl RedOp {

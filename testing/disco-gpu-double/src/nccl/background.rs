@@ -12,6 +12,7 @@ use crate::settings;
 use crate::settings::faults::{self, Action};
 
 /// An error code and its text.
+#[derive(Debug, serde::Deserialize, serde::Serialize)]
 pub(crate) struct Failure(pub(crate) Code, pub(crate) String);
 
 /// Time until a call with the fault `block` gives up.

@@ -13,7 +13,7 @@ use crate::settings::faults::Action;
 use crate::sync::lock;
 
 /// The function.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, serde::Deserialize, PartialEq, Eq, serde::Serialize)]
 #[allow(missing_docs)]
 pub(crate) enum Kind {
     AllReduce,

@@ -15,7 +15,7 @@ use crate::sync::lock;
 const FIRST_VERSION_WITH_LAZY_CONNECT: c_int = 22_203;
 
 /// A connection, as requested by a rank.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, serde::Deserialize, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 pub(crate) enum Connection {
     /// Collectives with all ranks.
     All,

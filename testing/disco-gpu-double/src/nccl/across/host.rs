@@ -57,17 +57,18 @@ fn serve(stream: &UnixStream) {
 fn accept(stream: &UnixStream, sender: Sender) -> Option<(Arc<Proxy>, Option<UniqueId>)> {
     match next(stream)? {
         Request::Open { id, ranks } => {
+            let id = UniqueId { internal: id.try_into().ok()? };
             let clique = unique_id::find(&id, ranks);
-            let clique = clique.map_err(|refusal| sender.send(&Reply::Opened(Err(refusal)).write())).ok()?;
-            sender.send(&Reply::Opened(Ok(())).write());
+            let clique = clique.map_err(|refusal| sender.send(&Reply::Opened(Err(refusal)))).ok()?;
+            sender.send(&Reply::Opened(Ok(())));
             let Request::Join { rank, device } = next(stream)? else { return None };
             let comm = new_member(&clique, rank, device);
-            let comm = comm.map_err(|refusal| sender.send(&Reply::Joined(Err(refusal)).write())).ok()?;
+            let comm = comm.map_err(|refusal| sender.send(&Reply::Joined(Err(refusal)))).ok()?;
             Some((Proxy::new(comm, clique, rank, sender), Some(id)))
         }
         Request::OpenChild { token } => {
             let comm = take_child(token)?;
-            sender.send(&Reply::Opened(Ok(())).write());
+            sender.send(&Reply::Opened(Ok(())));
             let membership = comm.membership_if_any()?;
             let (clique, rank) = (Arc::clone(&membership.clique), membership.rank);
             Some((Proxy::new(comm, clique, rank, sender), None))
@@ -77,7 +78,7 @@ fn accept(stream: &UnixStream, sender: Sender) -> Option<(Arc<Proxy>, Option<Uni
 }
 
 fn next(stream: &UnixStream) -> Option<Request> {
-    Request::read(&wire::read(stream).ok()?)
+    wire::read(stream).ok()
 }
 
 /// Creates the communicator of a rank of another process, which has a membership but no handle.

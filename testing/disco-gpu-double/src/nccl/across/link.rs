@@ -51,7 +51,7 @@ pub(crate) struct HostReplies {
 /// # Errors
 /// The host has ended, is in another network namespace or does not reply; or it refuses the connection.
 pub(crate) fn open(id: &UniqueId, ranks: usize) -> Outcome<Arc<Clique>> {
-    open_connection(id, &Request::Open { id: *id, ranks }, ranks, None)
+    open_connection(id, &Request::Open { id: id.internal.to_vec(), ranks }, ranks, None)
 }
 
 fn open_child(id: &UniqueId, child: Child) -> Outcome<Arc<Clique>> {
@@ -61,9 +61,9 @@ fn open_child(id: &UniqueId, child: Child) -> Outcome<Arc<Clique>> {
 /// Opens a connection, sends its first request, and creates the clique that has the connection.
 fn open_connection(id: &UniqueId, request: &Request, ranks: usize, hosted: Option<Hosted>) -> Outcome<Arc<Clique>> {
     let (stream, sender) = connect(id).map_err(|error| lost(&error))?;
-    sender.send(&request.write());
+    sender.send(request);
     match read_first(&stream).map_err(|error| lost(&error))? {
-        Some(Reply::Opened(placed)) => placed?,
+        Reply::Opened(placed) => placed?,
         _ => return Err(lost(&"its reply is invalid")),
     }
     let link = Link { id: *id, sender, units: AtomicU64::new(0) };
@@ -81,11 +81,11 @@ fn connect(id: &UniqueId) -> io::Result<(UnixStream, Sender)> {
 }
 
 /// Reads the reply to the first request, which does not depend on other ranks.
-fn read_first(stream: &UnixStream) -> io::Result<Option<Reply>> {
+fn read_first(stream: &UnixStream) -> io::Result<Reply> {
     stream.set_read_timeout(Some(REPLY_TIMEOUT))?;
     let answer = wire::read(stream)?;
     stream.set_read_timeout(None)?;
-    Ok(Reply::read(&answer))
+    Ok(answer)
 }
 
 fn lost(why: &dyn fmt::Display) -> Failure {
@@ -95,7 +95,7 @@ fn lost(why: &dyn fmt::Display) -> Failure {
 
 /// Stores the host's replies until the connection ends or the clique is dropped.
 fn receive_replies(stream: &UnixStream, clique: &Weak<Clique>) {
-    while let Some(reply) = wire::read(stream).ok().and_then(|frame| Reply::read(&frame)) {
+    while let Ok(reply) = wire::read(stream) {
         let Some(clique) = clique.upgrade() else { return };
         apply(&clique, reply);
     }
@@ -149,7 +149,7 @@ impl Link {
     /// Joins the communicator, and waits for the other ranks.
     pub(crate) fn join(&self, comm: &Arc<Comm>, clique: &Clique, rank: usize) -> Outcome<()> {
         clique.change(|state| state.members[rank] = Some(Arc::downgrade(comm)));
-        self.sender.send(&Request::Join { rank, device: comm.device.ordinal }.write());
+        self.sender.send(&Request::Join { rank, device: comm.device.ordinal });
         let joined = clique.wait(comm, |state| {
             let lost = || Err(remote("while ranks joined the communicator"));
             state.replies.joined.take().or_else(|| state.replies.is_lost.then(lost))
@@ -159,7 +159,7 @@ impl Link {
 
     /// Requests connections to other ranks.
     pub(crate) fn request_connections(&self, connections: &[Connection]) {
-        self.sender.send(&Request::Connect { connections: connections.to_vec() }.write());
+        self.sender.send(&Request::Connect { connections: connections.to_vec() });
     }
 
     /// Sends a unit to the host, and waits until the unit is done or the communicator has failed.
@@ -175,7 +175,7 @@ impl Link {
             return Ok(());
         };
         let unit = self.units.fetch_add(1, SeqCst) + 1;
-        self.sender.send(&Request::Unit { first_collective, calls }.write());
+        self.sender.send(&Request::Unit { first_collective, calls });
         clique
             .wait(comm, |state| (state.has_failed || state.replies.units >= unit).then_some(()))
             .inspect_err(|_| self.stop(clique))
@@ -183,7 +183,7 @@ impl Link {
 
     /// Waits until the host does not access this rank's memory any more, for at most [`REPLY_TIMEOUT`].
     fn stop(&self, clique: &Clique) {
-        self.sender.send(&Request::Stop.write());
+        self.sender.send(&Request::Stop);
         clique.wait_at_most(REPLY_TIMEOUT, |state| state.replies.is_stopped || state.replies.is_lost);
     }
 
@@ -195,7 +195,7 @@ impl Link {
         (number, color, key): (u64, i32, i32),
         child: Option<&Arc<Comm>>,
     ) -> Outcome<()> {
-        self.sender.send(&Request::Split { number, color, key }.write());
+        self.sender.send(&Request::Split { number, color, key });
         let place = clique.wait(parent, |state| {
             let lost = || Err(remote("in ncclCommSplit"));
             state.replies.splits.remove(&number).map(Ok).or_else(|| state.replies.is_lost.then(lost))
@@ -209,12 +209,12 @@ impl Link {
 
     /// Reports that this rank has completed its work and leaves the communicator.
     pub(crate) fn leave(&self) {
-        self.sender.send(&Request::Leave.write());
+        self.sender.send(&Request::Leave);
     }
 
     /// Reports that this rank aborts the communicator.
     pub(crate) fn abort(&self) {
-        self.sender.send(&Request::Abort.write());
+        self.sender.send(&Request::Abort);
     }
 
     /// Ends the connection.

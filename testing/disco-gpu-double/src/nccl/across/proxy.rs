@@ -107,7 +107,7 @@ impl Proxy {
     }
 
     fn send(&self, reply: &Reply) {
-        self.sender.send(&reply.write());
+        self.sender.send(reply);
     }
 
     fn work(self: &Arc<Self>, job: Job) {
