@@ -1,40 +1,11 @@
-//! Sums by kernels over shared memory: launched one after the other, and replayed from a graph; for comparison, copies
-//! of the same size.
+//! Sums by kernels over shared memory, replayed from a graph.
 
-use crate::driver;
 use crate::ranks::{self, GpuRank, KERNEL_WAIT_LIMIT, Result, Row, launch, median, row, sizes, sum, times};
 
 /// Bytes of the sums.
 const SIZES: [usize; 8] = [16, 1 << 10, 8 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 10 << 20];
 const CALLS: usize = 20;
 const ROUNDS: usize = 15;
-
-/// Sums launched one after the other; and copies of the same size on the device, which need no peer.
-pub(crate) fn launches(size: usize) -> Result<Vec<Row>> {
-    ranks::run(size, |rank| {
-        let (shared, kernels) = rank.start(KERNEL_WAIT_LIMIT)?;
-        let stream = driver::stream_of(&mut *rank.queue);
-        let calls = times(CALLS);
-        let mut rows = Vec::new();
-        for bytes in sizes(SIZES) {
-            let (src, dst) = rank.operands(bytes)?;
-            let op = sum(&src, &dst);
-            // All ranks have their memory before any kernel spins.
-            rank.finish_all(&shared)?;
-            launch(&*kernels, &op)?;
-            rank.finish()?;
-            kernels.check()?;
-            rank.check_sum(&dst)?;
-            let launches = || (0..calls).try_for_each(|_| launch(&*kernels, &op));
-            rows.push(row("kernel", bytes, repeated(rank, calls, &launches)?));
-            let copies = || (0..calls).try_for_each(|_| driver::copy_on_device(&dst, &src, stream));
-            rows.push(row("copy", bytes, repeated(rank, calls, &copies)?));
-            rank.wait_for_all();
-        }
-        rank.finish_all(&shared)?;
-        Ok(rows)
-    })
-}
 
 /// Time of a sum in a graph; each replay is checked.
 pub(crate) fn graph(size: usize) -> Result<Vec<Row>> {

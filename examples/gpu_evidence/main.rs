@@ -2,7 +2,7 @@
 //! own.
 //!
 //! ```text
-//! gpu_evidence kernels|graph|copies|alloc|trim|waits|alias|launch|ours|replays|times RANKS …
+//! gpu_evidence graph|copies|alloc|trim|replays|times RANKS …
 //! ```
 //!
 //! Each result is a line: number of ranks, name, bytes, microseconds of the slowest rank. If the driver lacks a
@@ -11,11 +11,9 @@
 
 mod driver;
 mod kernels;
-mod launch;
 mod memory;
 mod ranks;
 mod replays;
-mod streams;
 mod times;
 
 /// Functions of the driver that graphs need.
@@ -26,15 +24,10 @@ fn main() -> ranks::Result<()> {
     let mut args = std::env::args().skip(1);
     let what = args.next().ok_or("the first argument must name a measurement")?;
     let (work, needed): (ranks::Work, &[&str]) = match what.as_str() {
-        "kernels" => (kernels::launches, &[]),
         "graph" => (kernels::graph, GRAPHS),
         "copies" => (memory::copies, &[]),
         "alloc" => (memory::alloc, &["cuMemAllocAsync"]),
         "trim" => (memory::trim, &[]),
-        "waits" => (streams::waits, streams::needed()),
-        "alias" => (streams::alias, &["cuStreamCreateWithPriority"]),
-        "launch" => (launch::raw, &[]),
-        "ours" => (launch::ours, &[]),
         "replays" => (replays::replays, GRAPHS),
         "times" => (times::times, &["cuEventElapsedTime"]),
         other => return Err(format!("there is no measurement `{other}`").into()),

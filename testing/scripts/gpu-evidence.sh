@@ -42,7 +42,7 @@ torch() {
 }
 
 epochs=$(short 30 1)
-figures=(copies alloc trim_2 alias_8 alias_32 times_1 times_2 launch_raw_2 ours_2 launch_raw_2_again ours_2_again replays_2 graph_2
+figures=(copies alloc trim_2 times_1 times_2 replays_2 graph_2
     graph_one_shot_2 graph_two_shot_2 graph_one_shot_4 graph_two_shot_4 bench_nccl torch_1 torch_nccl_2 torch_symm_2 bench_nccl_2 bench_p2p_2)
 processes=(--workers 2 --devices 0,0 --session processes)
 sizes=(--min-bytes 16 --factor 4 --max-bytes "$(short 64M 1M)")
@@ -71,7 +71,6 @@ case $part in
     step copies 30 "$B/gpu_evidence" copies 1
     step graph_2 30 "$B/gpu_evidence" graph 2
     step times_1 30 "$B/gpu_evidence" times 1
-    in_env $several -- ours_2 40 "$B/gpu_evidence" ours 2
     mps_start
     check check_nccl_avg 60 nccl ::avg
     check check_p2p_sum 60 cuda_p2p f32::sum
@@ -90,22 +89,11 @@ case $part in
     step copies 60 "$B/gpu_evidence" copies 1
     step alloc 30 "$B/gpu_evidence" alloc 1
     step trim_2 40 "$B/gpu_evidence" trim 2
-    in_env CUDA_DEVICE_MAX_CONNECTIONS=8 -- alias_8 30 "$B/gpu_evidence" alias 1
-    in_env CUDA_DEVICE_MAX_CONNECTIONS=32 -- alias_32 30 "$B/gpu_evidence" alias 1
-    in_env $several -- launch_raw_2 40 "$B/gpu_evidence" launch 2
-    in_env $several -- ours_2 40 "$B/gpu_evidence" ours 2
-    in_env $several -- launch_raw_2_again 40 "$B/gpu_evidence" launch 2
-    in_env $several -- ours_2_again 40 "$B/gpu_evidence" ours 2
     in_env $several -- replays_2 40 "$B/gpu_evidence" replays 2
     in_env $several -- times_2 40 "$B/gpu_evidence" times 2
     for ranks in 2 4; do
         in_env DISCO_P2P_ONE_SHOT=10485760 -- "graph_one_shot_$ranks" 30 "$B/gpu_evidence" graph $ranks
         in_env DISCO_P2P_ONE_SHOT=0 -- "graph_two_shot_$ranks" 30 "$B/gpu_evidence" graph $ranks
-    done
-    calls=(nothing cuMemFree cuIpcGetMemHandle 'cuMemAlloc 8 MiB' 'cuMemAlloc 1 GiB' cuMemHostAlloc cuMemFreeHost cuMemAllocAsync cuMemFreeAsync
-        cuStreamCreate cuStreamDestroy cuEventCreate cuModuleLoadData 'cuMemcpyHtoD pageable' 'a new context of another thread')
-    for call in "${calls[@]:0:$(short 15 3)}"; do
-        in_env GPU_WAIT="$call" -- "waits_${call// /_}" 25 "$B/gpu_evidence" waits 2
     done
     # Last, because threads that share a device hang with large sums; the reason is not known.
     one_device_test sums_threads 60 one_device::streams_of_one_device_sum DISCO_P2P_ONE_SHOT=1024

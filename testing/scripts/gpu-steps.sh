@@ -52,7 +52,6 @@ finish() {
     for name in "$@"; do
         [ -f "$L/$name.log" ] && { echo "== $name"; tail -n 60 "$L/$name.log" | cut -c1-200; } >> "$OUT/figures.txt"
     done
-    cat "$L"/waits_*.log 2> /dev/null | grep -v '^ranks' >> "$OUT/figures.txt"
     say "== part $part	$failed steps failed	$((SECONDS - began)) s"
     [ "$quick" = 1 ] || tail -c 6000 "$OUT/figures.txt" 2> /dev/null
     [ "$failed" -eq 0 ]
@@ -92,6 +91,6 @@ export RUST_BACKTRACE=1 DISCO_NCCL_LIBRARY=${sys_nccl:-$shared_nccl}
 [ -n "$nvrtc" ] && export DISCO_NVRTC_LIBRARY=$nvrtc
 export DISCO_P2P_TOPOLOGY=fully_connected # one device has no links to itself
 export CUDA_MODULE_LOADING=EAGER          # no kernel is loaded while another spins
-export CUDA_DEVICE_MAX_CONNECTIONS=32     # streams of several ranks share no queue; some steps show the default
+export CUDA_DEVICE_MAX_CONNECTIONS=32     # streams of several ranks share no queue
 export NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1
 several="NCCL_MULTI_RANK_GPU_ENABLE=1 DISCO_SHARE_DEVICES=1 NCCL_MAX_CTAS=8 DISCO_NCCL_LIBRARY=$shared_nccl"
