@@ -35,61 +35,47 @@ impl From<cuda::abi::Code> for Code {
 #[derive(Clone, Copy, Debug, serde::Deserialize, PartialEq, Eq, serde::Serialize)]
 pub struct DataType(pub c_int);
 
-impl DataType {
-    /// `ncclInt8`
-    pub const I8: Self = Self(0);
-    /// `ncclUint8`
-    pub const U8: Self = Self(1);
-    /// `ncclInt32`
-    pub const I32: Self = Self(2);
-    /// `ncclUint32`
-    pub const U32: Self = Self(3);
-    /// `ncclInt64`
-    pub const I64: Self = Self(4);
-    /// `ncclUint64`
-    pub const U64: Self = Self(5);
-    /// `ncclFloat16`
-    pub const F16: Self = Self(6);
-    /// `ncclFloat32`
-    pub const F32: Self = Self(7);
-    /// `ncclFloat64`
-    pub const F64: Self = Self(8);
-    /// `ncclBfloat16`
-    pub const BF16: Self = Self(9);
-    /// `ncclFloat8e4m3`
-    pub const F8E4M3: Self = Self(10);
-    /// `ncclFloat8e5m2`
-    pub const F8E5M2: Self = Self(11);
+/// A row has the name of the constant, the number, the name in the header without `nccl`, and the size in bytes.
+macro_rules! data_types {
+    ($($constant:ident = $number:literal, $name:ident, $size:literal;)*) => {
+        impl DataType {
+            $(
+                #[doc = concat!("`nccl", stringify!($name), "`")]
+                pub const $constant: Self = Self($number);
+            )*
 
-    /// Size of an element in bytes. `None` for an unknown type.
-    pub(crate) fn size(self) -> Option<usize> {
-        Some(match self {
-            Self::I8 | Self::U8 | Self::F8E4M3 | Self::F8E5M2 => 1,
-            Self::F16 | Self::BF16 => 2,
-            Self::I32 | Self::U32 | Self::F32 => 4,
-            Self::I64 | Self::U64 | Self::F64 => 8,
-            _ => return None,
-        })
-    }
+            /// Size of an element in bytes. `None` for an unknown type.
+            pub(crate) fn size(self) -> Option<usize> {
+                match self.0 {
+                    $($number => Some($size),)*
+                    _ => None,
+                }
+            }
 
-    /// The name in the header, without `nccl`.
-    pub(crate) fn name(self) -> &'static str {
-        const NAMES: [&str; 12] = [
-            "Int8",
-            "Uint8",
-            "Int32",
-            "Uint32",
-            "Int64",
-            "Uint64",
-            "Float16",
-            "Float32",
-            "Float64",
-            "Bfloat16",
-            "Float8e4m3",
-            "Float8e5m2",
-        ];
-        usize::try_from(self.0).ok().and_then(|at| NAMES.get(at).copied()).unwrap_or("no type")
-    }
+            /// The name in the header, without `nccl`.
+            pub(crate) fn name(self) -> &'static str {
+                match self.0 {
+                    $($number => stringify!($name),)*
+                    _ => "no type",
+                }
+            }
+        }
+    };
+}
+
+data_types! {
+    I8 = 0, Int8, 1;
+    U8 = 1, Uint8, 1;
+    I32 = 2, Int32, 4;
+    U32 = 3, Uint32, 4;
+    I64 = 4, Int64, 8;
+    U64 = 5, Uint64, 8;
+    F16 = 6, Float16, 2;
+    F32 = 7, Float32, 4;
+    F64 = 8, Float64, 8;
+    BF16 = 9, Bfloat16, 2;
+    F8E4M3 = 10, Float8e4m3, 1;
+    F8E5M2 = 11, Float8e5m2, 1;
 }
 
 /// `ncclRedOp_t`. Handles of users' operators follow the built-in operators.

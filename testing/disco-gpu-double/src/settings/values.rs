@@ -12,13 +12,13 @@ use super::{Machine, faults};
 /// The settings, which are read from the environment at their first use.
 static SETTINGS: LazyLock<Settings> = LazyLock::new(Settings::from_env);
 
-/// Defines the variables that are numbers: the field, the name and the default of each.
+/// Defines the variables that are numbers: the method that reads it, its type, the name and the default of each.
 macro_rules! numbers {
-    ($($(#[$doc:meta])* $field:ident: $name:literal = $default:expr;)*) => {
+    ($($(#[$doc:meta])* $field:ident: $type:ty, $name:literal = $default:expr;)*) => {
         /// The values of the variables.
         #[derive(Debug)]
         pub(crate) struct Settings {
-            $($(#[$doc])* $field: AtomicU64,)*
+            $($field: AtomicU64,)*
         }
 
         /// The names of all variables.
@@ -36,28 +36,73 @@ macro_rules! numbers {
                     _ => None,
                 }
             }
+
+            $(
+                $(#[$doc])*
+                pub(crate) fn $field(&self) -> $type {
+                    <$type>::of(self.$field.load(Relaxed))
+                }
+            )*
         }
     };
 }
 
+/// What the number of a variable means.
+trait Meaning {
+    fn of(number: u64) -> Self;
+}
+
+macro_rules! meanings {
+    ($($type:ty: |$number:ident| $value:expr;)*) => {
+        $(impl Meaning for $type {
+            fn of($number: u64) -> Self {
+                $value
+            }
+        })*
+    };
+}
+
+meanings! {
+    bool: |number| number != 0;
+    i32: |number| number as i32;
+    u64: |number| number;
+    usize: |number| number as usize;
+    Machine: |number| Machine::numbered(number);
+}
+
 numbers! {
-    devices: "GPU_DOUBLE_DEVICES" = 4;
-    memory: "GPU_DOUBLE_MEMORY" = 1 << 30;
-    nccl_version: "GPU_DOUBLE_NCCL_VERSION" = 22809;
-    driver: "GPU_DOUBLE_DRIVER" = 13000;
-    hip: "GPU_DOUBLE_HIP" = 60_342_131;
-    init: "GPU_DOUBLE_INIT" = 0;
-    connect: "GPU_DOUBLE_CONNECT" = 0;
-    delay_us: "GPU_DOUBLE_DELAY_US" = 0;
-    remote_errors: "GPU_DOUBLE_REMOTE_ERRORS" = 0;
-    /// The number of the [`Machine`].
-    nvlink: "GPU_DOUBLE_NVLINK" = Machine::Pcie as u64;
-    peer_access: "GPU_DOUBLE_PEER_ACCESS" = 1;
-    peer_frees: "GPU_DOUBLE_PEER_FREES" = 1;
-    priorities: "GPU_DOUBLE_PRIORITIES" = 1;
-    cuda_queues: "CUDA_DEVICE_MAX_CONNECTIONS" = 8;
-    hip_queues: "GPU_MAX_HW_QUEUES" = 4;
-    signal_memory: "GPU_STREAMOPS_CP_WAIT" = 0;
+    /// Number of devices.
+    devices: usize, "GPU_DOUBLE_DEVICES" = 4;
+    /// Bytes of memory of each device.
+    memory: usize, "GPU_DOUBLE_MEMORY" = 1 << 30;
+    /// Result of `ncclGetVersion`.
+    nccl_version: i32, "GPU_DOUBLE_NCCL_VERSION" = 22809;
+    /// Result of `cuDriverGetVersion`.
+    driver: i32, "GPU_DOUBLE_DRIVER" = 13000;
+    /// Result of `hipRuntimeGetVersion`.
+    hip: i32, "GPU_DOUBLE_HIP" = 60_342_131;
+    /// Return code of `cuInit`, and of HIP's functions that need a device.
+    init: i32, "GPU_DOUBLE_INIT" = 0;
+    /// Which units of a non-blocking communicator are launched in the background.
+    connect: u64, "GPU_DOUBLE_CONNECT" = 0;
+    /// Minimum duration of stream work in microseconds.
+    delay_us: u64, "GPU_DOUBLE_DELAY_US" = 0;
+    /// Whether the abort of a rank becomes an error of its peers.
+    remote_errors: bool, "GPU_DOUBLE_REMOTE_ERRORS" = 0;
+    /// The machine that NVML reports.
+    machine: Machine, "GPU_DOUBLE_NVLINK" = Machine::Pcie as u64;
+    /// Whether devices can access each other's memory.
+    peer_access: bool, "GPU_DOUBLE_PEER_ACCESS" = 1;
+    /// Whether frees also wait for the work of peers.
+    peer_frees: bool, "GPU_DOUBLE_PEER_FREES" = 1;
+    /// Whether streams can have a priority other than the default.
+    priorities: bool, "GPU_DOUBLE_PRIORITIES" = 1;
+    /// Hardware queues that the ordinary streams of a device share in CUDA.
+    cuda_queues: usize, "CUDA_DEVICE_MAX_CONNECTIONS" = 8;
+    /// Hardware queues that the ordinary streams of a device share in HIP.
+    hip_queues: usize, "GPU_MAX_HW_QUEUES" = 4;
+    /// Whether HIP's streams can wait for words in signal memory only.
+    waits_in_signal_memory: bool, "GPU_STREAMOPS_CP_WAIT" = 0;
 }
 
 /// The variable with the rules of faults.
@@ -101,83 +146,13 @@ impl Settings {
         true
     }
 
-    /// Number of devices.
-    pub(crate) fn devices(&self) -> usize {
-        self.devices.load(Relaxed) as usize
-    }
-
-    /// Bytes of memory of each device.
-    pub(crate) fn memory(&self) -> usize {
-        self.memory.load(Relaxed) as usize
-    }
-
-    /// Result of `ncclGetVersion`.
-    pub(crate) fn nccl_version(&self) -> i32 {
-        self.nccl_version.load(Relaxed) as i32
-    }
-
-    /// Result of `cuDriverGetVersion`.
-    pub(crate) fn driver(&self) -> i32 {
-        self.driver.load(Relaxed) as i32
-    }
-
-    /// Result of `hipRuntimeGetVersion`.
-    pub(crate) fn hip(&self) -> i32 {
-        self.hip.load(Relaxed) as i32
-    }
-
-    /// Return code of `cuInit`, and of HIP's functions that need a device.
-    pub(crate) fn init(&self) -> i32 {
-        self.init.load(Relaxed) as i32
-    }
-
     /// Whether all units of a non-blocking communicator are launched in the background, as NCCL does since 2.22.3 with
     /// a thread for each launch. Otherwise only units that connect ranks are.
     pub(crate) fn launches_in_background(&self) -> bool {
-        match self.connect.load(Relaxed) {
+        match self.connect() {
             0 => self.nccl_version() >= 22_203,
             setting => setting > 1,
         }
-    }
-
-    /// Whether the abort of a rank becomes an error of its peers.
-    pub(crate) fn remote_errors(&self) -> bool {
-        self.remote_errors.load(Relaxed) != 0
-    }
-
-    /// The machine that NVML reports.
-    pub(crate) fn machine(&self) -> Machine {
-        Machine::numbered(self.nvlink.load(Relaxed))
-    }
-
-    /// Whether devices can access each other's memory.
-    pub(crate) fn peer_access(&self) -> bool {
-        self.peer_access.load(Relaxed) != 0
-    }
-
-    /// Whether frees also wait for the work of peers.
-    pub(crate) fn peer_frees(&self) -> bool {
-        self.peer_frees.load(Relaxed) != 0
-    }
-
-    /// Whether streams can have a priority other than the default.
-    pub(crate) fn priorities(&self) -> bool {
-        self.priorities.load(Relaxed) != 0
-    }
-
-    /// Hardware queues that the ordinary streams of a device share in CUDA.
-    pub(crate) fn cuda_queues(&self) -> usize {
-        self.cuda_queues.load(Relaxed) as usize
-    }
-
-    /// Hardware queues that the ordinary streams of a device share in HIP.
-    pub(crate) fn hip_queues(&self) -> usize {
-        self.hip_queues.load(Relaxed) as usize
-    }
-
-    /// Whether HIP's streams can wait for words in signal memory only.
-    pub(crate) fn waits_in_signal_memory(&self) -> bool {
-        self.signal_memory.load(Relaxed) != 0
     }
 
     /// Sleeps for the minimum duration of stream work, which is 0 by default.
@@ -187,7 +162,7 @@ impl Settings {
 
     /// Sleeps for that duration, or for `least_us` microseconds if this is longer.
     pub(crate) fn delay_at_least(&self, least_us: u64) {
-        let delay = self.delay_us.load(Relaxed).max(least_us);
+        let delay = self.delay_us().max(least_us);
         if delay != 0 {
             thread::sleep(Duration::from_micros(delay));
         }

@@ -3,21 +3,20 @@
 #![allow(unsafe_code, reason = "C functions")]
 
 use std::ffi::{c_int, c_uint, c_void};
-use std::{ptr, thread};
+use std::ptr;
 
 use crate::common::child::alone;
 use crate::common::member::read;
 use crate::common::{set, settle, wait_until};
 use disco_gpu_double::hip::abi::{Code, CopyKind, IpcHandle, STREAM_NON_BLOCKING, Stream};
 use disco_gpu_double::hip::exports::copy::hipMemcpyAsync;
-use disco_gpu_double::hip::exports::device::{hipGetDevice, hipSetDevice};
+use disco_gpu_double::hip::exports::device::hipSetDevice;
 use disco_gpu_double::hip::exports::ipc::hipIpcGetMemHandle;
 use disco_gpu_double::hip::exports::memory::{
     hipExtMallocWithFlags, hipFree, hipHostMalloc, hipMalloc, hipMemsetAsync,
 };
 use disco_gpu_double::hip::exports::peer::hipDeviceEnablePeerAccess;
 use disco_gpu_double::hip::exports::stream::{hipStreamCreateWithFlags, hipStreamQuery, hipStreamSynchronize};
-use disco_gpu_double::hip::exports::text::hipGetLastError;
 use disco_gpu_double::hip::exports::word::{hipStreamWaitValue32, hipStreamWriteValue32};
 
 const OK: Code = Code::SUCCESS;
@@ -50,21 +49,6 @@ fn write(stream: Stream, word: *mut c_void, value: u32) {
 fn copy(to: *mut c_void, from: *const c_void, bytes: usize, kind: CopyKind, stream: Stream) -> Code {
     // SAFETY: callers pass memory of this size that is valid until they have waited for the stream.
     unsafe { hipMemcpyAsync(to, from, bytes, kind, stream) }
-}
-
-#[test]
-fn each_thread_has_a_current_device_which_is_device_0_at_first() {
-    alone(|| {
-        let current = || {
-            let mut device = 9;
-            assert_eq!(hipGetDevice(Some(&mut device)), OK);
-            device
-        };
-        assert_eq!(current(), 0);
-        assert_eq!([2, 4, -1].map(|device| hipSetDevice(device)), [OK, Code::INVALID_DEVICE, Code::INVALID_DEVICE]);
-        assert_eq!([hipGetLastError(), hipGetLastError()], [Code::INVALID_DEVICE, OK]);
-        assert_eq!((thread::spawn(current).join().unwrap(), current()), (0, 2));
-    });
 }
 
 #[test]

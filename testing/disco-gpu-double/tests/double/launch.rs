@@ -2,17 +2,17 @@
 
 #![allow(unsafe_code, reason = "C functions")]
 
-use std::ffi::{CStr, CString, c_void};
+use std::ffi::{CStr, c_void};
 use std::mem::offset_of;
 use std::ptr;
 
+use crate::common::OK;
 use crate::common::child::alone;
-use crate::common::member::{connect, devices, function, launch, load, members};
+use crate::common::member::{connect, devices, function, launch, members};
 use crate::common::params::{self, FIELDS};
-use crate::common::{OK, enter, use_device};
 use disco_gpu_double::cuda::abi::Code;
 use disco_gpu_double::cuda::exports::context::cuDevicePrimaryCtxRelease_v2;
-use disco_gpu_double::cuda::exports::module::{cuLaunchKernel, cuModuleLoadData, cuModuleUnload};
+use disco_gpu_double::cuda::exports::module::cuLaunchKernel;
 use disco_gpu_double::cuda::exports::stream::cuStreamQuery;
 use disco_gpu_double::cuda::kernel::params::Params;
 
@@ -37,47 +37,6 @@ fn the_parameter_layout_equals_that_of_disco_nccl() {
         ("unused", offset_of!(Params, unused)),
     ];
     assert_eq!((ours, size_of::<Params>()), (FIELDS, size_of::<params::Params>()));
-}
-
-#[test]
-fn a_module_has_all_kernels_and_no_others() {
-    alone(|| {
-        devices();
-        let stream = use_device(0);
-        let module = load();
-        let source = include_str!("../../../../disco-nccl/src/p2p/kernels/name.rs");
-        let names: Vec<_> = source.split("c\"").skip(1).map(|rest| rest.split_once('"').unwrap().0).collect();
-        assert_eq!(names.len(), 10);
-        let mut functions: Vec<_> =
-            names.iter().map(|name| function(module, &CString::new(*name).unwrap()).unwrap().addr()).collect();
-        functions.sort_unstable();
-        functions.dedup();
-        assert_eq!(functions.len(), 10);
-        assert_eq!(function(module, c"disco_one_shot_f64"), Err(Code::NOT_FOUND));
-        assert_eq!(function(stream, BARRIER), Err(Code::INVALID_HANDLE));
-        let other = load();
-        assert_ne!(function(module, BARRIER), function(other, BARRIER));
-        assert_eq!([cuModuleUnload(module), cuModuleUnload(other)], [OK; 2]);
-        assert_eq!(
-            (cuModuleUnload(module), function(module, BARRIER)),
-            (Code::INVALID_HANDLE, Err(Code::INVALID_HANDLE))
-        );
-    });
-}
-
-#[test]
-fn only_machine_code_is_loaded() {
-    alone(|| {
-        devices();
-        enter(0);
-        for image in [&b"\0"[..], b"\x7fEL\0", b".version 8.0\0"] {
-            let mut module = ptr::null_mut();
-            // SAFETY: the image has four bytes, or fewer of which the last is 0.
-            assert_eq!(unsafe { cuModuleLoadData(Some(&mut module), image.as_ptr().cast()) }, Code::INVALID_IMAGE);
-        }
-        // SAFETY: the image is null.
-        assert_eq!(unsafe { cuModuleLoadData(Some(&mut ptr::null_mut()), ptr::null()) }, Code::INVALID_VALUE);
-    });
 }
 
 #[test]

@@ -7,7 +7,6 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod across;
 mod common;
 mod free;
 mod graph;
@@ -18,8 +17,6 @@ mod launch;
 mod lifecycle;
 mod memory;
 mod peer;
-mod queues;
 mod refusals;
 mod start;
-mod values;
 mod word;

@@ -7,7 +7,7 @@ use crate::common::member::{read, write};
 use crate::common::{OK, allocate, enter, free, set, use_device};
 use disco_gpu_double::cuda::abi::Code;
 use disco_gpu_double::cuda::exports::context::cuDevicePrimaryCtxRelease_v2;
-use disco_gpu_double::cuda::exports::memory::{cuMemAlloc_v2, cuMemFree_v2, cuMemGetInfo_v2, cuMemsetD8Async};
+use disco_gpu_double::cuda::exports::memory::{cuMemAlloc_v2, cuMemFree_v2, cuMemsetD8Async};
 use disco_gpu_double::cuda::exports::stream::{cuStreamDestroy_v2, cuStreamQuery, cuStreamSynchronize};
 
 #[test]
@@ -21,18 +21,6 @@ fn addresses_outside_of_allocations_are_refused() {
         assert_eq!(cuMemFree_v2(pointer + 1), Code::INVALID_VALUE);
         free(pointer);
         assert_eq!(cuMemFree_v2(pointer), Code::INVALID_VALUE);
-    });
-}
-
-#[test]
-fn allocations_beyond_the_device_memory_fail() {
-    alone(|| {
-        enter(0);
-        let (mut unused, mut total, mut pointer) = (0, 0, 0);
-        assert_eq!(cuMemGetInfo_v2(Some(&mut unused), Some(&mut total)), OK);
-        assert_eq!(total, 1 << 30);
-        assert_eq!(cuMemAlloc_v2(Some(&mut pointer), unused + (1 << 20)), Code::OUT_OF_MEMORY);
-        assert_eq!(cuMemAlloc_v2(Some(&mut pointer), 0), Code::INVALID_VALUE);
     });
 }
 

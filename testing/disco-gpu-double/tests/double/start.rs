@@ -18,8 +18,6 @@ use disco_gpu_double::hip::exports::stream::{hipStreamDestroy, hipStreamQuery};
 use disco_gpu_double::hip::exports::text::hipGetLastError;
 use disco_gpu_double::nccl;
 use disco_gpu_double::nccl::exports::communicator::ncclCommInitRank;
-use disco_gpu_double::nvml;
-use disco_gpu_double::nvml::exports::library::{nvmlDeviceGetHandleByPciBusId_v2, nvmlInit_v2, nvmlShutdown};
 
 /// A communicator is refused on a machine without a device.
 fn check_no_communicator() {
@@ -81,20 +79,5 @@ fn functions_of_hip_need_a_device_but_no_initialisation() {
         set(c"GPU_DOUBLE_DEVICES", c"3");
         assert_eq!((hipGetDevice(Some(&mut number)), number), (OK, 0), "device 0 is current without hipSetDevice");
         assert_eq!((hipGetDeviceCount(Some(&mut number)), number), (OK, 3));
-    });
-}
-
-#[test]
-fn functions_of_nvml_need_its_initialisation() {
-    use nvml::abi::Code;
-    alone(|| {
-        let device = || {
-            let mut device = ptr::null_mut();
-            // SAFETY: the text ends with a NUL byte.
-            unsafe { nvmlDeviceGetHandleByPciBusId_v2(c"0000:01:00.0".as_ptr(), Some(&mut device)) }
-        };
-        assert_eq!([device(), nvmlShutdown()], [Code::UNINITIALIZED; 2]);
-        assert_eq!([nvmlInit_v2(), device(), nvmlShutdown()], [Code::SUCCESS; 3]);
-        assert_eq!(nvmlShutdown(), Code::UNINITIALIZED);
     });
 }

@@ -10,7 +10,7 @@
 //! Comm ─▶ Clique ─▶ link ═══════ host ─▶ proxy ─▶ Comm ─▶ Clique of all ranks
 //!                    requests ▶          ◀ replies
 //!
-//! wire        frames of a connection, and the values in them
+//! wire        messages of a connection, as JSON
 //! message     requests and replies
 //! call        one call of a communication function, with memory that another process can open
 //! link        the connection of a rank, in the rank's process

@@ -99,12 +99,6 @@ impl Child {
     pub(crate) fn send(&mut self, request: &str) {
         writeln!(self.process.stdin.as_mut().unwrap(), "{request}").unwrap();
     }
-
-    /// Kills the child and waits for its end.
-    pub(crate) fn kill(&mut self) {
-        self.process.kill().unwrap();
-        self.process.wait().unwrap();
-    }
 }
 
 impl Drop for Child {
