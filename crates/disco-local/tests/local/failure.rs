@@ -3,7 +3,7 @@
 use disco_core::{Communicator as _, CommunicatorExt, DType, Error, Rank, Reduction};
 use disco_local::Communicator;
 
-use super::{LONG, SHORT, Shelf, floats, on_ranks, on_threads, ranks, zeroed, zeros};
+use super::{LONG, SHORT, floats, on_ranks, on_threads, ranks, zeroed, zeros};
 
 /// The mismatch error that all ranks get when each makes its own `call`.
 fn mismatch(size: usize, call: impl Fn(&mut Communicator, usize) -> disco_core::Result<()> + Sync) -> String {
@@ -109,38 +109,6 @@ fn a_deadline_error_names_the_operation_of_the_missing_rank() {
     let transfer = "recv f32 x 2: no end after 50ms: rank 0 is in barrier; rank 1 waits to receive from rank 0";
     assert!(all.contains(collective) || all.contains(transfer), "{all}");
     assert!(errors[2].starts_with("synchronize: the communicator is broken since: rank "), "{all}");
-}
-
-#[test]
-fn ranks_that_wait_for_a_dropped_communicator_get_a_lost_error() {
-    let ranks = ranks(3, LONG).unwrap();
-    let errors = on_threads(ranks, |mut comm| match comm.rank().index() {
-        1 => None,
-        0 => Some(comm.barrier().unwrap_err()),
-        _ => Some(comm.barrier().unwrap_err()),
-    });
-    for error in errors.into_iter().flatten() {
-        let text = error.to_string();
-        assert!(text.contains("rank 1 lost: its communicator was dropped while others waited for it"), "{text}");
-    }
-}
-
-#[test]
-fn transfers_with_a_dropped_communicator_fail() {
-    for receives in [false, true] {
-        let mut ranks = ranks(2, LONG).unwrap();
-        let peer = Shelf::new(ranks.pop().unwrap());
-        let mut comm = ranks.pop().unwrap();
-        let error = std::thread::scope(|scope| {
-            scope.spawn(|| drop(peer.take()));
-            if receives {
-                comm.recv(&zeros(100), Rank::new(1)).unwrap_err()
-            } else {
-                comm.send(&zeros(100), Rank::new(1)).unwrap_err()
-            }
-        });
-        assert!(matches!(error, Error::Lost { .. }), "{error}");
-    }
 }
 
 #[test]

@@ -18,43 +18,6 @@ fn me(comm: &Communicator) -> usize {
 }
 
 #[test]
-fn a_ring_exchange_completes_in_one_group_in_either_order() {
-    for size in [1, 2, 3, 7] {
-        on_ranks(size, |mut comm| {
-            let (next, previous) = ((me(&comm) + 1) % size, (me(&comm) + size - 1) % size);
-            let (src, dst) = (floats(&[me(&comm) as f32; 300_000]), zeros(300_000));
-            for reversed in [false, true] {
-                let mut group = [send(&src, next), recv(&dst, previous)];
-                if reversed {
-                    group.reverse();
-                }
-                comm.enqueue(&group).unwrap();
-                assert_eq!(dst.to_vec::<f32>().unwrap(), vec![previous as f32; 300_000]);
-            }
-        });
-    }
-}
-
-#[test]
-fn tensors_between_two_ranks_stay_in_order() {
-    on_ranks(2, |mut comm| {
-        // Some tensors are inline in their messages.
-        let value = |n: usize| if me(&comm) == 0 { n as f32 } else { -1.0 };
-        let sizes = [1, 0, 24, 25, 3000, 2, 2, 2, 2, 2, 2000];
-        let tensors: Vec<Tensor> = sizes.iter().enumerate().map(|(n, size)| floats(&vec![value(n); *size])).collect();
-        let group: Vec<Op> = match me(&comm) {
-            0 => tensors.iter().map(|src| send(src, 1)).collect(),
-            _ => tensors.iter().map(|dst| recv(dst, 0)).collect(),
-        };
-        comm.enqueue(&group).unwrap();
-        comm.enqueue(&group[2..3]).unwrap();
-        for (n, (size, tensor)) in sizes.into_iter().zip(tensors).enumerate() {
-            assert_eq!(tensor.to_vec::<f32>().unwrap(), vec![n as f32; size]);
-        }
-    });
-}
-
-#[test]
 fn a_pair_exchanges_messages_while_a_third_rank_is_in_a_barrier() {
     on_ranks(3, |mut comm| {
         let x = floats(&[1.0]);

@@ -15,10 +15,8 @@ mod own_reductions;
 mod point_to_point;
 #[path = "ranks.rs"]
 mod ranks;
-#[path = "series.rs"]
-mod series;
 
-use ranks::{LONG, SHORT, Shelf, Where, floats, on_ranks, on_threads, ranks, tensor, zeroed, zeros};
+use ranks::{LONG, SHORT, Where, floats, on_ranks, on_threads, ranks, tensor, zeroed, zeros};
 
 /// The address space of ranks in this module.
 const WHERE: Where = Where::Arenas;

@@ -1,7 +1,7 @@
 //! Ranks of each address space, and their tensors.
 
 use std::cell::Cell;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
@@ -105,17 +105,4 @@ pub(crate) fn floats(values: &[f32]) -> Tensor {
 
 pub(crate) fn zeros(count: usize) -> Tensor {
     zeroed(DType::F32, count)
-}
-
-/// A slot in which one thread leaves a value for another.
-pub(crate) struct Shelf<T>(Mutex<Option<T>>);
-
-impl<T> Shelf<T> {
-    pub(crate) fn new(value: T) -> Self {
-        Self(Mutex::new(Some(value)))
-    }
-
-    pub(crate) fn take(&self) -> Option<T> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
-    }
 }
