@@ -1,5 +1,6 @@
 //! The description of a rank's memory that peers use to open the memory, and its encoding.
 
+use disco_core::wire::{Reader, WireError, Writer};
 use disco_core::{Error, Result};
 
 use crate::driver::IpcHandleBytes;
@@ -27,19 +28,15 @@ pub(super) struct MemoryDescriptor {
 impl MemoryDescriptor {
     /// Encodes the descriptor.
     pub(super) fn write(&self) -> Vec<u8> {
-        let export = match &self.export {
-            Ok(export) => (1, &export[..]),
-            Err(why) => (0, why.as_bytes()),
-        };
-        let mut bytes: Vec<u8> = [self.process, self.nonce, self.address, self.bytes].map(u64::to_le_bytes).concat();
-        bytes.extend(self.ordinal.to_le_bytes());
-        bytes.extend((self.words.len() as u32).to_le_bytes());
-        bytes.extend(self.words.iter().copied().flat_map(u64::to_le_bytes));
-        bytes.push(export.0);
-        bytes.extend((export.1.len() as u32).to_le_bytes());
-        bytes.extend(export.1);
-        bytes.extend(&self.note);
-        bytes
+        let mut to = Writer::default();
+        [self.process, self.nonce, self.address, self.bytes].into_iter().for_each(|number| to.u64(number));
+        to.i32(self.ordinal);
+        to.u64(self.words.len() as u64);
+        self.words.iter().for_each(|word| to.u64(*word));
+        to.u8(self.export.is_ok().into());
+        to.bytes(self.export.as_ref().map_or_else(|why| why.as_bytes(), |export| &export[..]));
+        to.bytes(&self.note);
+        to.into_bytes()
     }
 
     /// Decodes a descriptor.
@@ -47,7 +44,8 @@ impl MemoryDescriptor {
     /// # Errors
     /// The bytes are not a descriptor.
     pub(super) fn read(bytes: &[u8]) -> Result<Self> {
-        Self::parse(bytes).ok_or_else(|| Error::protocol("a peer has sent an invalid memory descriptor"))
+        Self::parse(&mut Reader::new(bytes))
+            .map_err(|error| Error::protocol(format!("a peer has sent an invalid memory descriptor: {error}")))
     }
 
     /// The handle by which another process opens the memory.
@@ -63,30 +61,16 @@ impl MemoryDescriptor {
         self.export.as_ref().map_err(Clone::clone)
     }
 
-    fn parse(bytes: &[u8]) -> Option<Self> {
-        let (numbers, rest) = bytes.split_first_chunk::<32>()?;
-        let (words, _) = numbers.as_chunks::<8>();
-        let number = |at: usize| u64::from_le_bytes(words[at]);
-        let (ordinal, rest) = rest.split_first_chunk()?;
-        let (count, rest) = rest.split_first_chunk()?;
-        let (table, rest) = rest.split_at_checked((u32::from_le_bytes(*count) as usize).checked_mul(8)?)?;
-        let (is_there, rest) = rest.split_first()?;
-        let (length, rest) = rest.split_first_chunk()?;
-        let (export, note) = rest.split_at_checked(u32::from_le_bytes(*length) as usize)?;
+    fn parse(from: &mut Reader<'_>) -> Result<Self, WireError> {
+        let [process, nonce, address, bytes] = [from.u64()?, from.u64()?, from.u64()?, from.u64()?];
+        let (ordinal, count) = (from.i32()?, from.u64()?);
+        let words = from.list(count)?.into_iter().map(i64::cast_unsigned).collect();
+        let (is_there, export) = (from.u8()? == 1, from.bytes()?);
         let export = match is_there {
-            1 => Ok(export.try_into().ok()?),
-            _ => Err(String::from_utf8_lossy(export).into_owned()),
+            true => Ok(export.try_into().map_err(|_| WireError::Expected("a handle of memory"))?),
+            false => Err(String::from_utf8_lossy(export).into_owned()),
         };
-        Some(Self {
-            process: number(0),
-            nonce: number(1),
-            address: number(2),
-            bytes: number(3),
-            ordinal: i32::from_le_bytes(*ordinal),
-            words: table.as_chunks().0.iter().copied().map(u64::from_le_bytes).collect(),
-            export,
-            note: note.to_vec(),
-        })
+        Ok(Self { process, nonce, ordinal, address, bytes, words, export, note: from.bytes()?.to_vec() })
     }
 }
 
@@ -104,10 +88,7 @@ mod tests {
             let read = MemoryDescriptor::read(&written).unwrap();
             assert_eq!((read.process, read.nonce, read.ordinal, read.address, read.bytes), (1, 2, 3, 4, 5));
             assert_eq!((read.words, read.export, read.note), (descriptor.words, descriptor.export, descriptor.note));
-            // The note, the last field, has no length: a prefix of it is valid.
-            let least = written.len() - 4;
-            assert!((0..least).all(|len| MemoryDescriptor::read(&written[..len]).is_err()));
-            assert!((least..=written.len()).all(|len| MemoryDescriptor::read(&written[..len]).is_ok()));
+            assert!((0..written.len()).all(|len| MemoryDescriptor::read(&written[..len]).is_err()));
         }
     }
 
