@@ -74,7 +74,7 @@ fn number(value: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{number, replaced, spread, winner};
+    use super::replaced;
 
     #[test]
     fn a_table_is_written_into_its_place_only() {
@@ -82,16 +82,5 @@ mod tests {
         let new = "a <!-- peers: calls -->\nnew\n<!-- peers end --> b";
         assert_eq!(replaced(text, "calls", "new"), new);
         assert_eq!(replaced(text, "all_reduce 2", "new"), text);
-    }
-
-    #[test]
-    fn figures_have_two_digits() {
-        assert_eq!([0.123, 0.999, 9.94, 9.96, 1234.4].map(number), ["0.12", "1.0", "9.9", "10", "1234"]);
-        assert_eq!(spread([3.0, 1.0, 2.0]), Some([2.0, 1.0, 3.0]));
-    }
-
-    #[test]
-    fn the_smallest_median_of_a_row_is_bold() {
-        assert_eq!(winner([None, Some([1.0, 0.5, 2.0])]), ["–", "**1.0 (0.50–2.0)**"]);
     }
 }
