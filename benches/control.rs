@@ -2,7 +2,6 @@
 
 #![allow(missing_docs, clippy::expect_used, reason = "criterion's macros; a benchmark that fails ends")]
 
-mod cancel;
 mod common;
 mod ffi;
 mod issue;
@@ -11,17 +10,14 @@ mod replacement;
 mod results;
 mod round_trip;
 mod values;
-mod wire;
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     common::main(&[
-        ("wire", wire::main),
         ("issue", issue::main),
         ("ffi", ffi::main),
         ("round_trip", round_trip::main),
-        ("cancel", cancel::main),
         ("records", records::main),
         ("results", results::main),
         ("replacement", replacement::main),
