@@ -1,47 +1,22 @@
 """The framework `openai-agents` against a server whose model has prescribed texts: a loop of three calls over both interfaces, at once and as
 streams, and through a lost worker.
 
-Arguments: the server's address, the texts of the turns and the results of the tools as JSON, and the processes of the server's workers.
+Arguments: as `journey.py` says.
 """
 
 import asyncio
 import json
 import os
 import signal
-import sys
-import urllib.request
 
 from agents import Agent, ModelSettings, OpenAIChatCompletionsModel, OpenAIResponsesModel, Runner, function_tool, set_tracing_disabled
 from openai import AsyncOpenAI
-from pydantic import BaseModel
 
-address, said = sys.argv[1], json.loads(sys.argv[2])
-workers = [int(process) for process in sys.argv[3:]]
-calls = []
-texts = [text for text in [said["first"], said["last"]] if text]
-
-
-class Stop(BaseModel):
-    city: str
-    nights: int
-
+from journey import Stop, address, book, calls, repairs, said, texts, weather, workers
 
 # Without a text before the calls, the answer is of a schema.
 output_type = None if said["first"] else Stop
-
-
-@function_tool
-def weather(city: str, days: int) -> str:
-    """The weather of a city for some days."""
-    calls.append({"city": city, "days": days})
-    return "rain"
-
-
-@function_tool
-def book(stops: list[Stop], note: str | None) -> str:
-    """Books a journey."""
-    calls.append({"stops": [stop.model_dump() for stop in stops], "note": note})
-    return "booked"
+tools = [function_tool(weather), function_tool(book)]
 
 
 def check(result):
@@ -72,11 +47,6 @@ async def streamed(agent, victim=None):
     check(result)
 
 
-def repairs():
-    metrics = urllib.request.urlopen(f"http://{address}/metrics").read().decode()
-    return sum(float(line.rsplit(" ", 1)[1]) for line in metrics.splitlines() if line.startswith("disco_serve_repairs_total"))
-
-
 async def main():
     set_tracing_disabled(True)
     client = AsyncOpenAI(base_url=f"http://{address}/v1", api_key="unused", max_retries=0)
@@ -85,7 +55,7 @@ async def main():
         for settings in [{}, {"parallel_tool_calls": False, "store": False, "temperature": 0.5}]:
             # Streams of chats tell their usage only if they are asked to.
             settings = ModelSettings(include_usage=True, **settings)
-            agent = Agent("guide", instructions="Be kind.", model=model, model_settings=settings, tools=[weather, book], output_type=output_type)
+            agent = Agent("guide", instructions="Be kind.", model=model, model_settings=settings, tools=tools, output_type=output_type)
             check(await Runner.run(agent, "Plan my journey."))
             await streamed(agent)
         if workers:

@@ -1,46 +1,22 @@
 """The framework `pydantic-ai` against a server whose model has prescribed texts: a loop of three calls over both interfaces, at once and as
 streams, and through a lost worker.
 
-Arguments: the server's address, the texts of the turns and the results of the tools as JSON, and the processes of the server's workers.
+Arguments: as `journey.py` says.
 """
 
 import asyncio
 import json
 import os
 import signal
-import sys
-import urllib.request
 
-from pydantic import BaseModel
 from pydantic_ai import Agent, AgentRunResultEvent, NativeOutput, PartDeltaEvent, PartStartEvent, TextPart, TextPartDelta, ThinkingPart
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
-address, said = sys.argv[1], json.loads(sys.argv[2])
-workers = [int(process) for process in sys.argv[3:]]
-calls = []
-texts = [text for text in [said["first"], said["last"]] if text]
-
-
-class Stop(BaseModel):
-    city: str
-    nights: int
-
+from journey import Stop, address, book, calls, repairs, said, texts, weather, workers
 
 # Without a text before the calls, the answer is of a schema.
 output_type = str if said["first"] else NativeOutput(Stop)
-
-
-def weather(city: str, days: int) -> str:
-    """The weather of a city for some days."""
-    calls.append({"city": city, "days": days})
-    return "rain"
-
-
-def book(stops: list[Stop], note: str | None) -> str:
-    """Books a journey."""
-    calls.append({"stops": [stop.model_dump() for stop in stops], "note": note})
-    return "booked"
 
 
 def check(result):
@@ -71,11 +47,6 @@ async def streamed(agent, victim=None):
                 result = event.result
     assert text == "".join(texts), text
     check(result)
-
-
-def repairs():
-    metrics = urllib.request.urlopen(f"http://{address}/metrics").read().decode()
-    return sum(float(line.rsplit(" ", 1)[1]) for line in metrics.splitlines() if line.startswith("disco_serve_repairs_total"))
 
 
 async def main():
