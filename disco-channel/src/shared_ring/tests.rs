@@ -18,58 +18,6 @@ fn ring(readers: usize) -> (Arc<Segment>, Writer, Vec<Reader>) {
     (segment, Writer::new(memory), all)
 }
 
-fn record(number: u64) -> Vec<u8> {
-    (0..number * 37 % 200).map(|byte| (number + byte) as u8).collect()
-}
-
-#[test]
-fn every_reader_gets_every_record() {
-    const RECORDS: u64 = 20_000;
-    let (_, mut writer, readers) = ring(3);
-    let readers: Vec<_> = readers
-        .into_iter()
-        .map(|mut reader| {
-            thread::spawn(move || {
-                let (mut bytes, stop) = (Vec::new(), AtomicBool::new(false));
-                for number in 0..RECORDS {
-                    while reader.take(&mut bytes).unwrap().is_none() {
-                        reader.wait(&stop);
-                    }
-                    assert_eq!(bytes, record(number));
-                }
-            })
-        })
-        .collect();
-    for number in 0..RECORDS {
-        let record = record(number);
-        while writer.room(record.len()).unwrap() < Some(record.len()) {
-            thread::yield_now();
-        }
-        writer.send(7, &record, WakeTarget::All).unwrap();
-    }
-    readers.into_iter().for_each(|reader| reader.join().unwrap());
-}
-
-#[test]
-fn send_on_a_full_ring_returns_full_until_the_slowest_reader_has_read() {
-    let (_, mut writer, mut readers) = ring(2);
-    let mut sent = 0;
-    while writer.room(8).unwrap() >= Some(8) {
-        writer.send(7, b"12345678", WakeTarget::All).unwrap();
-        sent += 1;
-    }
-    assert_eq!((sent, writer.send(7, b"12345678", WakeTarget::All)), (CAPACITY / 3, Err(Refused::Full)));
-    let mut bytes = Vec::new();
-    let mut read = |reader: &mut Reader| {
-        let taken = std::iter::from_fn(|| reader.take(&mut bytes).unwrap());
-        taken.filter(|taken| taken.frees_half).count()
-    };
-    assert_eq!(read(&mut readers[0]), 0, "the other has read nothing");
-    assert_eq!(writer.room(8).unwrap(), None);
-    assert_eq!(read(&mut readers[1]), 1);
-    assert_eq!(writer.room(8).unwrap(), Some(8 * (CAPACITY - 2)));
-}
-
 #[test]
 fn an_empty_record_needs_room_too() {
     let (_, mut writer, _) = ring(1);

@@ -4,11 +4,10 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use disco_core::channel::{FrameSize, Notice, Polled as _, Reply, Signal};
+use disco_core::channel::{Notice, Polled as _, Reply, Signal};
 use disco_core::{Channel, Command, Endpoint, Error, Frame, Inbox, Result, Value, WorkerId, WorkerRange};
 
 use super::{ThreadEndpoint, ThreadLane};
-use crate::ring;
 
 /// Records the calls of the inbox as text, in order of arrival.
 #[derive(Default)]
@@ -110,31 +109,6 @@ fn a_worker_that_ends_before_shutdown_is_reported_lost_with_the_reason() {
     assert_eq!(lost[0], "worker 0 lost: its thread panicked: bad luck");
     assert_eq!(lost[1], format!("worker 1 lost: its thread ended: {}", Error::NoCommunicator));
     assert_eq!(lost[2], "worker 2 lost: its thread ended before shutdown");
-}
-
-#[test]
-fn send_on_a_full_lane_fails_and_the_inbox_is_told_of_room_once() {
-    let (release, wait) = mpsc::channel::<()>();
-    let wait = Mutex::new(wait);
-    let (lane, events) = start(0..1, move |worker, endpoint| {
-        _ = wait.lock().unwrap().recv();
-        obedient(worker, endpoint)
-    });
-    let mut seq = 0;
-    while lane.room(FrameSize::Large) > 0 {
-        seq += 1;
-        lane.send(&frame(seq, Command::KillReg { register: 0.into() })).unwrap();
-    }
-    assert_eq!(seq, ring::CAPACITY as u64);
-    let full = lane.send(&frame(seq + 1, Command::SyncAll)).unwrap_err();
-    assert_eq!(full.to_string(), "lane to the threads of workers 0..1: the lane is full");
-    drop(release);
-    while lane.room(FrameSize::Large) < ring::CAPACITY / 2 {
-        thread::yield_now();
-    }
-    lane.send(&frame(seq + 1, Command::Shutdown)).unwrap();
-    close(&lane, LONG).unwrap();
-    assert_eq!(events.sorted().iter().filter(|text| text.starts_with("room")).count(), 1);
 }
 
 #[test]
