@@ -60,7 +60,7 @@ use crate::activity::Progress;
 use crate::error::{Error, Failure, LossCause, Result};
 use crate::id::WorkerId;
 use crate::shared_memory::Snapshot;
-use crate::signal::Reply;
+use crate::signal::{Reply, Signal};
 use crate::status::Status;
 use crate::value::Value;
 use crate::worker_range::WorkerRange;
@@ -116,38 +116,8 @@ pub enum Message {
     },
     /// A transfer is cancelled: neither more parts nor its frame follow.
     Withdraw(u64),
-    /// [`Signal::Abort`](crate::channel::Signal::Abort).
-    Abort {
-        /// The epoch to abort.
-        epoch: u64,
-        /// The cause of the abort.
-        cause: Arc<str>,
-    },
-    /// [`Signal::Cancel`](crate::channel::Signal::Cancel).
-    Cancel {
-        /// The number of the command that calls.
-        command: u64,
-        /// The cause.
-        cause: Arc<str>,
-    },
-    /// [`Signal::Settle`](crate::channel::Signal::Settle).
-    Settle {
-        /// The number of the cancelled command.
-        command: u64,
-        /// The cause with which communicators are broken.
-        breaks: Option<Arc<str>>,
-    },
-    /// [`Signal::Taken`](crate::channel::Signal::Taken).
-    Taken {
-        /// The place of the worker.
-        worker: WorkerId,
-        /// The number of the command that calls.
-        command: u64,
-        /// The number of results that were taken so far.
-        count: u64,
-    },
-    /// [`Signal::Shutdown`](crate::channel::Signal::Shutdown).
-    Shutdown,
+    /// A signal to workers. [`Signal::Shutdown`] from workers: they have left.
+    Signal(Signal),
     /// Returns credit: the receiver of frames has capacity again.
     Credit {
         /// Number of frames that the worker has taken from the connection.
@@ -255,11 +225,6 @@ pub enum Message {
     AskStatus,
     /// The status of the session.
     Status(Box<Status>),
-    /// [`Signal::Collect`](crate::channel::Signal::Collect).
-    Collect {
-        /// Number of records of each worker.
-        last: usize,
-    },
     /// A [recording](crate::activity::Recording) of a worker.
     Recording(Arc<[u8]>),
 }
@@ -330,10 +295,6 @@ variants!(Message, "message", {
     PROGRESS => Progress(progress),
     AHEAD => Ahead { transfer, left, bytes },
     WITHDRAW => Withdraw(transfer),
-    CANCEL => Cancel { command, cause },
-    SETTLE => Settle { command, breaks },
-    TAKEN => Taken { worker, command, count },
-    SHUTDOWN => Shutdown,
     CREDIT => Credit { frames, bytes },
     STORE_REQUEST => StoreRequest { id, epoch, call },
     DESCRIPTOR => Descriptor { id },
@@ -355,7 +316,6 @@ variants!(Message, "message", {
     LATE => Late,
     ASK_STATUS => AskStatus,
     STATUS => Status(status),
-    COLLECT => Collect { last },
     RECORDING => Recording(bytes),
 } put(args) {
     Message::Reply { seq, reply } => put_reply(*seq, reply, args),
@@ -367,11 +327,7 @@ variants!(Message, "message", {
         bytes.put(args);
         args.extend(transfer.map(|transfer| Value::Int(transfer as i64)));
     },
-    // An epoch may be `u64::MAX`.
-    Message::Abort { epoch, cause } => {
-        args.extend([Value::Int(ABORT), Value::Int(*epoch as i64)]);
-        cause.put(args);
-    },
+    Message::Signal(signal) => signal.put(args),
     Message::Lost { cause, whole } => {
         args.push(Value::Int(LOST));
         put_clipped(cause, args);
@@ -399,7 +355,9 @@ variants!(Message, "message", {
         Ok(Message::Frame { seq, bytes, transfer })
     },
     LOST => Ok(Message::Lost { cause: Field::take(packet)?, whole: packet.bool()? }),
-    ABORT => Ok(Message::Abort { epoch: packet.int()? as u64, cause: packet.string()? }),
+    number @ (ABORT | CANCEL | SETTLE | TAKEN | SHUTDOWN | COLLECT) => {
+        Signal::take_variant(number, packet).map(Message::Signal)
+    },
     FROM => {
         let workers = Field::take(packet)?;
         match packet.int()? {
@@ -407,6 +365,22 @@ variants!(Message, "message", {
             number => Ok(Message::From { workers, message: Box::new(Self::take_variant(number, packet)?) }),
         }
     },
+});
+
+variants!(Signal, "signal", {
+    CANCEL => Cancel { command, cause },
+    SETTLE => Settle { command, breaks },
+    TAKEN => Taken { worker, command, count },
+    SHUTDOWN => Shutdown,
+    COLLECT => Collect { last },
+} put(args) {
+    // An epoch may be `u64::MAX`.
+    Signal::Abort { epoch, cause } => {
+        args.extend([Value::Int(ABORT), Value::Int(*epoch as i64)]);
+        cause.put(args);
+    },
+} take(packet) {
+    ABORT => Ok(Signal::Abort { epoch: packet.int()? as u64, cause: packet.string()? }),
 });
 
 fields!(Times { sent, echo, held });
@@ -451,7 +425,12 @@ impl fmt::Display for Message {
             }
         }
 
-        match fmt::write(&mut Short(f, MAX_SHOWN_CHARS), format_args!("{self:?}")) {
+        let mut short = Short(f, MAX_SHOWN_CHARS);
+        let written = match self {
+            Message::Signal(signal) => fmt::write(&mut short, format_args!("{signal:?}")),
+            other => fmt::write(&mut short, format_args!("{other:?}")),
+        };
+        match written {
             Ok(()) => Ok(()),
             // The text was truncated.
             Err(fmt::Error) => f.write_str("…"),

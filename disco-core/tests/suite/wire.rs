@@ -9,7 +9,7 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use disco_core::activity::{Activity, TimeLimit};
-use disco_core::channel::{CallOps, Notice, Reply};
+use disco_core::channel::{CallOps, Notice, Reply, Signal};
 use disco_core::error::{ErrorKind, Failure, LossCause, ProcessEnd, UserError};
 use disco_core::wire::{
     self, Assignment, Hello, Join, MappedSnapshot, Message, Packet, Reader, RingPlace, StoreCall, Times, Welcome,
@@ -497,12 +497,12 @@ fn messages() -> Vec<Message> {
         Message::Frame { seq: 4, bytes: [9; 100].into(), transfer: Some(7) },
         Message::Ahead { transfer: 7, left: 1 << 40, bytes: [9; 100].into() },
         Message::Withdraw(7),
-        Message::Abort { epoch: u64::MAX, cause: "worker 1 failed".into() },
-        Message::Cancel { command: 1 << 40, cause: "no longer needed".into() },
-        Message::Settle { command: 1 << 40, breaks: None },
-        Message::Settle { command: 2, breaks: Some("no longer needed".into()) },
-        Message::Taken { worker: WorkerId::new(3), command: 1 << 40, count: 1 << 41 },
-        Message::Shutdown,
+        Message::Signal(Signal::Abort { epoch: u64::MAX, cause: "worker 1 failed".into() }),
+        Message::Signal(Signal::Cancel { command: 1 << 40, cause: "no longer needed".into() }),
+        Message::Signal(Signal::Settle { command: 1 << 40, breaks: None }),
+        Message::Signal(Signal::Settle { command: 2, breaks: Some("no longer needed".into()) }),
+        Message::Signal(Signal::Taken { worker: WorkerId::new(3), command: 1 << 40, count: 1 << 41 }),
+        Message::Signal(Signal::Shutdown),
         Message::Credit { frames: 512, bytes: 1 << 40 },
         Message::Descriptor { id: 6 },
         Message::Share { id: 7, name: 1 << 32 },
@@ -581,7 +581,7 @@ fn node_messages() -> Vec<Message> {
             cause: LossCause::ProcessEnded { end: ProcessEnd::Exited(3), connected: true },
             whole: true,
         }),
-        from(Message::Shutdown),
+        from(Message::Signal(Signal::Shutdown)),
     ]
 }
 

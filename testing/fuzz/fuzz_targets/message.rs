@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use disco_core::channel::Signal;
 use disco_core::activity::{Activity, OpPlace, Progress, TimeLimit};
 use disco_core::error::{LossCause, ProcessEnd};
 use disco_core::status::{ConnectionStatus, Known, NodeState, NodeStatus, Status};
@@ -70,10 +71,10 @@ fn messages_of_workers() -> Vec<Message> {
         Message::Frame { seq: 6, bytes: bytes(), transfer: Some(7) },
         Message::Ahead { transfer: 7, left: 8, bytes: bytes() },
         Message::Withdraw(7),
-        Message::Abort { epoch: 1, cause: "another worker failed".into() },
-        Message::Cancel { command: 8, cause: "no longer needed".into() },
-        Message::Taken { worker: WorkerId::new(3), command: 8, count: 9 },
-        Message::Shutdown,
+        Message::Signal(Signal::Abort { epoch: 1, cause: "another worker failed".into() }),
+        Message::Signal(Signal::Cancel { command: 8, cause: "no longer needed".into() }),
+        Message::Signal(Signal::Taken { worker: WorkerId::new(3), command: 8, count: 9 }),
+        Message::Signal(Signal::Shutdown),
         Message::Credit { frames: 6, bytes: 700 },
         Message::Descriptor { id: 7 },
         Message::Answer { id: 8, result: Ok(Value::None) },

@@ -45,16 +45,11 @@ impl Controller {
 
     pub(super) fn signal(&mut self, signal: Signal) {
         match signal {
-            Signal::Abort { epoch, cause } => self.tell_all(&Message::Abort { epoch, cause }),
-            Signal::Cancel { command, cause } => self.tell_all(&Message::Cancel { command, cause }),
-            Signal::Settle { command, breaks } => self.tell_all(&Message::Settle { command, breaks }),
-            Signal::Taken { worker, command, count } => {
-                let message = Message::Taken { worker, command, count };
-                self.tell(&message, |peer| peer.workers.contains(worker));
-            }
             Signal::Shutdown => self.signal_shutdown(),
-            Signal::Collect { last } => self.tell_all(&Message::Collect { last }),
-            other => tracing::error!(?other, "unknown signal"),
+            Signal::Taken { worker, .. } => {
+                self.tell(&Message::Signal(signal), |peer| peer.workers.contains(worker));
+            }
+            signal => self.tell_all(&Message::Signal(signal)),
         }
     }
 
@@ -228,7 +223,9 @@ impl Controller {
                     (Message::Bye(cause), NODE_SHUTDOWN_GRACE + levels)
                 }
                 // Ends collectives of workers that only wait for a stuck peer.
-                Side::Processes(_) => (Message::Abort { epoch: u64::MAX, cause: cause.into() }, PROCESS_ABORT_GRACE),
+                Side::Processes(_) => {
+                    (Message::Signal(Signal::Abort { epoch: u64::MAX, cause: cause.into() }), PROCESS_ABORT_GRACE)
+                }
             };
             self.tell_all(&message);
             self.phase = Phase::Grace(now + grace);
@@ -256,7 +253,7 @@ impl Controller {
     /// Tells all peers to leave at once.
     fn signal_shutdown(&mut self) {
         self.leave = Leave::AtOnce;
-        self.tell_all(&Message::Shutdown);
+        self.tell_all(&Message::Signal(Signal::Shutdown));
     }
 
     fn tell_all(&mut self, message: &Message) {

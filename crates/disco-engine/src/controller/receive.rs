@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use disco_core::channel::Notice;
+use disco_core::channel::{Notice, Signal};
 use disco_core::error::{LossCause, LostPeer};
 use disco_core::link::SharedFd;
 use disco_core::wire::{self, Message, Packet};
@@ -90,7 +90,7 @@ impl Controller {
                     _ => self.out.act(Action::Lost(workers, error)),
                 }
             }
-            Message::Shutdown if self.leave > Leave::No || self.are_dismissed(workers) => {
+            Message::Signal(Signal::Shutdown) if self.leave > Leave::No || self.are_dismissed(workers) => {
                 self.out.act(Action::Left(workers));
             }
             Message::Progress(progress) => {
@@ -128,7 +128,7 @@ impl Controller {
             Message::Receive { id, name } => {
                 self.out.act(Action::Receive { conn, id, name: SharedFd::from_bits(name) });
             }
-            Message::Shutdown => return Ok(Some(Cause::Left(String::new()))),
+            Message::Signal(Signal::Shutdown) => return Ok(Some(Cause::Left(String::new()))),
             message => self.receive_from_worker(worker, message)?,
         }
         Ok(None)

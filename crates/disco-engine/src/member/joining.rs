@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use disco_core::channel::Signal;
 use disco_core::error::LossCause;
 use disco_core::wire::{Message, Times};
 use disco_core::{Error, WorkerId};
@@ -101,7 +102,7 @@ impl Joining {
             (Message::Alive(_), None) => return,
             (Message::Relay { everywhere }, None) => return self.actions.push_back(Action::Listen { everywhere }),
             (taken @ Message::Welcome(_), Some(_))
-            | (taken @ (Message::Assign(_) | Message::Redirect { .. } | Message::Shutdown), None) => {
+            | (taken @ (Message::Assign(_) | Message::Redirect { .. } | Message::Signal(Signal::Shutdown)), None) => {
                 return self.end(Action::Taken(Box::new(taken)));
             }
             (Message::Late, None) => {

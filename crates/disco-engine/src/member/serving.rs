@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use disco_core::activity::Progress;
+use disco_core::channel::Signal;
 use disco_core::error::{LossCause, LostPeer};
 use disco_core::wire::{self, Assignment, Message, Received};
-use disco_core::{Command, Error, Frame, Result, Value, WorkerId, WorkerRange};
+use disco_core::{Command, Error, Frame, Result, Value, WorkerRange};
 
 use super::upward;
 use crate::clock::{Echo, MachineClock};
@@ -147,16 +148,8 @@ pub enum Action {
     Deliver { seq: u64, bytes: Arc<[u8]>, received: Option<Received> },
     /// Passes a frame on to the node's lane.
     Pass(Frame),
-    /// Aborts operations that wait for peers, and pending requests, unless `epoch` is over.
-    Abort { epoch: u64, cause: Arc<str> },
-    /// Cancels a call of the workers.
-    Cancel { command: u64, cause: Arc<str> },
-    /// Ends the waits for the answers to a cancellation, and breaks communicators if there is a cause.
-    Settle { command: u64, breaks: Option<Arc<str>> },
-    /// Tells a worker that results of a call were taken.
-    Taken { worker: WorkerId, command: u64, count: u64 },
-    /// Tells the workers to end when they next receive.
-    Shutdown,
+    /// Passes a signal on to the workers.
+    Signal(Signal),
     /// Waits for the node's workers in the background, then brings [`Event::Left`].
     AwaitWorkers,
     /// Passes on the answer to a request.
@@ -165,8 +158,6 @@ pub enum Action {
     DeliverDescriptor { id: u64 },
     /// Brings an [`Event::Progress`].
     ReadProgress,
-    /// Sends the last records of each worker.
-    Collect { last: usize },
     /// Progress is polled rarely from now on. A worker process brings [`Event::WorkerRuns`] when its worker runs again.
     Rest,
     /// Aborts and stops the workers. [`Event::Left`] follows once they have left, at the latest after `limit`.
@@ -339,28 +330,23 @@ impl Member {
                 let received = transfer.map(|transfer| self.transfers.take(transfer)).transpose()?;
                 return node.queue(seq, &bytes, received);
             }
-            (Message::Abort { epoch, cause }, kind) => {
-                // That of all epochs ends them without a failure.
-                if let Kind::Node(node) = kind
-                    && epoch != u64::MAX
-                {
-                    node.failure = Some(cause.clone());
-                }
-                Action::Abort { epoch, cause }
-            }
-            (Message::Cancel { command, cause }, _) => Action::Cancel { command, cause },
-            (Message::Settle { command, breaks }, _) => Action::Settle { command, breaks },
-            (Message::Taken { worker, command, count }, _) => Action::Taken { worker, command, count },
-            (Message::Collect { last }, _) => Action::Collect { last },
-            (Message::Shutdown, Kind::Worker { .. }) => Action::Shutdown,
-            (Message::Shutdown, Kind::Node(node)) => {
+            (Message::Signal(Signal::Shutdown), Kind::Node(node)) => {
                 if !is_leaving {
                     node.dropped_after = node.failure.take();
                 }
                 node.pending.clear();
-                self.actions.push_back(Action::Shutdown);
+                self.actions.push_back(Action::Signal(Signal::Shutdown));
                 self.await_workers();
                 return Ok(());
+            }
+            (Message::Signal(signal), kind) => {
+                // An abort of all epochs ends them without a failure.
+                if let (Signal::Abort { epoch, cause }, Kind::Node(node)) = (&signal, kind)
+                    && *epoch != u64::MAX
+                {
+                    node.failure = Some(cause.clone());
+                }
+                Action::Signal(signal)
             }
             (Message::Answer { id, result }, _) => Action::Answer { id, result },
             (Message::Descriptor { id }, Kind::Worker { .. }) => Action::DeliverDescriptor { id },

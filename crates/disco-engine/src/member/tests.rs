@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use disco_core::activity::Progress;
+use disco_core::channel::Signal;
 use disco_core::wire::{Assignment, Hello, Join, Message, Times};
 use disco_core::worker::WorkerConfig;
 use disco_core::{Command, Error, Frame, RegisterId, WorkerId, WorkerRange, World};
@@ -47,6 +48,7 @@ fn after(member: &mut Member, event: Event, now: Instant) -> Vec<String> {
         Action::Pass(frame) => format!("pass {}", frame.seq()),
         Action::Stop { cause, limit } => format!("stop after {limit:?}: {cause}"),
         Action::End(result) => format!("end: {}", result.map_or_else(|error| error.to_string(), |()| "ok".into())),
+        Action::Signal(signal) => format!("{signal:?}"),
         other => format!("{other:?}"),
     };
     actions.map(short).collect()
@@ -77,7 +79,7 @@ fn a_shutdown_behind_frames_waits_for_the_workers_and_one_ahead_drops_the_frames
     assert_eq!(after(&mut behind, Event::Left(String::new()), now), ["send Left(\"\")", "end: ok"]);
 
     after(&mut ahead, frame(1, free()), now);
-    assert_eq!(after(&mut ahead, Event::Message(Message::Shutdown), now), ["Shutdown", "AwaitWorkers"]);
+    assert_eq!(after(&mut ahead, Event::Message(Message::Signal(Signal::Shutdown)), now), ["Shutdown", "AwaitWorkers"]);
     assert!(after(&mut ahead, frame(2, free()), now).is_empty() && !ahead.wants_room());
     assert_eq!(
         after(&mut ahead, Event::Message(Message::Bye("now".into())), now),
@@ -92,7 +94,7 @@ fn a_node_sends_heartbeats_until_its_workers_have_left() {
     let now = Instant::now();
     let mut node = node(now);
     after(&mut node, frame(1, free()), now);
-    after(&mut node, Event::Message(Message::Shutdown), now);
+    after(&mut node, Event::Message(Message::Signal(Signal::Shutdown)), now);
     after(&mut node, Event::Message(Message::Bye("now".into())), now);
     assert!(!node.wants_room());
     for second in 1..10 {
@@ -109,7 +111,7 @@ fn a_leaving_node_ignores_transfers_and_their_frames() {
     let (now, mut node) = (Instant::now(), node(Instant::now()));
     let ahead = |transfer, left, len| Event::Message(Message::Ahead { transfer, left, bytes: vec![0; len].into() });
     assert!(after(&mut node, ahead(1, 1, 1), now).is_empty());
-    assert_eq!(after(&mut node, Event::Message(Message::Shutdown), now), ["Shutdown", "AwaitWorkers"]);
+    assert_eq!(after(&mut node, Event::Message(Message::Signal(Signal::Shutdown)), now), ["Shutdown", "AwaitWorkers"]);
     // The rest of the first transfer, and a part of an unknown transfer.
     let frame = Event::Message(Message::Frame { seq: 1, bytes: Arc::default(), transfer: Some(1) });
     for event in

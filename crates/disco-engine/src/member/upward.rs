@@ -135,7 +135,7 @@ impl Departures {
 pub(crate) fn left(workers: WorkerRange) -> (Message, Priority) {
     // Must not overtake the parts of the workers' large replies.
     let priority = if fault::is_planted(Fault::EarlyDeparture) { Priority::Urgent } else { Priority::Last };
-    (from(workers, Message::Shutdown), priority)
+    (from(workers, Message::Signal(Signal::Shutdown)), priority)
 }
 
 /// The abort with which a node answers the first failure of one of its workers, or of one behind it. The controller sends

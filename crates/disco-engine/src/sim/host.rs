@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use disco_core::activity::Progress;
+use disco_core::channel::Signal;
 use disco_core::wire::{self, Message, Received};
 use disco_core::{Frame, Result, Value, WorkerId, WorkerRange};
 
@@ -217,8 +218,8 @@ impl World {
                 self.hosts[index].replies.expect(&frame);
                 self.give(index, frame, size);
             }
-            serving::Action::Abort { epoch, cause } => self.abort_workers(index, epoch, &cause),
-            serving::Action::Shutdown => {
+            serving::Action::Signal(Signal::Abort { epoch, cause }) => self.abort_workers(index, epoch, &cause),
+            serving::Action::Signal(Signal::Shutdown) => {
                 self.hosts[index].told_to_leave = true;
                 self.run_workers(index);
             }
@@ -231,12 +232,7 @@ impl World {
                     self.answer(index, worker, question, result);
                 }
             }
-            serving::Action::DeliverDescriptor { .. }
-            | serving::Action::Cancel { .. }
-            | serving::Action::Settle { .. }
-            | serving::Action::Taken { .. }
-            | serving::Action::Rest
-            | serving::Action::Collect { .. } => {}
+            serving::Action::DeliverDescriptor { .. } | serving::Action::Signal(_) | serving::Action::Rest => {}
             serving::Action::ReadProgress => {
                 let flushed = self.hosts[index].replies.flush();
                 flushed.iter().for_each(|message| self.host_sends(index, message, Priority::Urgent));
@@ -303,7 +299,7 @@ impl World {
             Kind::Nodes if host.awaits => self.notify_host(index, Event::Left(String::new())),
             Kind::Nodes => {}
             Kind::Processes => {
-                self.host_sends(index, &Message::Shutdown, Priority::Last);
+                self.host_sends(index, &Message::Signal(Signal::Shutdown), Priority::Last);
                 self.notify_host(index, Event::Left(String::new()));
                 self.leave_host(index);
             }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
+use disco_core::channel::Signal;
 use disco_core::status::{ConnectionStatus, SpareStatus};
 use disco_core::wire::{Message, Times};
 
@@ -158,7 +159,7 @@ impl Standby {
     /// The session ends: nodes that stand by are told to leave.
     pub(super) fn end(self, out: &mut Outbox) {
         for conn in self.spares.into_keys() {
-            out.send_as(conn, &Message::Shutdown, Order::Last);
+            out.send_as(conn, &Message::Signal(Signal::Shutdown), Order::Last);
             out.act(Action::Close(conn));
         }
     }

@@ -77,7 +77,7 @@ fn a_peer_that_leaves_after_a_shutdown_is_not_logged_as_lost() {
     let mut bench = Bench::working();
     bench.on(Event::Signal(Signal::Shutdown));
     let lines = logged(|| {
-        bench.send_from(0, Message::Shutdown);
+        bench.send_from(0, Message::Signal(Signal::Shutdown));
         bench.on(Event::Ended(0, Some(ExitStatus::from_raw(0))));
     });
     assert_eq!(

@@ -4,6 +4,7 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::process::ExitStatus;
 use std::time::Duration;
 
+use disco_core::channel::Signal;
 use disco_core::wire::{Hello, Message};
 use disco_core::{Command, Members, WorkerId, WorkerRange};
 
@@ -64,11 +65,11 @@ fn a_process_is_admitted_only_with_the_token_and_a_free_place() {
 #[test]
 fn processes_leave_cleanly_after_a_shutdown_and_are_lost_before() {
     let mut bench = Bench::working();
-    bench.send_from(0, Message::Shutdown);
+    bench.send_from(0, Message::Signal(Signal::Shutdown));
     bench.on(Event::Ended(0, Some(ExitStatus::from_raw(0))));
     assert!(bench.done().contains(&"worker 0 lost: its process ended: exit status: 0".to_owned()));
     bench.engine.note_effect(&Command::Shutdown);
-    bench.send_from(1, Message::Shutdown);
+    bench.send_from(1, Message::Signal(Signal::Shutdown));
     bench.on(Event::Ended(1, Some(ExitStatus::from_raw(0))));
     let done = bench.done();
     assert_eq!(done, ["Retire(1)", "Left(WorkerRange { first: 1, len: 1 })", "Over"]);
@@ -86,7 +87,7 @@ fn processes_that_a_resize_leaves_out_are_not_lost_and_killed_only_on_request() 
             assert_eq!(bench.done(), ["Kill(1)"]);
             bench.on(Event::Hung(conn(1), None));
         } else {
-            bench.send_from(1, Message::Shutdown);
+            bench.send_from(1, Message::Signal(Signal::Shutdown));
             bench.engine.end(WorkerRange::new(1..2), bench.now);
             bench.drain();
         }
@@ -108,7 +109,7 @@ fn processes_that_do_not_leave_are_aborted_then_killed() {
     bench.on(Event::Close(Duration::MAX));
     // Again, with a shorter limit.
     bench.on(Event::Close(100 * MS));
-    bench.send_from(0, Message::Shutdown);
+    bench.send_from(0, Message::Signal(Signal::Shutdown));
     bench.on(Event::Ended(0, Some(ExitStatus::from_raw(0))));
     bench.done();
     bench.pass(100 * MS);

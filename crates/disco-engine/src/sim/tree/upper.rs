@@ -148,9 +148,9 @@ impl World {
         match action {
             Action::Send(message) | Action::SendLast(message) => self.say(end, &message),
             Action::Pass(frame) => self.pass(end, &frame)?,
-            Action::Abort { epoch, cause } => self.abort(end, Signal::Abort { epoch, cause }),
+            Action::Signal(signal @ Signal::Abort { .. }) => self.abort(end, signal),
             Action::Answer { id, result } => self.gets_answer(end, id, result),
-            Action::Shutdown => {
+            Action::Signal(Signal::Shutdown) => {
                 self.lower(end, LowerEvent::Signal(Signal::Shutdown));
                 self.own_workers_leave(end);
             }

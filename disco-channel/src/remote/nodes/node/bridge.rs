@@ -109,13 +109,10 @@ impl Host for Bridge {
                 upstream.expect(&frame);
                 lane.send(&Arc::new(frame))?;
             }
-            Action::Abort { epoch, cause } => upstream.abort(Signal::Abort { epoch, cause }),
-            Action::Cancel { command, cause } => lane.signal(Signal::Cancel { command, cause })?,
-            Action::Settle { command, breaks } => lane.signal(Signal::Settle { command, breaks })?,
-            Action::Taken { worker, command, count } => lane.signal(Signal::Taken { worker, command, count })?,
-            Action::Shutdown => lane.signal(Signal::Shutdown)?,
+            Action::Signal(signal @ Signal::Abort { .. }) => upstream.abort(signal),
             // The lane's inbox, `upstream`, sends the recordings.
-            Action::Collect { last } => collect(&**lane, last),
+            Action::Signal(Signal::Collect { last }) => collect(&**lane, last),
+            Action::Signal(signal) => lane.signal(signal)?,
             Action::Answer { id, result } => store.answer(id, result.map(|value| (value, None))),
             Action::AwaitWorkers => {
                 let (lane, sends_records) = (lane.clone(), self.sends_records);

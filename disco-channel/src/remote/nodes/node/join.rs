@@ -8,6 +8,7 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use disco_core::channel::Signal;
 use disco_core::error::{Loss, LossCause, LostPeer};
 use disco_core::wire::{Assignment, Join, Message};
 use disco_core::{Error, Result, World, function};
@@ -294,7 +295,7 @@ fn attempt(
             let addresses = addresses.iter().map(|address| addresses::on_interface_of(own, address)).collect();
             return Ok(Told::Redirected { node, addresses, start });
         }
-        Ok(Message::Shutdown) => return Ok(Told::Over),
+        Ok(Message::Signal(Signal::Shutdown)) => return Ok(Told::Over),
         Ok(other) => {
             return Err(Failed::ForGood(controller_lost(LossCause::ProtocolViolation(format!(
                 "it sent {other} before ASSIGN"

@@ -14,6 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use disco_core::activity::{Activity, RecorderConfig};
+use disco_core::channel::Signal;
 use disco_core::error::LossCause;
 use disco_core::shared_memory::{Arena, Segment};
 use disco_core::wire::{Hello, Message, RingPlace, Welcome};
@@ -108,7 +109,8 @@ where
 /// The last messages of a worker: its records, if they are to be sent, and how it ends.
 fn say_goodbye(connection: &Connection, result: &Result<()>, records: Option<&Activity>) {
     let records = records.map(|activity| Message::Recording(activity.encode(MAX_SENT_RECORDS).into()));
-    let end = result.as_ref().map_or_else(|error| Message::Bye(error.to_string()), |()| Message::Shutdown);
+    let end =
+        result.as_ref().map_or_else(|error| Message::Bye(error.to_string()), |()| Message::Signal(Signal::Shutdown));
     for last in records.into_iter().chain([end]) {
         // Fails only if the connection is closed already.
         _ = last.encode().and_then(|packet| connection.send_last(packet));

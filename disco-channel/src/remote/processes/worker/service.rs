@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
+use disco_core::channel::Signal;
 use disco_core::wire::Message;
 use disco_core::{Link, Result, Value};
 use disco_engine::limits::MAX_SENT_RECORDS;
@@ -63,15 +64,15 @@ impl Host for Service {
             Action::Deliver { seq, bytes, received } => {
                 letterbox.put(Large { seq, bytes, beside: incoming.take_beside()?, received });
             }
-            Action::Abort { epoch, cause } => link.abort(epoch, &cause),
-            Action::Cancel { command, cause } => link.cancel(command, &cause),
-            Action::Settle { command, breaks } => link.settle(command, breaks.as_ref()),
-            Action::Taken { command, count, .. } => link.note_taken(command, count),
-            Action::Shutdown => letterbox.close(),
+            Action::Signal(Signal::Abort { epoch, cause }) => link.abort(epoch, &cause),
+            Action::Signal(Signal::Cancel { command, cause }) => link.cancel(command, &cause),
+            Action::Signal(Signal::Settle { command, breaks }) => link.settle(command, breaks.as_ref()),
+            Action::Signal(Signal::Taken { command, count, .. }) => link.note_taken(command, count),
+            Action::Signal(Signal::Shutdown) => letterbox.close(),
             Action::Answer { id, result } => store.answer(id, result.map(|value| (value, None))),
             Action::DeliverDescriptor { id } => store.answer(id, Ok((Value::None, Some(incoming.take_fd()?)))),
             Action::ReadProgress => return Ok(vec![Event::Progress(vec![link.activity().progress()])]),
-            Action::Collect { last } => {
+            Action::Signal(Signal::Collect { last }) => {
                 let bytes = link.activity().encode(last.min(MAX_SENT_RECORDS)).into();
                 connection.send_last(Message::Recording(bytes).encode()?)?;
             }
@@ -90,7 +91,7 @@ impl Host for Service {
                 _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
             }
             // Only nodes get the first two; the driver handles `End`.
-            Action::Pass(_) | Action::AwaitWorkers | Action::End(_) => {}
+            Action::Pass(_) | Action::AwaitWorkers | Action::End(_) | Action::Signal(_) => {}
         }
         Ok(Vec::new())
     }
