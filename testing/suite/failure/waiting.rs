@@ -2,14 +2,13 @@
 
 use std::io::{BufRead as _, BufReader};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use disco::{Builder, Deadlines, Error, LaneSession, Value, WorkerId, block_on};
 use disco_conformance::waiting::wait_until;
 
-use super::{text, threads};
+use super::text;
 use crate::gate::Gate;
 use crate::with_session::with_session;
 
@@ -280,30 +279,4 @@ fn the_call_deadline_does_not_apply_to_init_ccl() {
             session.sync_all().await.unwrap();
         },
     );
-}
-
-#[test]
-fn four_threads_can_use_one_session() {
-    let session = Arc::new(threads(3));
-    let workers: Vec<_> = (0..4i64)
-        .map(|thread| {
-            let session = session.clone();
-            std::thread::spawn(move || {
-                block_on(async {
-                    let add_one = session.function("tests.add_one").await.unwrap();
-                    for round in 0..300 {
-                        let x = session.call(&add_one, (thread * 1000 + round,)).await.unwrap();
-                        let x = session.call(&add_one, (&x,)).await.unwrap();
-                        if round % 50 == 0 {
-                            session.sync_all().await.unwrap();
-                        }
-                        let worker = WorkerId::new((round % 3) as u32);
-                        assert_eq!(session.get::<i64>(&x, worker).await.unwrap(), thread * 1000 + round + 2);
-                    }
-                });
-            })
-        })
-        .collect();
-    workers.into_iter().for_each(|thread| thread.join().unwrap());
-    block_on(session.shutdown()).unwrap();
 }

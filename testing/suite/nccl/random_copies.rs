@@ -3,6 +3,8 @@
 use disco::nccl::cuda::Cuda;
 use disco::{DType, Device, DeviceApi as _, DeviceKind, Error, Queue, Tensor};
 
+use disco_testing::random::Random;
+
 use crate::alone::on_gpus;
 use crate::copies::{MIB, SYNCHRONIZE_DEADLINE, assert_has, device_tensor, pattern};
 use crate::on_the_double_or_a_gpu;
@@ -28,7 +30,7 @@ struct Tally {
 
 struct Mix {
     queue: Box<dyn Queue>,
-    random: u64,
+    random: Random,
     ordinary: Vec<Model>,
     pinned: Vec<Model>,
     on_device: Vec<Model>,
@@ -56,33 +58,38 @@ impl Mix {
         let pinned = SIZES.map(&mut pinned).into();
         let ordinary = SIZES.map(|bytes| Model::new(Tensor::zeros(DType::U8, [bytes as i64]).unwrap())).into();
         let on_device = [0, 1].map(|_| Model::new(device_tensor(&mut *queue, 5 * MIB))).into();
-        Self { queue, random: seed, ordinary, pinned, on_device, reads: Tally::default(), writes: Tally::default() }
-    }
-
-    /// A random number below `limit`, by SplitMix64.
-    fn below(&mut self, limit: usize) -> usize {
-        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.random ^ (self.random >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((mixed ^ (mixed >> 31)) % limit as u64) as usize
+        Self {
+            queue,
+            random: Random::new(seed),
+            ordinary,
+            pinned,
+            on_device,
+            reads: Tally::default(),
+            writes: Tally::default(),
+        }
     }
 
     fn step(&mut self) {
-        match self.below(10) {
+        match self.random.below(10) {
             0..4 => self.copy_in(),
             4..7 => self.copy_out(),
             7 => self.read(),
             8 => self.write(),
-            _ if self.below(4) == 0 => self.synchronize(),
+            _ if self.random.below(4) == 0 => self.synchronize(),
             _ => self.poll(),
         }
     }
 
     /// A random host tensor and whether it is pinned; a window of it, and a place for as many bytes on a device tensor.
     fn window(&mut self) -> (usize, bool, [usize; 4]) {
-        let (host, is_pinned, device) = (self.below(SIZES.len()), self.below(2) == 0, self.below(2));
-        let bytes = 1 + self.below(SIZES[host]);
-        (host, is_pinned, [self.below(SIZES[host] - bytes + 1), bytes, device, self.below(5 * MIB - bytes + 1)])
+        let (host, is_pinned, device) =
+            (self.random.below(SIZES.len()), self.random.below(2) == 0, self.random.below(2));
+        let bytes = 1 + self.random.below(SIZES[host]);
+        (
+            host,
+            is_pinned,
+            [self.random.below(SIZES[host] - bytes + 1), bytes, device, self.random.below(5 * MIB - bytes + 1)],
+        )
     }
 
     fn copy_in(&mut self) {
@@ -107,7 +114,7 @@ impl Mix {
 
     /// Compares a pinned tensor, unless the stream writes it.
     fn read(&mut self) {
-        let host = self.below(SIZES.len());
+        let host = self.random.below(SIZES.len());
         let Model { tensor, bytes, .. } = &self.pinned[host];
         match tensor.bytes() {
             Ok(view) => assert!(*view == **bytes, "{tensor} has other bytes than its copies have written"),
@@ -123,7 +130,7 @@ impl Mix {
     /// Overwrites a host tensor, unless a copy of it is under way.
     fn write(&mut self) {
         let (host, is_pinned, [at, bytes, ..]) = self.window();
-        let contents = pattern(bytes, self.below(256));
+        let contents = pattern(bytes, self.random.below(256));
         let model = if is_pinned { &mut self.pinned[host] } else { &mut self.ordinary[host] };
         if model.is_target {
             return;

@@ -15,9 +15,7 @@ super::tests!(
     small_commands_overtake_a_large_set_to_the_same_node,
     small_commands_overtake_a_large_argument,
     a_dropped_large_set_is_cancelled_and_the_next_one_succeeds,
-    concurrent_large_sets_arrive_intact,
     a_large_set_that_is_not_polled_does_not_stop_the_next_one,
-    a_large_set_beside_another_one_meets_its_deadline,
     a_link_cut_during_a_transfer_is_the_loss_of_its_node,
     a_stalled_transfer_fails_with_the_number_of_bytes_sent,
     a_large_argument_waits_for_a_full_lane,
@@ -129,27 +127,6 @@ fn a_dropped_large_set_is_cancelled_and_the_next_one_succeeds() {
     assert!(end(node).status.success());
 }
 
-fn concurrent_large_sets_arrive_intact() {
-    // With the first limit, one set waits for the other.
-    for limit in [LARGE, 4 * LARGE] {
-        let builder = builder(2, 2).node_options(|nodes| nodes.workers = SessionKind::Processes).value_limit(limit);
-        let (session, _proxy, node) = behind(builder, |address| Proxy::throttled(address, 4 * RATE));
-        let register = block_on(session.call("tests.length", ("four",))).unwrap();
-        thread::scope(|scope| {
-            for worker in [2, 3] {
-                let set = session.set(&register, WorkerId::new(worker), large(worker.into()).into());
-                scope.spawn(|| block_on(set).unwrap());
-            }
-        });
-        for worker in [2, 3] {
-            let back: Tensor = block_on(session.get(&register, WorkerId::new(worker))).unwrap();
-            assert!(is_same(&back, &large(worker.into())), "worker {worker}");
-        }
-        block_on(session.shutdown()).unwrap();
-        assert!(end(node).status.success());
-    }
-}
-
 fn a_large_set_that_is_not_polled_does_not_stop_the_next_one() {
     // Both together are above the limit.
     let builder =
@@ -170,23 +147,6 @@ fn a_large_set_that_is_not_polled_does_not_stop_the_next_one() {
         let back: Tensor = block_on(session.get(&register, WorkerId::new(worker))).unwrap();
         assert!(is_same(&back, &large(begin)), "worker {worker}");
     }
-    block_on(session.shutdown()).unwrap();
-    assert!(end(node).status.success());
-}
-
-fn a_large_set_beside_another_one_meets_its_deadline() {
-    // Each takes twice as long.
-    let limits = Deadlines::default().with_stall(Duration::from_secs(1));
-    let builder = builder(2, 2).deadlines(limits).value_limit(4 * LARGE);
-    let (session, _proxy, node) = behind(builder, |address| Proxy::throttled(address, RATE));
-    let register = block_on(session.call("tests.length", ("four",))).unwrap();
-    block_on(session.sync_all()).unwrap();
-    thread::scope(|scope| {
-        for worker in [2, 3] {
-            let set = session.set(&register, WorkerId::new(worker), large(worker.into()).into());
-            scope.spawn(|| block_on(set).unwrap());
-        }
-    });
     block_on(session.shutdown()).unwrap();
     assert!(end(node).status.success());
 }

@@ -6,12 +6,12 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use disco::error::{LossCause, ProcessEnd};
-use disco::{Builder, Deadlines, Error, LaneSession, SessionKind, WorkerRange, block_on};
+use disco::{Builder, Error, LaneSession, SessionKind, WorkerRange, block_on};
 use disco_conformance::waiting::wait_until_in_collective;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::first_line;
-use super::programs::{self, HEARTBEAT, ask, builder, complaint, end, pair, wait_for_end_of};
+use super::programs::{self, HEARTBEAT, ask, builder, end, pair, wait_for_end_of};
 
 super::tests!(
     a_node_killed_inside_a_collective_is_lost_and_the_other_ranks_are_aborted,
@@ -19,7 +19,6 @@ super::tests!(
     a_worker_killed_on_a_node_is_lost_with_its_node_in_the_error,
     nodes_and_their_workers_end_when_their_controller_is_killed,
     nodes_and_their_workers_end_when_their_controller_is_stopped,
-    shutdown_names_a_stuck_worker_of_a_node,
     a_stopped_node_that_the_session_started_is_killed,
     shutdown_returns_after_the_nodes_that_the_session_started_have_ended,
 );
@@ -115,23 +114,6 @@ fn nodes_and_their_workers_end_when_their_controller_is_stopped() {
     }
     controller.kill().unwrap();
     controller.wait().unwrap();
-}
-
-fn shutdown_names_a_stuck_worker_of_a_node() {
-    for kind in [SessionKind::Processes, SessionKind::Threads] {
-        let deadlines = Deadlines::default().with_close(Duration::from_millis(300));
-        let (session, node) = pair(builder(2, 2).node_options(|nodes| nodes.workers = kind).deadlines(deadlines));
-        let pid = ask(&session, "tests.pid", 3);
-        block_on(async {
-            session.call("tests.hang", (3,)).await.unwrap();
-            let error = session.shutdown().await.unwrap_err().to_string();
-            assert!(error.starts_with("not stopped after 300ms: worker 3 ("), "{error}");
-            assert!(error.contains("inside `tests.hang`") && !error.contains("worker 2"), "{error}");
-        });
-        let told = complaint(node);
-        assert!(told.contains("worker 3"), "{told}");
-        wait_for_end_of(pid);
-    }
 }
 
 fn a_stopped_node_that_the_session_started_is_killed() {

@@ -1,31 +1,23 @@
 //! The handshake of nodes: which connections a controller accepts and rejects.
 
-use std::io::{ErrorKind, Read as _, Write as _};
+use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use disco::{Token, block_on};
-use disco_core::wire::{Join, Message, VERSION};
-use disco_engine::handshake::{
-    ANSWER_BYTES, GREETING_BYTES, HANDSHAKE_TIMEOUT, NodeHandshake, Request, Secret, VERDICT_BYTES,
-};
+use disco_core::wire::{Join, Message};
+use disco_engine::handshake::{GREETING_BYTES, HANDSHAKE_TIMEOUT, NodeHandshake, Request, Secret, VERDICT_BYTES};
 use disco_engine::noise::{MAX_PLAIN_BYTES, Opener, Sealer};
 
-use super::link::Proxy;
 use super::programs::{
     HAS_JOINED, OTHER_TOKEN, TEST_TIMEOUT, TOKEN, ask, builder, complaint, end, node, read_until, with,
 };
 
 super::tests!(
     a_wrong_token_is_rejected_with_the_reason_on_both_ends,
-    a_replayed_handshake_is_rejected,
-    a_reflected_handshake_is_rejected,
-    an_answer_of_another_version_is_rejected,
     malformed_answers_and_packets_are_rejected,
     a_malformed_answer_is_rejected_before_it_is_complete,
     a_packet_that_claims_2_to_the_60_bytes_is_rejected,
-    a_node_of_another_program_is_rejected_and_the_start_continues,
     a_second_node_with_the_same_id_is_rejected,
     a_node_id_out_of_range_is_rejected,
     a_node_joins_among_a_thousand_silent_connections,
@@ -49,12 +41,6 @@ impl RawClient {
         let mut bytes = [0; N];
         self.0.read_exact(&mut bytes).unwrap();
         bytes
-    }
-
-    /// Sends an answer, and returns the verdict's status.
-    fn answer(&mut self, answer: &[u8]) -> u32 {
-        self.0.write_all(answer).unwrap();
-        u32::from_le_bytes(self.read::<VERDICT_BYTES>()[..4].try_into().unwrap())
     }
 
     /// Connects and completes the handshake with `token`.
@@ -97,17 +83,6 @@ impl RawClient {
         }
         String::from_utf8_lossy(&answer).into_owned()
     }
-
-    /// Whether the controller closes the connection within the timeout.
-    fn is_disconnected(&mut self) -> bool {
-        loop {
-            match self.0.read(&mut [0; 256]) {
-                Ok(0) => return true,
-                Ok(_) => {}
-                Err(error) => return error.kind() == ErrorKind::ConnectionReset,
-            }
-        }
-    }
 }
 
 /// Runs `act` against a session that waits for a node. Then a valid node joins, and the session works. Returns the
@@ -143,59 +118,6 @@ fn a_wrong_token_is_rejected_with_the_reason_on_both_ends() {
     assert!(error.starts_with("start: no end after 1s: node 1 did not join; refused: 127.0.0.1:"), "{error}");
     assert!(error.ends_with(": its token does not match"), "{error}");
     complaint(node);
-}
-
-fn a_replayed_handshake_is_rejected() {
-    // A node joins through a proxy that records its answer; then the session ends.
-    let heard = Arc::new(Mutex::new(Vec::new()));
-    let (session, node) = with(builder(2, 1), |address| {
-        let proxy = Proxy::start(address).recording(heard.clone());
-        node(proxy.address()).spawn().unwrap()
-    });
-    block_on(session.unwrap().shutdown()).unwrap();
-    assert!(end(node).status.success());
-    let answer = heard.lock().unwrap()[..ANSWER_BYTES].to_vec();
-    let status = then_a_node_joins(|address| {
-        let mut client = RawClient::connect(address);
-        client.read::<GREETING_BYTES>();
-        let status = client.answer(&answer);
-        assert!(client.is_disconnected());
-        status
-    });
-    assert_eq!(status, 1, "wrong token");
-}
-
-fn a_reflected_handshake_is_rejected() {
-    let status = then_a_node_joins(|address| {
-        let mut client = RawClient::connect(address);
-        let mut reflected = client.read::<GREETING_BYTES>().to_vec();
-        reflected.resize(ANSWER_BYTES, 0);
-        client.answer(&reflected)
-    });
-    assert_eq!(status, 1, "wrong token");
-    // The challenge of another connection is not a proof either.
-    let status = then_a_node_joins(|address| {
-        let [mut one, mut other] = [RawClient::connect(address), RawClient::connect(address)];
-        let (greeting, theirs) = (one.read::<GREETING_BYTES>(), other.read::<GREETING_BYTES>());
-        let (_, mut answer) = NodeHandshake::answer(&secret(OTHER_TOKEN), &greeting, Request::default()).unwrap();
-        answer[ANSWER_BYTES - 32..].copy_from_slice(&theirs[GREETING_BYTES - 32..]);
-        one.answer(&answer)
-    });
-    assert_eq!(status, 1, "wrong token");
-}
-
-fn an_answer_of_another_version_is_rejected() {
-    let old = |address| {
-        let mut client = RawClient::connect(address);
-        let greeting = client.read::<GREETING_BYTES>();
-        let (_, mut answer) = NodeHandshake::answer(&secret(TOKEN), &greeting, Request::default()).unwrap();
-        answer[8] = 99;
-        client.answer(&answer)
-    };
-    assert_eq!(then_a_node_joins(old), 2, "wrong version");
-    let (error, _) = start_error(old);
-    let why = format!(": the other end speaks version 99, this one {VERSION}: both must run the same program");
-    assert!(error.ends_with(&why), "{error}");
 }
 
 fn malformed_answers_and_packets_are_rejected() {
@@ -266,27 +188,6 @@ fn joined(address: SocketAddr, request: Request) -> RawClient {
     let mut client = waiting(address, request);
     client.write(&Message::Ready.encode().unwrap());
     client
-}
-
-fn a_node_of_another_program_is_rejected_and_the_start_continues() {
-    let other = |address| {
-        let mut client = RawClient::authenticate(address, TOKEN, Request::default());
-        let mut functions: Vec<String> = disco_core::function::names().into_iter().map(str::to_owned).collect();
-        functions.retain(|name| name != "tests.pid");
-        functions.push("theirs.only".into());
-        client.send(
-            &Message::Join(Join { name: "client".into(), rack: String::new(), is_spare: false, functions })
-                .encode()
-                .unwrap(),
-        )
-    };
-    let why = "it is another program: its worker functions differ; it lacks: tests.pid; only it has: theirs.only";
-    let told = then_a_node_joins(other);
-    assert!(told.contains(why), "{told}");
-    let (error, told) = start_error(other);
-    let start = "start: no end after 1s: node 1 did not join; refused: client at 127.0.0.1:";
-    assert!(error.starts_with(start) && error.ends_with(&format!(": {why}")), "{error}");
-    assert!(told.contains(why), "{told}");
 }
 
 fn a_second_node_with_the_same_id_is_rejected() {

@@ -18,7 +18,6 @@ use crate::workers::NOBODY;
 
 super::tests!(
     a_link_cut_during_a_command_is_the_loss_of_its_node,
-    a_link_cut_within_a_frame_is_the_loss_of_its_node,
     a_link_cut_in_the_greeting_is_retried_and_after_the_verdict_fails_the_start,
     a_silent_link_is_a_loss_on_both_ends_after_the_silence_limit,
     a_session_works_over_a_link_with_100_ms_delay,
@@ -246,22 +245,6 @@ fn a_link_cut_during_a_command_is_the_loss_of_its_node() {
         assert!(last.starts_with("disco: the controller lost: it closed the connection"), "{told}");
         programs::wait_for_end_of(pid);
     }
-}
-
-fn a_link_cut_within_a_frame_is_the_loss_of_its_node() {
-    let (session, proxy, node) = behind(builder(2, 1), Proxy::start);
-    block_on(async {
-        let length = session.function("tests.length").await.unwrap();
-        session.sync_all().await.unwrap();
-        proxy.cut_after(300_000);
-        // Fails if the loss is already known.
-        _ = session.call(&length, ("x".repeat(1 << 20),)).await;
-        let error = session.sync_all().await.unwrap_err().to_string();
-        assert!(error.starts_with("node 1 (") && error.ends_with("its connection was closed"), "{error}");
-        session.shutdown().await.unwrap();
-    });
-    let told = complaint(node);
-    assert!(told.ends_with("disco: the controller lost: it closed the connection\n"), "{told}");
 }
 
 fn a_link_cut_in_the_greeting_is_retried_and_after_the_verdict_fails_the_start() {

@@ -47,13 +47,6 @@ pub(crate) fn node(address: impl ToString) -> Command {
     command
 }
 
-/// A command that runs this executable as a node of this number of workers, which joins at `address`.
-pub(crate) fn node_of(workers: u32, address: impl ToString) -> Command {
-    let mut command = node(address);
-    command.env(PROGRAM, format!("{NODE_OF}{workers}"));
-    command
-}
-
 /// Waits for the end of a process and returns its output. Kills it and panics if it does not end in time.
 pub(crate) fn end(mut child: Child) -> Output {
     if waiting::poll(TEST_TIMEOUT, || child.try_wait().unwrap()).is_none() {

@@ -12,8 +12,6 @@ use crate::workers::{NOBODY, lost};
 
 super::tests!(
     lost_nodes_are_dropped_and_the_others_are_numbered_anew,
-    nodes_at_the_end_leave_and_their_processes_end,
-    nodes_join_at_the_end,
     trees_of_nodes_shrink_and_grow,
     nodes_of_other_machines_leave_and_join,
     a_part_of_a_node_can_not_leave,
@@ -74,34 +72,6 @@ fn lost_nodes_are_dropped_and_the_others_are_numbered_anew() {
         let replaced = block_on(session.replace_lost()).unwrap();
         assert_eq!(replaced.workers, [6, 7].map(WorkerId::new));
         check(&session, 8, 4);
-        block_on(session.shutdown()).unwrap();
-    }
-}
-
-fn nodes_at_the_end_leave_and_their_processes_end() {
-    for kind in [SessionKind::Threads, SessionKind::Processes] {
-        let session = Builder::nodes(4, 2).node_options(|nodes| nodes.workers = kind).start().unwrap();
-        let pids = pids(&session);
-        let resized = block_on(session.resize(4)).unwrap();
-        assert_eq!(numbers(&resized), [0, 1, 2, 3, -1, -1, -1, -1]);
-        check(&session, 4, 2);
-        pids[4..].iter().for_each(|pid| wait_for_end_of(*pid));
-        assert_eq!(block_on(session.resize(2)).unwrap().epoch, 2);
-        check(&session, 2, 1);
-        pids[2..].iter().for_each(|pid| wait_for_end_of(*pid));
-        block_on(session.shutdown()).unwrap();
-    }
-}
-
-fn nodes_join_at_the_end() {
-    // The first session has no other node than this program.
-    for first in [1, 2] {
-        let session =
-            Builder::nodes(first, 2).node_options(|nodes| nodes.workers = SessionKind::Threads).start().unwrap();
-        for (workers, nodes) in [(6, 3), (2, 1), (8, 4), (4, 2)] {
-            block_on(session.resize(workers)).unwrap();
-            check(&session, workers, nodes);
-        }
         block_on(session.shutdown()).unwrap();
     }
 }

@@ -1,28 +1,26 @@
 //! Nodes that stand by, and nodes that come late to a session with lost nodes.
 
 use std::net::SocketAddr;
-use std::process::{Child, Command};
+use std::process::Child;
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
 use disco::{Announce, LaneSession, ReplacementPolicy, WorkerId, block_on};
 use disco_conformance::waiting::wait_until;
+use disco_testing::random::Random;
 use rustix::process::Pid;
 
-use super::programs::{HEARTBEAT, OTHER_TOKEN, ask, builder, complaint, end, node, node_of, read_until};
+use super::programs::{HEARTBEAT, ask, builder, end, node, read_until};
 use super::replace::{kill, replace};
-use crate::workers::{NOBODY, kill_after, lost, random};
+use crate::workers::{NOBODY, kill_after, lost};
 
 super::tests!(
     a_spare_takes_the_place_of_a_lost_node_without_an_announcement,
     a_node_that_comes_late_takes_the_place_of_a_lost_one,
     a_node_that_tries_again_and_again_takes_the_place_of_a_lost_one,
-    two_nodes_that_are_lost_at_once_get_one_spare_and_one_new_node,
-    nodes_on_both_sides_of_a_live_one_get_one_spare_and_one_new_node,
     a_spare_that_is_killed_while_it_takes_a_place_is_replaced_by_the_next_one,
     random_nodes_and_spares_are_killed_again_and_again,
-    spares_that_do_not_fit_are_refused_with_the_reason,
     spares_end_with_the_session,
 );
 
@@ -125,45 +123,11 @@ fn a_node_that_tries_again_and_again_takes_the_place_of_a_lost_one() {
     host.finish();
 }
 
-/// Kills the nodes of some workers at once, and replaces them.
-fn replace_all(host: &Host, workers: &[u32]) {
-    let pids: Vec<i64> = workers.iter().map(|worker| host.pid(*worker)).collect();
-    pids.into_iter().for_each(kill);
-    let mut replaced = Vec::new();
-    while replaced.len() < workers.len() {
-        lost(&host.session);
-        replaced.extend(block_on(host.session.replace_lost()).unwrap().workers);
-    }
-    check(host);
-}
-
 /// All workers meet.
 fn check(host: &Host) {
     block_on(host.session.init_ccl("tcp", &[])).unwrap();
     block_on(host.session.call("tests.barriers", (3, NOBODY))).unwrap();
     block_on(host.session.sync_all()).unwrap();
-}
-
-fn two_nodes_that_are_lost_at_once_get_one_spare_and_one_new_node() {
-    let host = Host::start(3, 1, ReplacementPolicy::when_asked(), true);
-    let spare = host.node(true);
-    host.await_spares(1);
-    replace_all(&host, &[1, 2]);
-    let pids = [host.pid(1), host.pid(2)];
-    assert_eq!(pids.iter().filter(|pid| **pid == i64::from(spare.id())).count(), 1, "no two places have one node");
-    host.nodes.lock().unwrap().push(spare);
-    assert_eq!(host.announcements().iter().skip(1).sum::<usize>(), 1);
-    host.finish();
-}
-
-fn nodes_on_both_sides_of_a_live_one_get_one_spare_and_one_new_node() {
-    let host = Host::start(4, 1, ReplacementPolicy::when_asked(), true);
-    let spare = host.node(true);
-    host.await_spares(1);
-    replace_all(&host, &[1, 3]);
-    host.nodes.lock().unwrap().push(spare);
-    assert_eq!(host.announcements().iter().skip(1).sum::<usize>(), 1);
-    host.finish();
 }
 
 fn a_spare_that_is_killed_while_it_takes_a_place_is_replaced_by_the_next_one() {
@@ -194,18 +158,19 @@ fn a_spare_that_is_killed_while_it_takes_a_place_is_replaced_by_the_next_one() {
 
 fn random_nodes_and_spares_are_killed_again_and_again() {
     let host = Host::start(4, 1, ReplacementPolicy::at_once(), true);
-    let mut below = random(11);
+    let mut random = Random::new(11);
     for _ in 0..8 {
         let spare = host.node(true);
-        if below(2) == 0 {
+        if random.below(2) == 0 {
             host.await_spares(1);
         }
-        if below(3) == 0 {
+        if random.below(3) == 0 {
             // It ends before or while it joins.
-            kill_after(Duration::from_millis(below(20)), Pid::from_child(&spare));
+            kill_after(Duration::from_millis(random.below(20) as u64), Pid::from_child(&spare));
         }
         host.nodes.lock().unwrap().push(spare);
-        let victims: std::collections::BTreeSet<u32> = (0..=below(2)).map(|_| 1 + below(3) as u32).collect();
+        let victims: std::collections::BTreeSet<u32> =
+            (0..=random.below(2)).map(|_| 1 + random.below(3) as u32).collect();
         let pids: Vec<i64> = victims.iter().map(|worker| host.pid(*worker)).collect();
         pids.into_iter().for_each(kill);
         lost(&host.session);
@@ -215,25 +180,6 @@ fn random_nodes_and_spares_are_killed_again_and_again() {
         let pids: Vec<i64> = (0..4).map(|worker| host.pid(worker)).collect();
         assert_eq!(std::collections::BTreeSet::from_iter(&pids).len(), 4, "{pids:?}");
     }
-    host.finish();
-}
-
-fn spares_that_do_not_fit_are_refused_with_the_reason() {
-    let host = Host::start(2, 2, ReplacementPolicy::when_asked(), false);
-    let address = host.announced.lock().unwrap()[0].0;
-    let refused = |mut command: Command, name: &str, value: &str| {
-        command.env("DISCO_JOIN_SECONDS", "1").env(name, value);
-        complaint(command.spawn().unwrap())
-    };
-    let text = refused(node_of(3, address), "DISCO_SPARE", "1");
-    assert!(text.contains("it was started with 3 workers, and nodes of this session have 2"), "{text}");
-    let mut other = node(address);
-    other.env("DISCO_SPARE", "1");
-    let text = refused(other, "DISCO_TOKEN", OTHER_TOKEN);
-    assert!(text.contains("token"), "{text}");
-    let text = refused(node(address), "DISCO_SPARE", "perhaps");
-    assert!(text.contains("DISCO_SPARE=`perhaps` is neither 0 nor 1"), "{text}");
-    assert!(host.session.status().spares.is_empty());
     host.finish();
 }
 

@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 
 use disco::{Announce, Builder, SessionKind, Token, block_on};
 use disco_channel::nodes::{Announcement, NodeProcess};
-use disco_core::wire::VERSION;
 use disco_engine::handshake::{ANSWER_BYTES, ControllerHandshake, VERDICT_BYTES};
 
 use super::programs::{self, HAS_JOINED, TOKEN, ask, builder, command, complaint, end, node, pair, read_until, with};
@@ -30,7 +29,6 @@ super::tests!(
     a_node_without_a_controller_fails_after_its_join_time,
     a_host_name_that_does_not_resolve_is_an_error,
     a_server_that_is_no_controller_is_an_error,
-    a_controller_of_another_version_is_an_error_with_both_versions,
     a_node_gives_up_a_silent_controller_after_its_join_time,
     a_node_retries_after_a_rejection_without_proof_of_the_token,
     nodes_get_the_ids_they_ask_for_in_any_order_of_joining,
@@ -39,8 +37,6 @@ super::tests!(
     limits_that_no_session_could_work_with_are_errors_that_name_them,
     a_session_with_limits_of_its_own_starts,
     heartbeat_intervals_of_zero_or_above_half_the_silence_limit_are_rejected,
-    a_node_with_another_number_of_workers_is_rejected_with_the_reason_on_both_ends,
-    the_start_error_lists_all_rejected_nodes,
     a_node_whose_workers_can_not_start_is_lost_with_the_reason,
     a_node_with_too_few_files_to_join_ends_and_fails_the_start,
     a_controller_with_just_enough_files_accepts_its_node,
@@ -227,16 +223,6 @@ fn a_server_that_is_no_controller_is_an_error() {
     assert!(told.ends_with("the listener is not a Disco controller\n"), "{told}");
 }
 
-fn a_controller_of_another_version_is_an_error_with_both_versions() {
-    let told = node_error_with(|mut stream| {
-        stream.write_all(b"discnode\x63\0\0\0").unwrap();
-        stream.write_all(&[0; 32]).unwrap();
-        _ = stream.read_to_end(&mut Vec::new());
-    });
-    let text = format!("the other end speaks version 99, this one {VERSION}: both must run the same program\n");
-    assert!(told.contains(": no end after 1s: ") && told.ends_with(&text), "{told}");
-}
-
 fn a_node_gives_up_a_silent_controller_after_its_join_time() {
     let told = node_error_with(|mut stream| {
         _ = stream.read_to_end(&mut Vec::new());
@@ -350,39 +336,6 @@ fn heartbeat_intervals_of_zero_or_above_half_the_silence_limit_are_rejected() {
     // Threads have no heartbeat.
     let session = Builder::threads(2).heartbeat(Duration::MAX).start().unwrap();
     block_on(session.shutdown()).unwrap();
-}
-
-fn a_node_with_another_number_of_workers_is_rejected_with_the_reason_on_both_ends() {
-    let larger = |address| programs::node_of(3, address).spawn().unwrap();
-    let why = "it was started with 3 workers, and nodes of this session have 2";
-    let refusal = format!("disco: the controller lost: it refuses this node: {why}\n");
-    let (session, told) =
-        with(builder(2, 2).start_deadline(Duration::from_millis(1500)), |address| complaint(larger(address)));
-    let error = session.unwrap_err().to_string();
-    let start = "start: no end after 1.5s: node 1 did not join; refused: ";
-    assert!(error.starts_with(start) && error.contains(" at 127.0.0.1:"), "{error}");
-    assert!(error.ends_with(&format!(": {why}")) && told == refusal, "{error}; {told}");
-    // The session accepts the next node.
-    let (session, (told, good)) =
-        with(builder(2, 2), |address| (complaint(larger(address)), node(address).spawn().unwrap()));
-    let session = session.unwrap();
-    assert_eq!((told, ask(&session, "tests.pid", 2)), (refusal, i64::from(good.id())));
-    block_on(session.shutdown()).unwrap();
-    assert!(end(good).status.success());
-}
-
-fn the_start_error_lists_all_rejected_nodes() {
-    let (session, ()) = with(builder(2, 2).start_deadline(Duration::from_secs(3)), |address| {
-        let nodes: Vec<_> = (3..8).map(|workers| programs::node_of(workers, address).spawn().unwrap()).collect();
-        nodes.into_iter().for_each(|node| _ = complaint(node));
-    });
-    let error = session.unwrap_err().to_string();
-    for workers in 3..8 {
-        assert!(
-            error.contains(&format!(": it was started with {workers} workers, and nodes of this session have 2")),
-            "{error}"
-        );
-    }
 }
 
 fn a_node_whose_workers_can_not_start_is_lost_with_the_reason() {

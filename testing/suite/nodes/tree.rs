@@ -20,7 +20,7 @@ use disco_engine::handshake::{GREETING_BYTES, NodeHandshake, Request, Secret, VE
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::first_line;
-use super::programs::{HEARTBEAT, OTHER_TOKEN, TOKEN, ask, builder, command, end, node, wait_for_end_of, with};
+use super::programs::{HEARTBEAT, TOKEN, ask, builder, command, end, node, wait_for_end_of, with};
 use crate::workers::NOBODY;
 
 super::tests!(
@@ -29,17 +29,10 @@ super::tests!(
     a_tree_forms_over_link_local_addresses,
     the_output_of_workers_behind_other_nodes_is_printed,
     a_failure_behind_other_nodes_aborts_all_workers_and_the_session_recovers,
-    a_killed_leaf_is_lost_with_its_own_name,
     a_killed_node_is_lost_with_the_nodes_that_it_relayed_for,
-    a_stopped_node_is_lost_with_the_nodes_that_it_relayed_for,
     shutdown_names_a_stuck_worker_behind_other_nodes,
-    shutdown_names_the_worker_of_a_stopped_node_behind_other_nodes,
     all_nodes_end_when_the_controller_of_a_tree_is_killed,
-    a_child_that_does_not_join_its_parent_is_named_at_the_start,
     a_node_whose_parent_does_not_answer_gives_up_when_the_start_does,
-    a_child_with_another_token_is_refused_by_its_parent_and_named_at_the_start,
-    a_parent_admits_its_child_after_a_connection_with_another_token,
-    nodes_are_sent_to_the_parent_that_listens_after_another_node_was_replaced,
     a_fan_out_of_zero_is_rejected,
     many_nodes_run_commands_and_end_after_the_death_of_a_relay,
 );
@@ -57,10 +50,6 @@ fn tree_with(builder: Builder) -> (LaneSession, Vec<Child>) {
         (1..=NODES).map(|id| node(address).env("DISCO_NODE_ID", id.to_string()).spawn().unwrap()).collect()
     });
     (session.unwrap(), nodes)
-}
-
-fn signal(child: &Child, signal: Signal) {
-    kill_process(Pid::from_raw(child.id() as i32).unwrap(), signal).unwrap();
 }
 
 fn commands_values_and_the_store_reach_all_nodes_of_a_tree() {
@@ -178,57 +167,29 @@ fn a_failure_behind_other_nodes_aborts_all_workers_and_the_session_recovers() {
     nodes.into_iter().for_each(|node| assert!(end(node).status.success()));
 }
 
-/// The session's error after a signal to a node while all workers except worker 2 are in a collective. All nodes end.
-fn error_after(node: u32, what: Signal, builder: Builder) -> Error {
-    let (session, mut nodes) = tree_with(builder.heartbeat(HEARTBEAT));
-    let error = block_on(async {
-        session.init_ccl("tcp", &[]).await.unwrap();
-        session.call("tests.barrier_after_abort", (2,)).await.unwrap();
-        wait_until_in_collective(&session, (0..8).filter(|worker| *worker != 2));
-        signal(&nodes[node as usize - 1], what);
-        let error = session.sync_all().await.unwrap_err();
-        session.shutdown().await.unwrap();
-        error
-    });
-    if what == Signal::STOP {
-        nodes[node as usize - 1].kill().unwrap();
-    }
-    nodes.into_iter().for_each(|node| _ = end(node));
-    error
-}
-
 /// A lost node: its number, its workers and the cause.
 fn lost(error: &Error) -> (u32, WorkerRange, LossCause) {
     let Error::Lost(loss) = error else { panic!("{error}") };
     (loss.node().unwrap().number, loss.workers(), loss.cause.clone())
 }
 
-fn a_killed_leaf_is_lost_with_its_own_name() {
-    let error = error_after(7, Signal::KILL, builder(8, 1).node_options(|nodes| nodes.fan_out = Some(2)));
-    assert_eq!(lost(&error), (7, WorkerRange::new(7..8), LossCause::ConnectionClosed), "{error}");
-    let text = first_line(&error);
-    assert!(
-        text.starts_with("node 7 (") && text.ends_with(") with worker 7 lost: its connection was closed"),
-        "{text}"
-    );
-}
-
+/// All workers except worker 2 are in a collective. All nodes end.
 fn a_killed_node_is_lost_with_the_nodes_that_it_relayed_for() {
-    let error = error_after(4, Signal::KILL, builder(8, 1).node_options(|nodes| nodes.fan_out = Some(2)));
+    let (session, nodes) = tree_with(builder(8, 1).heartbeat(HEARTBEAT).node_options(|nodes| nodes.fan_out = Some(2)));
+    let error = block_on(async {
+        session.init_ccl("by-store", &[]).await.unwrap();
+        session.call("tests.barrier_after_abort", (2,)).await.unwrap();
+        wait_until_in_collective(&session, (0..8).filter(|worker| *worker != 2));
+        kill_process(Pid::from_child(&nodes[3]), Signal::KILL).unwrap();
+        let error = session.sync_all().await.unwrap_err();
+        session.shutdown().await.unwrap();
+        error
+    });
+    nodes.into_iter().for_each(|node| _ = end(node));
     assert_eq!(lost(&error), (4, WorkerRange::new(4..8), LossCause::ConnectionClosed), "{error}");
     let text = first_line(&error);
     let rest = ") with nodes 5 to 7, which it relayed for, and workers 4 to 7 lost: its connection was closed";
     assert!(text.starts_with("node 4 (") && text.ends_with(rest), "{text}");
-}
-
-fn a_stopped_node_is_lost_with_the_nodes_that_it_relayed_for() {
-    let error = error_after(
-        6,
-        Signal::STOP,
-        builder(8, 1).node_options(|nodes| nodes.fan_out = Some(2)).silence(Duration::from_secs(1)),
-    );
-    let silent = LossCause::Silent(Duration::from_secs(1));
-    assert_eq!(lost(&error), (6, WorkerRange::new(6..8), silent), "{error}");
 }
 
 fn shutdown_names_a_stuck_worker_behind_other_nodes() {
@@ -240,20 +201,6 @@ fn shutdown_names_a_stuck_worker_behind_other_nodes() {
         assert!(error.starts_with("not stopped after 300ms: worker 7 ("), "{error}");
         assert!(error.contains("inside `tests.hang`") && !error.contains("worker 6"), "{error}");
     });
-    nodes.into_iter().for_each(|node| _ = end(node));
-}
-
-/// The nodes before it wait for it longer than the silence timeout.
-fn shutdown_names_the_worker_of_a_stopped_node_behind_other_nodes() {
-    let deadlines = Deadlines::default().with_close(Duration::from_millis(300));
-    let silence = Duration::from_secs(1);
-    let (session, mut nodes) =
-        tree_with(builder(8, 1).node_options(|nodes| nodes.fan_out = Some(1)).silence(silence).deadlines(deadlines));
-    signal(&nodes[6], Signal::STOP);
-    let error = block_on(session.shutdown()).unwrap_err().to_string();
-    assert!(error.starts_with("not stopped after 300ms: worker 7 (") && !error.contains("worker 6"), "{error}");
-    assert!(error.contains("; node 7 (") && error.ends_with(") does not answer)"), "{error}");
-    nodes[6].kill().unwrap();
     nodes.into_iter().for_each(|node| _ = end(node));
 }
 
@@ -289,13 +236,9 @@ struct Played(TcpStream, Vec<u8>);
 impl Played {
     /// Joins the controller as node `id`.
     fn join(address: SocketAddr, id: u32) -> Self {
-        Self::join_as(address, Some(id), "played")
-    }
-
-    fn join_as(address: SocketAddr, node: Option<u32>, name: &str) -> Self {
-        let mut played = Self(prove(address, TOKEN, node).unwrap(), Vec::new());
-        let functions = function::names().into_iter().map(str::to_owned).collect();
-        played.send(&Message::Join(Join { name: name.into(), rack: String::new(), is_spare: false, functions }));
+        let mut played = Self(prove(address, TOKEN, Some(id)).unwrap(), Vec::new());
+        let (functions, rack) = (function::names().into_iter().map(str::to_owned).collect(), String::new());
+        played.send(&Message::Join(Join { name: "played".into(), rack, is_spare: false, functions }));
         played
     }
 
@@ -321,24 +264,6 @@ impl Played {
     }
 }
 
-fn a_child_that_does_not_join_its_parent_is_named_at_the_start() {
-    let builder = builder(3, 1)
-        .node_options(|nodes| {
-            nodes.fan_out = Some(1);
-            nodes.encrypts = Some(false);
-        })
-        .start_deadline(Duration::from_secs(3));
-    let (session, (parent, told)) = with(builder, |address| {
-        let parent = node(address).env("DISCO_NODE_ID", "1").env("DISCO_ENCRYPT", "0").spawn().unwrap();
-        (parent, Played::join(address, 2).next())
-    });
-    let Message::Redirect { node: 2, addresses, .. } = &told else { panic!("{told}") };
-    assert!(addresses[0].starts_with("127.0.0.1:"), "{addresses:?}");
-    let error = session.unwrap_err().to_string();
-    assert!(error.starts_with("node 1 (") && error.ends_with("node 2 did not join"), "{error}");
-    end(parent);
-}
-
 /// A node may wait for sessions for a day, but a parent's listener never comes back.
 fn a_node_whose_parent_does_not_answer_gives_up_when_the_start_does() {
     let builder = builder(3, 1)
@@ -361,80 +286,6 @@ fn a_node_whose_parent_does_not_answer_gives_up_when_the_start_does() {
     assert!(session.is_err());
     let said = String::from_utf8(end(child).stderr).unwrap();
     assert!(said.contains("joining the node that relays for this one at 127.0.0.1:"), "{said}");
-}
-
-/// Starts node 1, which relays for node 2, and returns it with its address; node 2 has tried another token there.
-fn parent_refuses_another_token(address: SocketAddr) -> (Child, SocketAddr) {
-    let parent = node(address).env("DISCO_NODE_ID", "1").env("DISCO_ENCRYPT", "0").spawn().unwrap();
-    let told = Played::join(address, 2).next();
-    let Message::Redirect { node: 2, addresses, .. } = &told else { panic!("{told}") };
-    let listens = addresses[0].parse().unwrap();
-    let refused = prove(listens, OTHER_TOKEN, Some(2)).unwrap_err().to_string();
-    assert!(refused.contains("token"), "{refused}");
-    (parent, listens)
-}
-
-fn a_child_with_another_token_is_refused_by_its_parent_and_named_at_the_start() {
-    let builder = builder(3, 1)
-        .node_options(|nodes| {
-            nodes.fan_out = Some(1);
-            nodes.encrypts = Some(false);
-        })
-        .start_deadline(Duration::from_secs(3));
-    let (session, (parent, _)) = with(builder, parent_refuses_another_token);
-    let error = session.unwrap_err().to_string();
-    assert!(error.starts_with("node 1 (") && error.contains("node 2 did not join; refused: 127.0.0.1:"), "{error}");
-    assert!(error.ends_with(": its token does not match"), "{error}");
-    end(parent);
-}
-
-fn a_parent_admits_its_child_after_a_connection_with_another_token() {
-    let (session, nodes) = with(
-        builder(3, 1).node_options(|nodes| {
-            nodes.fan_out = Some(1);
-            nodes.encrypts = Some(false);
-        }),
-        |address| {
-            let (parent, listens) = parent_refuses_another_token(address);
-            let child = node(listens).env("DISCO_NODE_ID", "2").env("DISCO_ENCRYPT", "0").spawn().unwrap();
-            [parent, child]
-        },
-    );
-    let session = session.unwrap();
-    block_on(session.sync_all()).unwrap();
-    block_on(session.shutdown()).unwrap();
-    nodes.into_iter().for_each(|node| assert!(end(node).status.success()));
-}
-
-/// Nodes without numbers get their places in the order of their names. In a chain, all but the last one relay.
-fn nodes_are_sent_to_the_parent_that_listens_after_another_node_was_replaced() {
-    let builder = builder(4, 1)
-        .node_options(|nodes| {
-            nodes.fan_out = Some(1);
-            nodes.encrypts = Some(false);
-        })
-        .start_deadline(Duration::from_secs(5));
-    let (session, ()) = with(builder, |address| {
-        let [mut second, third, mut last] = ["b", "c", "d"].map(|name| Played::join_as(address, None, name));
-        let mut third = third;
-        assert!(matches!(second.next(), Message::Relay { .. }) && matches!(third.next(), Message::Relay { .. }));
-        second.send(&Message::Listens(vec!["192.0.2.2:1".into()]));
-        // It leaves before it listens, and a node takes its place that comes first.
-        drop(third);
-        let mut first = Played::join_as(address, None, "a");
-        assert!(matches!(first.next(), Message::Relay { .. }));
-        first.send(&Message::Listens(vec!["192.0.2.1:1".into()]));
-        let assigned = first.next();
-        let Message::Assign(assignment) = &assigned else { panic!("{assigned}") };
-        assert_eq!((assignment.node, &assignment.behind[..]), (1, &[2, 1][..]));
-        for (played, node, parent) in [(&mut second, 2, "192.0.2.1:1"), (&mut last, 3, "192.0.2.2:1")] {
-            let told = played.next();
-            let Message::Redirect { node: number, addresses, .. } = &told else { panic!("{told}") };
-            assert_eq!((*number, &addresses[..]), (node, &[parent.to_owned()][..]));
-        }
-    });
-    // The first node has left.
-    assert!(session.unwrap_err().to_string().starts_with("node 1 (a) "));
 }
 
 fn a_fan_out_of_zero_is_rejected() {

@@ -1,6 +1,5 @@
 //! Lost workers that are replaced by new processes.
 
-use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -8,28 +7,23 @@ use std::time::Duration;
 
 use disco::error::ErrorKind;
 use disco::{
-    Builder, CommunicatorExt, DRef, DType, Error, Invitation, LaneSession, Launch, Placement, Reduction,
-    ReplacementPolicy, Scope, Tensor, Value, WorkerContext, WorkerId, WorkerRange, block_on,
+    Builder, CommunicatorExt, DRef, DType, Error, Invitation, LaneSession, Launch, Reduction, ReplacementPolicy,
+    Tensor, Value, WorkerContext, WorkerId, block_on,
 };
 use disco_conformance::waiting::wait_until;
-use futures_lite::future;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::first_line;
-use crate::workers::{lost, random};
+use crate::workers::lost;
 
 super::tests!(
     a_killed_worker_is_replaced_and_the_others_keep_their_registers,
-    random_workers_are_replaced_again_and_again,
     a_session_can_replace_lost_workers_when_it_recovers,
     the_policy_forbids_and_limits_replacements,
     a_replacement_that_fails_can_be_repeated,
-    a_replacement_whose_future_is_dropped_can_be_repeated,
-    functions_of_earlier_epochs_are_valid_on_new_workers,
     a_session_without_losses_replaces_nothing,
     a_session_ends_while_workers_start,
     replacement_ends_with_the_session,
-    a_large_value_reaches_old_and_new_workers,
     a_timeline_has_the_records_of_the_new_worker,
 );
 
@@ -141,60 +135,6 @@ fn a_killed_worker_is_replaced_and_the_others_keep_their_registers() {
     block_on(session.shutdown()).unwrap();
 }
 
-fn random_workers_are_replaced_again_and_again() {
-    const WORKERS: usize = 5;
-    let session = start(WORKERS);
-    let tensor = block_on(session.empty(DType::F32, [1 << 16], Placement::All)).unwrap();
-    let mut below = random(7);
-    let resources = || {
-        let count = |folder: &str| std::fs::read_dir(folder).unwrap().count();
-        (count("/proc/self/fd"), count("/proc/self/task"))
-    };
-    let mut before = None;
-    for round in 0..12 {
-        let victims: BTreeSet<u32> = (0..=below(3)).map(|_| 1 + below(4) as u32).collect();
-        let victims: Vec<u32> = victims.into_iter().collect();
-        // Some die while the workers reduce, some while they are idle.
-        kill_during(&session, &victims, (round % 2 == 0).then_some(&tensor));
-        let mut replaced = BTreeSet::new();
-        // The losses of one moment may be reported one after the other.
-        while replaced.len() < victims.len() {
-            lost(&session);
-            replaced.extend(block_on(session.replace_lost()).unwrap().workers);
-        }
-        assert_eq!(replaced, victims.iter().copied().map(WorkerId::new).collect());
-        check_sums_anew(&session, WORKERS);
-        let zeros = Tensor::zeros(DType::F32, [1 << 16]).unwrap();
-        for worker in &replaced {
-            block_on(session.set(&tensor, *worker, zeros.clone().into())).unwrap();
-        }
-        // Each worker has its lane in the end.
-        if round == 8 {
-            before = Some(resources());
-        }
-    }
-    let (before, after) = (before.unwrap(), resources());
-    assert!(after.0 <= before.0 + 12 && after.1 <= before.1 + 6, "{before:?} {after:?}");
-    block_on(session.shutdown()).unwrap();
-}
-
-fn kill_during(session: &LaneSession, victims: &[u32], tensor: Option<&DRef>) {
-    let Some(tensor) = tensor else { return kill(session, victims) };
-    let pids = block_on(session.get_all::<i64>(&call(session, "replace.pid", ()))).unwrap();
-    let (tell, has_reduced) = mpsc::channel();
-    thread::scope(|scope| {
-        scope.spawn(move || {
-            has_reduced.recv().unwrap();
-            let victims = victims.iter().map(|it| Pid::from_raw(pids[*it as usize] as i32).unwrap());
-            victims.for_each(|pid| kill_process(pid, Signal::KILL).unwrap());
-        });
-        while block_on(session.all_reduce(tensor, tensor, Reduction::Sum, Scope::World)).is_ok() {
-            // Fails once the victims are killed.
-            _ = tell.send(());
-        }
-    });
-}
-
 fn a_session_can_replace_lost_workers_when_it_recovers() {
     let session = Builder::processes(3).replacement(ReplacementPolicy::when_recovered()).start().unwrap();
     block_on(session.init_ccl("local", &[])).unwrap();
@@ -262,45 +202,6 @@ fn a_replacement_that_fails_can_be_repeated() {
     block_on(session.shutdown()).unwrap();
 }
 
-/// Polls a future once, and drops it after a time, which makes the moment of the drop differ.
-pub(crate) fn poll_and_drop<T>(future: impl Future<Output = T>, milliseconds: u64) -> Option<T> {
-    let mut future = Box::pin(future);
-    let polled = block_on(future::poll_once(&mut future));
-    thread::sleep(Duration::from_millis(milliseconds));
-    polled
-}
-
-fn a_replacement_whose_future_is_dropped_can_be_repeated() {
-    let session = start(3);
-    lose(&session, &[1]);
-    for milliseconds in [0, 1, 5, 20, 60] {
-        assert!(poll_and_drop(session.replace_lost(), milliseconds).is_none());
-    }
-    let replaced = block_on(session.replace_lost()).unwrap();
-    assert_eq!(replaced.workers, [WorkerId::new(1)]);
-    check_sums_anew(&session, 3);
-    block_on(session.shutdown()).unwrap();
-}
-
-fn functions_of_earlier_epochs_are_valid_on_new_workers() {
-    let session = start(2);
-    let number = block_on(session.function("replace.number")).unwrap();
-    let sum = block_on(session.function("replace.sum")).unwrap();
-    block_on(session.init_ccl("local", &[])).unwrap();
-    // A failure, and the next epoch.
-    block_on(session.call(&number, ("no number",))).unwrap();
-    block_on(session.sync_all()).unwrap_err();
-    block_on(session.init_ccl("local", &[])).unwrap();
-    lose(&session, &[1]);
-    block_on(session.replace_lost()).unwrap();
-    block_on(session.init_ccl("local", &[])).unwrap();
-    let numbers = block_on(session.call(&number, (5,))).unwrap();
-    assert_eq!(block_on(session.get_all::<i64>(&numbers)).unwrap(), [5, 6]);
-    let sums = block_on(session.call(&sum, (3,))).unwrap();
-    assert_eq!(block_on(session.get_all::<f64>(&sums)).unwrap(), [1.0, 1.0]);
-    block_on(session.shutdown()).unwrap();
-}
-
 fn a_session_ends_while_workers_start() {
     let invited = Arc::new(AtomicUsize::new(0));
     let count = invited.clone();
@@ -338,26 +239,6 @@ fn replacement_ends_with_the_session() {
     lose(&session, &[1]);
     block_on(session.shutdown()).unwrap();
     assert!(matches!(block_on(session.replace_lost()), Err(Error::Closed(_))));
-}
-
-fn a_large_value_reaches_old_and_new_workers() {
-    let session = start(4);
-    kill(&session, &[1, 3]);
-    let mut replaced = Vec::new();
-    while replaced.len() < 2 {
-        lost(&session);
-        replaced.extend(block_on(session.replace_lost()).unwrap().workers);
-    }
-    assert_eq!(WorkerRange::list(&replaced), "workers 1, 3");
-    let tensor = Tensor::zeros(DType::F32, [1 << 20]).unwrap();
-    let lengths = call(&session, "replace.length", (&tensor,));
-    assert_eq!(block_on(session.get_all::<usize>(&lengths)).unwrap(), [1 << 20; 4]);
-    let held = call(&session, "replace.number", (0,));
-    for worker in 0..4 {
-        block_on(session.set(&held, WorkerId::new(worker), tensor.clone().into())).unwrap();
-        assert_eq!(block_on(session.get::<Tensor>(&held, WorkerId::new(worker))).unwrap().elements(), 1 << 20);
-    }
-    block_on(session.shutdown()).unwrap();
 }
 
 fn a_timeline_has_the_records_of_the_new_worker() {

@@ -1,9 +1,7 @@
 //! Sessions that get other numbers of workers.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, mpsc};
-use std::thread;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use disco::error::ErrorKind;
@@ -15,25 +13,19 @@ use disco_conformance::waiting;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::first_line;
-use super::replace::{accept, call, check_sums, check_sums_anew, kill, lose, poll_and_drop, start};
-use crate::workers::{kill_after, lost, random};
+use super::replace::{accept, call, check_sums, check_sums_anew, kill, lose, start};
+use crate::workers::lost;
 
 super::tests!(
     survivors_of_a_loss_are_numbered_anew_and_keep_their_registers,
-    workers_at_the_end_leave_and_are_no_losses,
     new_workers_join_at_the_end,
     a_session_of_one_worker_grows_by_processes,
     losses_are_replaced_after_a_resize,
-    a_session_has_any_number_of_workers_one_after_the_other,
     groups_follow_the_number_of_workers,
     a_resize_that_can_not_be_changes_nothing,
     a_resize_to_the_same_number_drops_lost_workers_only,
-    a_resize_whose_future_is_dropped_can_be_repeated,
-    new_workers_that_die_at_once_are_dropped,
     a_worker_of_a_lost_session_that_does_not_leave_is_killed,
     output_follows_the_numbers,
-    callers_of_other_threads_get_whole_answers,
-    a_timeline_has_the_workers_of_the_end,
 );
 
 disco::register_function!("resize.fail", fail);
@@ -154,21 +146,6 @@ fn survivors_of_a_loss_are_numbered_anew_and_keep_their_registers() {
     block_on(session.shutdown()).unwrap();
 }
 
-fn workers_at_the_end_leave_and_are_no_losses() {
-    let session = start(5);
-    let pids: Vec<i64> = block_on(session.get_all(&call(&session, "replace.pid", ()))).unwrap();
-    let before = call(&session, "replace.number", (10,));
-    let resized = resize(&session, 3);
-    assert_eq!((numbers(&resized).as_str(), resized.epoch), ("0 1 2 - -", 1));
-    assert_eq!(block_on(session.get_all::<i64>(&before)).unwrap(), [10, 11, 12]);
-    check(&session, 3);
-    pids[3..].iter().copied().for_each(wait_for_end_of);
-    // All lanes are closed in the end.
-    assert_eq!(numbers(&resize(&session, 1)), "0 - -");
-    assert_eq!(ask(&session, 3), [3]);
-    block_on(session.shutdown()).unwrap();
-}
-
 fn new_workers_join_at_the_end() {
     let session = start(2);
     let number = block_on(session.function("replace.number")).unwrap();
@@ -217,39 +194,6 @@ fn losses_are_replaced_after_a_resize() {
         block_on(session.set(&kept, worker(lost_one), Value::Int(10 + i64::from(lost_one)))).unwrap();
         assert_eq!(block_on(session.get_all::<i64>(&kept)).unwrap(), [10, 11, 12, 13]);
     }
-    block_on(session.shutdown()).unwrap();
-}
-
-fn a_session_has_any_number_of_workers_one_after_the_other() {
-    let session = start(3);
-    let mut below = random(11);
-    let resources = || {
-        let count = |folder: &str| std::fs::read_dir(folder).unwrap().count();
-        (count("/proc/self/fd"), count("/proc/self/task"))
-    };
-    let (mut workers, mut early) = (3, None);
-    for round in 0..16 {
-        if workers > 1 && below(2) == 0 {
-            kill(&session, &[1 + below(workers as u64 - 1) as u32]);
-            if below(2) == 0 {
-                lost(&session);
-            }
-        }
-        // The last sizes are those of an earlier round, for the comparison of resources.
-        workers = if round % 8 == 7 { 2 } else { 1 + below(5) as usize };
-        resize(&session, workers);
-        // A worker that was killed just now may be reported as lost only by now.
-        while let Err(error) = block_on(session.sync_all()) {
-            assert!(matches!(error, Error::Lost(_)), "{error}");
-            resize(&session, workers);
-        }
-        check(&session, workers);
-        if round == 7 {
-            early = Some(resources());
-        }
-    }
-    let (early, late) = (early.unwrap(), resources());
-    assert!(late.0 <= early.0 + 16 && late.1 <= early.1 + 8, "{early:?} {late:?}");
     block_on(session.shutdown()).unwrap();
 }
 
@@ -323,55 +267,6 @@ fn a_resize_to_the_same_number_drops_lost_workers_only() {
     block_on(session.shutdown()).unwrap();
 }
 
-fn a_resize_whose_future_is_dropped_can_be_repeated() {
-    let session = start(3);
-    for (milliseconds, workers) in [(0, 4), (1, 2), (3, 5), (10, 3), (20, 4), (40, 2)] {
-        _ = poll_and_drop(session.resize(workers), milliseconds);
-        if milliseconds == 10 {
-            // If the session is lost because the resize was dropped in between, replacement goes on with it.
-            let replaced = block_on(session.replace_lost()).unwrap();
-            assert!(replaced.numbers.iter().flatten().count() <= session.world().size());
-            check(&session, session.world().size());
-        }
-    }
-    resize(&session, 4);
-    check(&session, 4);
-    block_on(session.shutdown()).unwrap();
-}
-
-fn new_workers_that_die_at_once_are_dropped() {
-    let (invited, killed) = (AtomicUsize::new(0), Arc::new(AtomicUsize::new(0)));
-    let count = killed.clone();
-    // A worker that dies before it has introduced itself is missed at the deadline: its process is not the session's.
-    let builder = Builder::processes(1).start_deadline(Duration::from_secs(2)).process_options(|processes| {
-        processes.launch = Some(Launch::elsewhere(move |invitation| {
-            let (at, killed) = (invited.fetch_add(1, Ordering::Relaxed) as u64, count.clone());
-            let program = std::env::current_exe().unwrap();
-            let mut child = std::process::Command::new(program).env("DISCO_WORKER", invitation.text()).spawn().unwrap();
-            thread::spawn(move || {
-                // The first new workers die before, while or after they join.
-                if at < 9 {
-                    kill_after(Duration::from_millis(4 * at), Pid::from_child(&child));
-                    child.wait().unwrap();
-                    killed.fetch_add(1, Ordering::Relaxed);
-                }
-                child.wait()
-            });
-            Ok(())
-        }))
-    });
-    let session = builder.start().unwrap();
-    let grown = || match block_on(session.resize(4)) {
-        Ok(_) => killed.load(Ordering::Relaxed) == 9 && block_on(session.sync_all()).is_ok(),
-        // It has died before it has joined.
-        Err(Error::Lost(_) | Error::Deadline { .. }) => false,
-        Err(error) => panic!("{error}"),
-    };
-    while !grown() {}
-    check(&session, 4);
-    block_on(session.shutdown()).unwrap();
-}
-
 fn a_worker_of_a_lost_session_that_does_not_leave_is_killed() {
     let deadlines = Deadlines::default().with_close(Duration::from_secs(1));
     let session = Builder::processes(4).deadlines(deadlines).start().unwrap();
@@ -403,78 +298,4 @@ fn output_follows_the_numbers() {
         let text = std::fs::read_to_string(folder.path().join(format!("{number}/stdout.log"))).unwrap();
         assert_eq!(text, format!("a line of worker {number}\n"));
     }
-}
-
-/// Whether `text` is the error of a call, or of a wait for the last workers, that another thread's resize has ended.
-fn is_of_resize(text: &str) -> bool {
-    let why = "the session is being resized";
-    text == why
-        || ["worker 2", "worker 3", "workers 2, 3"].iter().any(|workers| {
-            text == format!("get_all: no reply of {workers}: {why}")
-                || text == format!("get_all: {workers} left the session before the result came")
-        })
-}
-
-fn callers_of_other_threads_get_whole_answers() {
-    let session = start(4);
-    let (is_over, answers) = (AtomicBool::new(false), [(); 5].map(|()| AtomicUsize::new(0)));
-    thread::scope(|scope| {
-        let caller = scope.spawn(|| {
-            while !is_over.load(Ordering::Relaxed) {
-                let numbers = async {
-                    let handle = session.call("replace.number", (0,)).await?;
-                    session.get_all::<i64>(&handle).await
-                };
-                match block_on(numbers) {
-                    Ok(numbers) => {
-                        assert_eq!(numbers, (0..numbers.len() as i64).collect::<Vec<_>>());
-                        answers[numbers.len()].fetch_add(1, Ordering::Relaxed);
-                    }
-                    // The session has no epoch at this moment, or the register is one of before.
-                    Err(error) => {
-                        assert!(
-                            matches!(&error, Error::State(text) if is_of_resize(text))
-                                || matches!(error.kind(), ErrorKind::NotRestored { .. })
-                                || matches!(error, Error::Earlier { .. }),
-                            "{error:?}"
-                        );
-                        if !matches!(error, Error::State(_)) {
-                            _ = block_on(session.recover());
-                        }
-                    }
-                }
-            }
-        });
-        for workers in [2, 4, 3, 2, 4, 3, 4] {
-            let before = answers[workers].load(Ordering::Relaxed);
-            resize(&session, workers);
-            waiting::wait_until(&format!("an answer of {workers} workers"), || {
-                caller.is_finished() || answers[workers].load(Ordering::Relaxed) > before
-            });
-        }
-        is_over.store(true, Ordering::Relaxed);
-        caller.join().unwrap();
-    });
-    block_on(session.recover()).unwrap();
-    check(&session, 4);
-    block_on(session.shutdown()).unwrap();
-}
-
-fn a_timeline_has_the_workers_of_the_end() {
-    let (send, receive) = mpsc::channel();
-    let builder = Builder::processes(4).timeline(4096, move |timeline| send.send(timeline).unwrap());
-    let session = builder.start().unwrap();
-    (0..50).for_each(|_| drop(call(&session, "replace.number", (1,))));
-    lose(&session, &[1]);
-    resize(&session, 2);
-    resize(&session, 3);
-    assert_eq!(ask(&session, 5), [5, 6, 7]);
-    block_on(session.shutdown()).unwrap();
-    let timeline = receive.recv().unwrap();
-    let calls = timeline.workers.iter().enumerate().map(|(at, (id, recording))| {
-        assert_eq!(id.index(), at);
-        let records = &recording.as_ref().unwrap().records;
-        records.iter().filter(|record| record.name.as_deref() == Some("replace.number")).count()
-    });
-    assert_eq!(calls.collect::<Vec<_>>(), [51, 51, 1]);
 }

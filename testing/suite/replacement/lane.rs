@@ -11,8 +11,7 @@ use disco_core::link::{Link, Shared};
 use disco_core::status::Status;
 use disco_core::worker::{self, WorkerConfig};
 use disco_core::{Channel, Error, Frame, Inbox, Result, WorkerId, WorkerRange};
-
-use super::model::Random;
+use disco_testing::random::Random;
 
 /// Places that a session may use up.
 const PLACES: usize = 8192;
@@ -37,7 +36,7 @@ impl Fate {
             left: (0..PLACES).map(|_| AtomicU64::new(u64::MAX)).collect(),
             is_hard: AtomicBool::new(false),
             refuses: AtomicBool::new(false),
-            random: Mutex::new(Random(seed)),
+            random: Mutex::new(Random::new(seed)),
             present: (0..PLACES).map(|_| AtomicU64::new(0)).collect(),
         })
     }
@@ -46,7 +45,7 @@ impl Fate {
     pub(crate) fn kill(&self, random: &mut Random, commands: u64) {
         let there: Vec<usize> = (0..PLACES).filter(|place| self.present[*place].load(Ordering::SeqCst) > 0).collect();
         if !there.is_empty() {
-            self.left[there[random.below(there.len() as u64) as usize]].store(commands, Ordering::SeqCst);
+            self.left[there[random.below(there.len())]].store(commands, Ordering::SeqCst);
         }
     }
 
@@ -55,7 +54,7 @@ impl Fate {
         self.left[place].store(0, Ordering::SeqCst);
     }
 
-    pub(crate) fn chance(&self, one_of: u64) -> bool {
+    pub(crate) fn chance(&self, one_of: usize) -> bool {
         self.is_hard.load(Ordering::Relaxed) && self.random.lock().unwrap().below(one_of) == 0
     }
 }
@@ -92,7 +91,7 @@ impl Channel for Mortal {
             return Err(Error::state("no machine is free"));
         }
         for worker in self.facts().workers {
-            let lives = if self.fate.chance(5) { self.fate.random.lock().unwrap().below(4) } else { u64::MAX };
+            let lives = if self.fate.chance(5) { self.fate.random.lock().unwrap().below(4) as u64 } else { u64::MAX };
             self.fate.left[worker.index()].store(lives, Ordering::SeqCst);
         }
         self.inner.start(inbox)

@@ -7,6 +7,7 @@ use disco_core::error::{Error, ErrorKind};
 use disco_core::session::{LaneSession, ReplacementPolicy, SessionConfig};
 use disco_core::worker::WorkerConfig;
 use disco_core::{Channel, DRef, DType, Placement, Result, Tensor, Value, WorkerContext, WorkerId, WorkerRange, World};
+use disco_testing::random::Random;
 use futures_lite::future::{self, block_on};
 
 use super::lane::{Fate, Mortal};
@@ -21,20 +22,6 @@ fn add(_: &mut WorkerContext, one: i64, other: i64) -> Result<i64> {
 /// The number of the worker and of all workers.
 fn seat(ctx: &mut WorkerContext) -> Result<i64> {
     Ok(1000 * ctx.world().size() as i64 + ctx.worker().wire())
-}
-
-/// A random sequence (SplitMix64).
-#[derive(Debug)]
-pub(crate) struct Random(pub(crate) u64);
-
-impl Random {
-    pub(crate) fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % limit
-    }
 }
 
 /// A handle, and for each worker its value; none if the worker is newer than the value.
@@ -58,12 +45,12 @@ struct Program {
 
 /// Runs the program of a seed. Returns the number of workers that were replaced.
 pub(crate) fn run(seed: u64) -> usize {
-    let mut random = Random(seed);
-    let workers = 2 + random.below(5) as usize;
+    let mut random = Random::new(seed);
+    let workers = 2 + random.below(5);
     let fate = Fate::new(seed ^ 0x5555);
     let config = WorkerConfig::new(World::new(workers, 1).unwrap());
     // One lane for all workers, or two.
-    let cut = 1 + random.below(workers as u64) as u32;
+    let cut = 1 + random.below(workers) as u32;
     let ranges = [0..cut, cut..workers as u32].into_iter().filter(|range| !range.is_empty());
     let lane = |range| Arc::new(Mortal::new(WorkerRange::new(range), config, &fate)) as Arc<dyn Channel>;
     let is_at_once = random.below(2) == 0;
@@ -133,12 +120,12 @@ impl Program {
     }
 
     fn worker(&mut self) -> WorkerId {
-        WorkerId::new(self.random.below(self.workers as u64) as u32)
+        WorkerId::new(self.random.below(self.workers) as u32)
     }
 
     fn kill(&mut self) -> Result<()> {
         for _ in 0..=self.random.below(2) {
-            let commands = self.random.below(6);
+            let commands = self.random.below(6) as u64;
             self.fate.kill(&mut self.random, commands);
         }
         Ok(())
@@ -152,7 +139,7 @@ impl Program {
         let (handle, values) = if whole.is_empty() {
             (block_on(self.session.call(&self.add, (number, offset)))?, vec![Some(number + offset); self.workers])
         } else {
-            let known = &self.known[whole[self.random.below(whole.len() as u64) as usize]];
+            let known = &self.known[whole[self.random.below(whole.len())]];
             let handle = block_on(self.session.call(&self.add, (&known.handle, offset)))?;
             (handle, known.values.iter().map(|value| value.map(|value| value + offset)).collect())
         };
@@ -165,7 +152,7 @@ impl Program {
             return Ok(());
         }
         let worker = self.worker();
-        let at = self.random.below(self.known.len() as u64) as usize;
+        let at = self.random.below(self.known.len());
         let known = &self.known[at];
         let got = block_on(self.session.get::<i64>(&known.handle, worker));
         match known.values[worker.index()] {
@@ -205,7 +192,7 @@ impl Program {
 
     fn forget(&mut self) -> Result<()> {
         if !self.known.is_empty() {
-            let at = self.random.below(self.known.len() as u64) as usize;
+            let at = self.random.below(self.known.len());
             self.known.swap_remove(at);
         }
         Ok(())
@@ -236,7 +223,7 @@ impl Program {
 
     /// Changes the number of workers, with as many attempts as that takes. The future of some attempts is dropped.
     fn resize(&mut self) -> Result<()> {
-        let size = 1 + self.random.below(7) as usize;
+        let size = 1 + self.random.below(7);
         for attempt in 0..1000 {
             if self.random.below(4) == 0 {
                 let polled_once = async { Some(self.session.resize(size).await) };

@@ -95,15 +95,6 @@ pub(crate) fn lost(session: &LaneSession) -> Error {
     }
 }
 
-/// Random numbers below a limit, by a linear congruential generator.
-pub(crate) fn random(seed: u64) -> impl FnMut(u64) -> u64 {
-    let mut random = seed;
-    move |limit| {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (random >> 33) % limit
-    }
-}
-
 /// The lines of an output, sorted.
 pub(crate) fn sorted_lines(output: Vec<u8>) -> Vec<String> {
     let mut lines: Vec<String> = String::from_utf8(output).unwrap().lines().map(str::to_owned).collect();
