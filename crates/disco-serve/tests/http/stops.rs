@@ -30,31 +30,6 @@ async fn a_stop_string_ends_the_text_before_it_and_cancels_the_request() {
 }
 
 #[tokio::test]
-async fn the_beginning_of_a_stop_string_at_the_end_is_told() {
-    let (server, _engine) = Server::answering(|_| text("a EN")).await;
-    let body = json!({"prompt": "x", "stop": "END", "stream": true});
-    let chunks = server.stream(COMPLETIONS, body.clone()).await.objects().await;
-    assert_eq!(parts(&chunks), (vec!["a", " ", "EN"], "stop"));
-    let chunk = &chunks[2]["choices"][0];
-    assert_eq!(chunk["text"], "EN");
-}
-
-#[tokio::test]
-async fn a_stop_string_in_a_reply_that_is_no_stream_cuts_it() {
-    let (server, _engine) = Server::answering(|_| text("one\ntwo\n")).await;
-    let reply = server.post(COMPLETIONS, json!({"prompt": "x", "stop": "\n"})).await.json();
-    assert_eq!((&reply["choices"][0]["text"], &reply["choices"][0]["finish_reason"]), (&json!("one"), &json!("stop")));
-    assert_eq!(reply["usage"]["completion_tokens"], 4);
-}
-
-#[tokio::test]
-async fn a_character_of_several_tokens_comes_whole() {
-    let (server, _engine) = Server::answering(|_| text("a€é🎨")).await;
-    let chunks = server.stream(COMPLETIONS, json!({"prompt": "x", "stream": true})).await.objects().await;
-    assert_eq!(parts(&chunks), (vec!["a", "€", "é", "🎨"], "stop"));
-}
-
-#[tokio::test]
 async fn an_incomplete_character_at_the_end_is_told() {
     let events = || vec![Event::Token(token(byte(b'a'))), Event::Token(token(byte(0xe2))), Event::End(End::Length)];
     let (server, _engine) = Server::answering(move |_| events()).await;

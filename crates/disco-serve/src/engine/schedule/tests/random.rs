@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use disco_testing::random::Random;
 use proptest::prelude::*;
 
 use super::super::reply::{Ended, Sampled};
@@ -242,7 +243,7 @@ impl World {
 
 /// Work whose prompt shares a prefix with others'.
 fn random_work(number: u32) -> Work {
-    let mut bits = Bits(u64::from(number));
+    let mut bits = Random::new(u64::from(number));
     let family = bits.below(3) as u32;
     // Some prompts are full blocks that others have, too.
     let shared = if bits.below(4) == 0 { 32 } else { bits.below(50) };
@@ -259,22 +260,6 @@ fn random_work(number: u32) -> Work {
         salt: bits.below(8) as u64 / 7,
         is_masked,
         reads_cache: bits.below(6) > 0,
-    }
-}
-
-/// Random numbers by SplitMix64.
-struct Bits(u64);
-
-impl Bits {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let bits = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        bits ^ (bits >> 31)
-    }
-
-    fn below(&mut self, limit: usize) -> usize {
-        (self.next() % limit as u64) as usize
     }
 }
 
@@ -311,7 +296,7 @@ fn ten_thousand_operations_leave_texts_and_blocks_intact() {
         [(1, 7, None, None), (2, 12, None, long(true)), (3, 40, None, long(false)), (4, 20, Some(8), None)]
     {
         let mut world = World::new(Limits { kept_states, first_context, ..limits(blocks, 5, 24) });
-        let mut bits = Bits(seed);
+        let mut bits = Random::new(seed);
         for _ in 0..10_000 {
             let waiting = world.texts.len() > 40;
             let kind = bits.below(100) as u8;
