@@ -5,8 +5,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use disco_core::channel::Signal;
 use disco_core::activity::{Activity, OpPlace, Progress, TimeLimit};
+use disco_core::channel::Signal;
 use disco_core::error::{LossCause, ProcessEnd};
 use disco_core::status::{ConnectionStatus, Known, NodeState, NodeStatus, Status};
 use disco_core::wire::{Assignment, Hello, Join, Message, Packet, RingPlace, StoreCall, Times, Welcome, WireError};
