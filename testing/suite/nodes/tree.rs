@@ -177,7 +177,7 @@ fn lost(error: &Error) -> (u32, WorkerRange, LossCause) {
 fn a_killed_node_is_lost_with_the_nodes_that_it_relayed_for() {
     let (session, nodes) = tree_with(builder(8, 1).heartbeat(HEARTBEAT).node_options(|nodes| nodes.fan_out = Some(2)));
     let error = block_on(async {
-        session.init_ccl("by-store", &[]).await.unwrap();
+        session.init_ccl("tcp", &[]).await.unwrap();
         session.call("tests.barrier_after_abort", (2,)).await.unwrap();
         wait_until_in_collective(&session, (0..8).filter(|worker| *worker != 2));
         kill_process(Pid::from_child(&nodes[3]), Signal::KILL).unwrap();
