@@ -238,6 +238,8 @@ pub struct SubsetPart {
     pub parents: Vec<WorkerId>,
     /// All workers of the subset.
     pub world: World,
+    /// Limit for one collective of the subset; `None` for that of the parent session.
+    pub collective_deadline: Option<Duration>,
     /// The state that the workers of the subset share.
     pub shared: Arc<Shared>,
     /// Passes the invitation of one of `workers`, at most 64 KiB and a secret, to the worker of the parent session. Never

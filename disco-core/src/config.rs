@@ -41,9 +41,11 @@ impl WorkerConfig {
         Self { world, ..self }
     }
 
-    /// The configuration of the workers of a subset, which keep no timeline.
+    /// The configuration of the workers of a subset, which keep no timeline, with a limit of its own for one collective, if it is
+    /// given.
     #[must_use]
-    pub fn in_subset(self, world: World) -> Self {
-        Self { world, recorder: RecorderConfig::DEFAULT, ..self }
+    pub fn in_subset(self, world: World, collective_deadline: Option<Duration>) -> Self {
+        let collective_deadline = collective_deadline.unwrap_or(self.collective_deadline);
+        Self { world, collective_deadline, recorder: RecorderConfig::DEFAULT, ..self }
     }
 }

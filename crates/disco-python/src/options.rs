@@ -106,12 +106,17 @@ impl<'py> Options<'_, 'py> {
 
     fn seconds<B>(&self, to: B, name: &str, set: impl FnOnce(B, Duration) -> B) -> PyResult<B> {
         match self.get::<f64>(name)? {
-            Some(seconds) => match Duration::try_from_secs_f64(seconds) {
-                Ok(time) => Ok(set(to, time)),
-                Err(_) if seconds == f64::INFINITY => Ok(set(to, Duration::MAX)),
-                Err(error) => Err(PyValueError::new_err(format!("{name}={seconds}: {error}"))),
-            },
+            Some(given) => Ok(set(to, seconds(name, given)?)),
             None => Ok(to),
         }
+    }
+}
+
+/// The time of an option in seconds, which may be infinite.
+pub(crate) fn seconds(name: &str, given: f64) -> PyResult<Duration> {
+    match Duration::try_from_secs_f64(given) {
+        Ok(time) => Ok(time),
+        Err(_) if given == f64::INFINITY => Ok(Duration::MAX),
+        Err(error) => Err(PyValueError::new_err(format!("{name}={given}: {error}"))),
     }
 }

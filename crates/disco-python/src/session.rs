@@ -16,7 +16,7 @@ use crate::interrupts::block_interrupts;
 use crate::lock::detached;
 use crate::mesh::Mesh;
 use crate::operation::Operation;
-use crate::options::builder;
+use crate::options::{self, builder};
 use crate::reference::Ref;
 use crate::results::Results;
 use crate::{saved, values};
@@ -148,9 +148,16 @@ impl Session {
     }
 
     /// A session of some workers of this one, with communicators of `backend`, if it is given.
-    fn subset(&self, workers: Vec<u32>, groups: usize, backend: Option<String>) -> PyResult<Operation> {
-        let start = |lanes: Arc<LaneSession>| async move {
-            started_with(lanes.subset(workers, groups).await?, backend, Vec::new()).await
+    fn subset(
+        &self,
+        workers: Vec<u32>,
+        groups: usize,
+        backend: Option<String>,
+        collective_deadline: Option<f64>,
+    ) -> PyResult<Operation> {
+        let limit = collective_deadline.map(|given| options::seconds("collective_deadline", given)).transpose()?;
+        let start = move |lanes: Arc<LaneSession>| async move {
+            started_with(lanes.subset_within(workers, groups, limit).await?, backend, Vec::new()).await
         };
         let has_threads = self.0.has_threads;
         self.0.operation(start, move |py, started| Self::of(py, started, has_threads))

@@ -11,6 +11,7 @@ import textwrap
 import disco
 import numpy as np
 import pytest
+from conftest import started
 
 BIAS = 10
 
@@ -421,6 +422,19 @@ def test_groups_and_subsets():
         with s.subset([1, 3], backend="local") as pair:
             assert place(pair).get_all() == [(0, 0, 2, 1), (1, 0, 2, 1)]
         assert len(s) == 4 and s.groups == 2
+
+
+def test_a_subset_has_its_own_limit_for_collectives(kind):
+    def deadline(ctx):
+        return ctx.deadline
+
+    with started(kind, collective_deadline=200) as s:
+        for given, expected in ((7, 7.0), (None, 200.0)):
+            with s.subset([0, 2], collective_deadline=given) as pair:
+                assert pair.call(deadline).get_all() == [expected] * 2
+        with pytest.raises(ValueError, match="collective_deadline=-1"):
+            s.subset([0], collective_deadline=-1)
+        assert s.call(deadline).get_all() == [200.0] * 3
 
 
 def test_a_numpy_array_of_ctx_empty_is_zeroed_and_writable(processes):

@@ -228,7 +228,8 @@ impl StartsWorkers for ThreadLane {
         let link = |worker: &WorkerId| links.clone().find(|(_, other)| other == worker).map(|(link, _)| link.clone());
         let parents: Option<Vec<_>> = part.parents.iter().map(link).collect();
         let parents = parents.ok_or_else(|| Error::invalid("their lane does not reach them"))?;
-        let lane = Self::to_workers(part.workers, part.shared.clone(), config.in_subset(part.world));
+        let lane =
+            Self::to_workers(part.workers, part.shared.clone(), config.in_subset(part.world, part.collective_deadline));
         Ok(Arc::new(lane.with_neighbours(self.workers.len() + self.neighbours).with_parents(parents)))
     }
 }

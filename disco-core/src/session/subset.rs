@@ -107,11 +107,30 @@ impl LaneSession {
     where
         W: IntoIterator<Item: Into<WorkerId>>,
     {
+        self.subset_within(workers, groups, None)
+    }
+
+    /// As [`subset`](Self::subset), with a limit of its own for one collective, instead of the parent's.
+    ///
+    /// # Errors
+    /// As for [`subset`](Self::subset).
+    ///
+    /// # Cancel safety
+    /// As for [`subset`](Self::subset).
+    pub fn subset_within<W>(
+        &self,
+        workers: W,
+        groups: usize,
+        collective_deadline: Option<Duration>,
+    ) -> impl Future<Output = Result<Arc<Self>>> + Send + use<'_, W>
+    where
+        W: IntoIterator<Item: Into<WorkerId>>,
+    {
         let workers: Vec<_> = workers.into_iter().map(Into::into).collect();
         let start = async move || {
             let world = self.check_subset(&workers, groups)?;
             self.stream.check("subset", ReplyTable::check)?;
-            let subset = self.start_subset(world, &workers).await?;
+            let subset = self.start_subset(world, &workers, collective_deadline).await?;
             if self.add_subset(&subset) {
                 Ok(subset)
             } else {
@@ -137,10 +156,15 @@ impl LaneSession {
         }
     }
 
-    async fn start_subset(&self, world: World, workers: &[WorkerId]) -> Result<Arc<Self>> {
+    async fn start_subset(
+        &self,
+        world: World,
+        workers: &[WorkerId],
+        collective_deadline: Option<Duration>,
+    ) -> Result<Arc<Self>> {
         let (epoch, parents) = (self.stream.reply_table.epoch(), self.stream.lanes());
         let (sender, steps) = mpsc::unbounded();
-        let (world, lanes) = subset_lanes(&parents, world, workers, &sender)?;
+        let (world, lanes) = subset_lanes(&parents, world, workers, collective_deadline, &sender)?;
         let mut starting = Starting { steps, invitations: VecDeque::new(), lanes: lanes.clone() };
         begin(world, lanes, self.stream.limits, sender)?;
         loop {
@@ -182,6 +206,7 @@ fn subset_lanes(
     parents: &Lanes,
     world: World,
     workers: &[WorkerId],
+    collective_deadline: Option<Duration>,
     steps: &UnboundedSender<Step>,
 ) -> Result<(World, Vec<Arc<dyn Channel>>)> {
     let mut parts: Vec<(&Arc<dyn Channel>, Vec<WorkerId>)> = Vec::new();
@@ -213,7 +238,7 @@ fn subset_lanes(
             sent.map_err(|_| Error::state("subset: the start was given up"))
         });
         let numbers: Vec<_> = places.iter().filter_map(|place| parents.members.worker(*place)).collect();
-        let part = SubsetPart { workers, parents: places, world, shared: shared.clone(), invite };
+        let part = SubsetPart { workers, parents: places, world, collective_deadline, shared: shared.clone(), invite };
         let lane = lane.starts().map_or_else(|| Err(Error::invalid(NO_SUBSETS)), |starts| starts.subset(&part));
         lane.map_err(|error| match error {
             Error::Invalid(why) => Error::invalid(format!("subset: {}: {why}", WorkerRange::list(&numbers))),

@@ -381,7 +381,11 @@ class Session:
         options: dict[str, Any], backend: str | None, devices: Sequence[int]
     ) -> Operation[Session]: ...
     def subset(
-        self, workers: Sequence[int], groups: int, backend: str | None
+        self,
+        workers: Sequence[int],
+        groups: int,
+        backend: str | None,
+        collective_deadline: float | None,
     ) -> Operation[Session]: ...
     @property
     def size(self) -> int: ...

@@ -304,11 +304,11 @@ class Base:
         return found
 
     def _subset(
-        self, workers: Iterable[int], groups: int, backend: str | None
+        self, workers: Iterable[int], groups: int, backend: str | None, deadline: float | None
     ) -> Operation[_disco.Session]:
         numbers = list(workers)
         backend = None if backend is None else chosen(backend, len(numbers))
-        return self._core.subset(numbers, groups, backend)
+        return self._core.subset(numbers, groups, backend, deadline)
 
     def load_library(self, path: str | os.PathLike[str], *, send: bool = False) -> Library:
         """Opens a shared library on all workers. With ``send`` they get this program's file; else
@@ -474,12 +474,14 @@ class Session(Base, Blocking):
         groups: int = 1,
         backend: str | None = None,
         *,
+        collective_deadline: float | None = None,
         timeout: float | None = None,
     ) -> Session:
         """A session of some workers of this one, in the same processes, with its own order of calls
-        and its own failures.
+        and its own failures, and with its own limit for one collective, if it is given.
         """
-        return Session(self._subset(workers, groups, backend).wait(timeout))
+        begun = self._subset(workers, groups, backend, collective_deadline)
+        return Session(begun.wait(timeout))
 
     def __enter__(self) -> Session:
         return self

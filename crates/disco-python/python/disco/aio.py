@@ -107,10 +107,12 @@ class Session(Base, Awaited):
         groups: int = 1,
         backend: str | None = None,
         *,
+        collective_deadline: float | None = None,
         timeout: float | None = None,
     ) -> Session:
-        """A session of some workers of this one."""
-        return Session(await wait(self._subset(workers, groups, backend), timeout))
+        """As :meth:`disco.Session.subset`."""
+        begun = self._subset(workers, groups, backend, collective_deadline)
+        return Session(await wait(begun, timeout))
 
     async def __aenter__(self) -> Session:
         return self

@@ -249,7 +249,7 @@ impl Peers for Options {
             names: Vec::new(),
             prefixes: Vec::new(),
             processes: false,
-            config: self.config.in_subset(part.world),
+            config: self.config.in_subset(part.world, part.collective_deadline),
             answers_status: false,
             is_later: false,
             entrance: Arc::default(),

@@ -136,7 +136,7 @@ impl Peers for Options {
     fn of_subset(&self, part: &SubsetPart) -> Result<Self> {
         let invite = part.invite.clone();
         let launch = Launch::in_subset(move |invitation| invite(invitation.worker, invitation.text().into_bytes()));
-        let config = self.config.in_subset(part.world);
+        let config = self.config.in_subset(part.world, part.collective_deadline);
         Ok(Self { launch, config, spares: None, is_replacement: false, ..self.clone() })
     }
 
