@@ -105,7 +105,9 @@ impl<H: Host> Driver<H> {
                 }
                 self.is_busy |= !matches!(action, serving::Action::Send(_) | serving::Action::ReadProgress);
                 let follows = self.host.act(action, &mut self.incoming);
-                events.extend(follows.unwrap_or_else(|error| vec![Event::Failed(error)]));
+                // A send finds first that the other end is gone, if it comes before the read.
+                let failed = |error| if self.connection.is_cut() { Event::Closed } else { Event::Failed(error) };
+                events.extend(follows.unwrap_or_else(|error| vec![failed(error)]));
             }
         }
         ControlFlow::Continue(())
