@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import cloudpickle
 
 from ._disco import Ref
+from ._functions import Name, names_of
 from ._values import behind_handle
 
 #: The classes that this process has made, among those that it has sent.
@@ -36,11 +37,19 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 
     #: Takes the handles of the object; without it they can't be pickled.
     handles: list[Ref[Any]] | None = None
+    #: Takes the functions that go by value, with the values of their names before.
+    functions: dict[types.FunctionType, list[Name]] | None = None
 
     def reducer_override(self, value: Any) -> Any:
         if self.handles is not None and isinstance(value, Ref):
             self.handles.append(value)
             return behind_handle, ()
+        if self.functions is not None and isinstance(value, types.FunctionType):
+            names = names_of(value)
+            reduced = super().reducer_override(value)
+            if reduced is not NotImplemented:
+                self.functions[value] = names
+            return reduced
         reduced = super().reducer_override(value)
         if not isinstance(value, type) or not isinstance(reduced, tuple) or len(reduced) != 6:
             return reduced
@@ -68,12 +77,13 @@ def dumps(
     value: Any,
     buffer_callback: Callable[[Any], Any] | None = None,
     handles: list[Ref[Any]] | None = None,
+    functions: dict[types.FunctionType, list[Name]] | None = None,
 ) -> bytes:
     """The pickle of an object, for ``pickle.loads``. Handles in it go into the list, if there is
-    one, in the order in which they are loaded.
+    one, in the order in which they are loaded; and so do functions that go by value.
     """
     file = io.BytesIO()
     pickler = _Pickler(file, protocol=5, buffer_callback=buffer_callback)
-    pickler.handles = handles
+    pickler.handles, pickler.functions = handles, functions
     pickler.dump(value)
     return file.getvalue()

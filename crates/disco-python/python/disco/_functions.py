@@ -134,11 +134,12 @@ def describe(function: Callable[..., Any]) -> tuple[Any, list[Name]]:
             found = getattr(found, part, None)
         if has_source and (found is function or getattr(found, "function", None) is function):
             return ("import", module, name), []
-    seen: dict[int, Any] = {}
-    names = list(_names_of(function, module, seen))
     from ._by_value import dumps
 
-    return ("value", dumps(function), _versions(), _sources_of(seen.values())), names
+    met: dict[types.FunctionType, list[Name]] = {}
+    pickled = dumps(function, functions=met)
+    names = [name for of_one in met.values() for name in of_one]
+    return ("value", pickled, _versions(), _sources_of(met)), names
 
 
 def _is_by_value(module: str) -> bool:
@@ -157,17 +158,13 @@ def _versions() -> dict[str, str]:
     return {"Python": "{}.{}".format(*sys.version_info), "cloudpickle": cloudpickle.__version__}
 
 
-def _sources_of(functions: Iterable[Any]) -> dict[str, list[str]]:
+def _sources_of(functions: Iterable[types.FunctionType]) -> dict[str, list[str]]:
     """The lines of a notebook's cells, by their names, for tracebacks: they are no files that a
     worker could read.
     """
     import linecache
 
-    files = {
-        code.co_filename
-        for code in (getattr(function, "__code__", None) for function in functions)
-        if code is not None
-    }
+    files = {function.__code__.co_filename for function in functions}
     return {
         file: lines
         for file in files
@@ -175,41 +172,8 @@ def _sources_of(functions: Iterable[Any]) -> dict[str, list[str]]:
     }
 
 
-def _names_of(value: Any, module: str | None, seen: dict[int, Any]) -> Iterator[Name]:
-    """The names of a function or a class of the module, which is sent by value, and of those behind
-    them.
-    """
-    value = value.function if isinstance(value, Function) else value
-    if id(value) in seen:
-        return
-    seen[id(value)] = value
-    behind: Iterable[Any] = ()
-    if isinstance(value, functools.partial):
-        behind = (value.func, *value.args, *value.keywords.values())
-    elif isinstance(value, (dict, list, tuple)):
-        # A table of functions. Its own changes are not seen.
-        behind = [
-            each
-            for each in (value.values() if isinstance(value, dict) else value)
-            if callable(each)
-        ]
-    elif getattr(value, "__module__", None) != module:
-        return
-    elif isinstance(value, type):
-        behind = [
-            getattr(each, "__func__", getattr(each, "fget", each)) for each in vars(value).values()
-        ]
-    elif isinstance(value, types.FunctionType):
-        names = _names_in(value)
-        yield from ((now, _weak(now())) for now in names)
-        defaults = (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())
-        behind = [getattr(value, "__wrapped__", None), *defaults, *(now() for now in names)]
-    for each in behind:
-        yield from _names_of(each, module, seen)
-
-
-def _names_in(function: types.FunctionType) -> list[Callable[[], Any]]:
-    """The values of the global names and of the variables of enclosing functions."""
+def names_of(function: types.FunctionType) -> list[Name]:
+    """The global names of a function and the variables of functions around it."""
     space = function.__globals__
     used = {name for code in _codes_of(function.__code__) for name in code.co_names}
     names: list[Callable[[], Any]] = [
@@ -219,7 +183,8 @@ def _names_in(function: types.FunctionType) -> list[Callable[[], Any]]:
     # these, too.
     if absent := used - space.keys():
         names.append(functools.partial(space.keys().isdisjoint, absent))
-    return names + [functools.partial(_content, cell) for cell in function.__closure__ or ()]
+    names += [functools.partial(_content, cell) for cell in function.__closure__ or ()]
+    return [(now, _weak(now())) for now in names]
 
 
 def _codes_of(code: types.CodeType) -> Iterator[types.CodeType]:
