@@ -12,12 +12,12 @@ import collections
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, TypeAlias, overload
+from typing import Any, Literal, TypeAlias, TypedDict, Unpack, overload
 
 from . import _disco
 from ._session import Session
 
-__all__ = ["Model", "load"]
+__all__ = ["Choice", "Model", "load"]
 
 #: A text, or the messages of a chat: dicts with ``role`` and ``content``.
 Prompt: TypeAlias = str | Sequence[Mapping[str, Any]]
@@ -48,6 +48,21 @@ def load(
     loaded = Model(session, files)
     loaded.reload(timeout=timeout)
     return loaded
+
+
+class Choice(TypedDict, total=False):
+    """How a model continues texts."""
+
+    #: The most tokens of an answer; 256 by default.
+    max_tokens: int
+    #: Divides the logits of tokens; 0, the default, chooses the most probable token.
+    temperature: float
+    #: Only the most probable tokens, which together have this probability; 1 by default.
+    top_p: float
+    #: Of the random numbers; 0 by default.
+    seed: int
+    #: Whether texts are continued as they are, without the template of chats.
+    raw: bool
 
 
 class Model:
@@ -89,67 +104,38 @@ class Model:
 
     @overload
     def generate(  # type: ignore[overload-overlap]
-        self,
-        prompt: str | Sequence[Mapping[str, Any]],
-        *,
-        max_tokens: int = 256,
-        temperature: float = 0.0,
-        top_p: float = 1.0,
-        seed: int = 0,
-        raw: bool = False,
+        self, prompt: str | Sequence[Mapping[str, Any]], **choice: Unpack[Choice]
     ) -> str: ...
     @overload
     def generate(
         self,
         prompt: Sequence[str] | Sequence[Sequence[Mapping[str, Any]]],
-        *,
-        max_tokens: int = 256,
-        temperature: float = 0.0,
-        top_p: float = 1.0,
-        seed: int = 0,
-        raw: bool = False,
+        **choice: Unpack[Choice],
     ) -> list[str]: ...
-    def generate(
-        self,
-        prompt: Any,
-        *,
-        max_tokens: int = 256,
-        temperature: float = 0.0,
-        top_p: float = 1.0,
-        seed: int = 0,
-        raw: bool = False,
-    ) -> Any:
+    def generate(self, prompt: Any, **choice: Unpack[Choice]) -> Any:
         """The model's answer to a text or to the messages of a chat; of a list of them, a list of
-        answers, which are computed together. Temperature 0 chooses the most probable token. With
-        ``raw``, texts are continued, without the template of chats.
+        answers, which are computed together.
         """
         is_one = isinstance(prompt, str) or (len(prompt) > 0 and isinstance(prompt[0], Mapping))
         prompts = [prompt] if is_one else list(prompt)
         answers = [""] * len(prompts)
-        for number, piece in self._pieces(prompts, max_tokens, (temperature, top_p, seed), raw):
+        for number, piece in self._pieces(prompts, **choice):
             answers[number] += piece
         return answers[0] if is_one else answers
 
-    def stream(
+    def stream(self, prompt: Prompt, **choice: Unpack[Choice]) -> Iterator[str]:
+        """As :meth:`generate` of one prompt, piece by piece. Another batch ends it."""
+        return (piece for _, piece in self._pieces([prompt], **choice) if piece)
+
+    def _pieces(
         self,
-        prompt: Prompt,
+        prompts: Sequence[Prompt],
         *,
         max_tokens: int = 256,
         temperature: float = 0.0,
         top_p: float = 1.0,
         seed: int = 0,
         raw: bool = False,
-    ) -> Iterator[str]:
-        """As :meth:`generate` of one prompt, piece by piece. Another batch ends it."""
-        choice = (temperature, top_p, seed)
-        return (piece for _, piece in self._pieces([prompt], max_tokens, choice, raw) if piece)
-
-    def _pieces(
-        self,
-        prompts: Sequence[Prompt],
-        most: int,
-        choice: tuple[float, float, int],
-        raw: bool,
     ) -> Iterator[tuple[int, str]]:
         """The number of a prompt and a piece of its answer, one after the other."""
         self._check("generate")
@@ -159,16 +145,17 @@ class Model:
                 raise ValueError(
                     f"a prompt has {len(prompt)} tokens: the model takes 1 to {self.context - 1}"
                 )
-        if most < 1:
-            raise ValueError(f"max_tokens={most}: it is at least 1")
+        if max_tokens < 1:
+            raise ValueError(f"max_tokens={max_tokens}: it is at least 1")
         if not tokens:
             return
-        left = [min(most, self.context - len(prompt)) for prompt in tokens]
+        left = [min(max_tokens, self.context - len(prompt)) for prompt in tokens]
         decoders = [self._files.decoder() for _ in tokens]
         self._batch += 1
         batch = self._batch
         begin = self._session["disco.models.prompt"]
-        calls = collections.deque([begin(self._state, self._files.batch(tokens, *choice))])
+        batch_of_tokens = self._files.batch(tokens, temperature, top_p, seed)
+        calls = collections.deque([begin(self._state, batch_of_tokens)])
         following = self._session["disco.models.next"]
         while max(left) > 0:
             if self._batch != batch:
