@@ -21,7 +21,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -50,6 +50,15 @@ if hasattr(dist.ReduceOp, "AVG"):
 _OF_BOOLEANS = {"sum": "max", "max": "max", "prod": "min", "min": "min"}
 
 
+class _Members(NamedTuple):
+    """A group, as its ranks ask for it."""
+
+    #: Their numbers in the default group.
+    ranks: tuple[int, ...]
+    #: Seconds that an operation waits for a rank.
+    timeout: float
+
+
 class _World:
     """This process among the ranks of the default group: a worker of a session that rank 0
     controls.
@@ -64,11 +73,9 @@ class _World:
         self._lock = threading.Lock()
         #: The reason for which no group goes on.
         self._over: str | None = None
-        #: What this rank tells the controller: a group and its ranks, or ``None`` once the rank has
-        #: left it; and ``None`` at the end.
-        self.told: queue.SimpleQueue[tuple[str, tuple[int, ...] | None] | None] = (
-            queue.SimpleQueue()
-        )
+        #: What this rank tells the controller: a group and what it is to be, or ``None`` once the
+        #: rank has left it; and ``None`` at the end.
+        self.told: queue.SimpleQueue[tuple[str, _Members | None] | None] = queue.SimpleQueue()
         if rank == 0:
             session = self._start(store, timeout)
             self._thread = threading.Thread(target=self._control, args=(session,), daemon=True)
@@ -128,10 +135,12 @@ class _World:
                 if left == self.size:
                     return
                 continue
-            name, ranks = told
-            if ranks is not None:
+            name, members = told
+            if members is not None:
                 if name not in groups:
-                    groups[name] = session.subset(ranks, backend="local")
+                    groups[name] = session.subset(
+                        members.ranks, backend="local", collective_deadline=members.timeout
+                    )
                     groups[name].call(_serve_group, name)
             elif name in groups:
                 gone[name] = gone.get(name, 0) + 1
@@ -178,14 +187,12 @@ class _World:
             desk.close("it was destroyed")
             self.told.put((name, None))
 
-    def group(self, name: str, ranks: Sequence[int]) -> _disco.Communicator:
-        """The communicator of a group of these ranks. The controller makes it once one of them
-        asks.
-        """
+    def group(self, name: str, members: _Members) -> _disco.Communicator:
+        """The communicator of a group. The controller makes it once one of its ranks asks."""
         desk = self.desk(name)
         if desk is None:
             raise RuntimeError("disco: the group was destroyed")
-        self.told.put((name, tuple(ranks)))
+        self.told.put((name, members))
         return desk.communicator()
 
 
@@ -231,11 +238,13 @@ class Work(dist._Work):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         self._works, self._tensors, self._finish, self._group = works, tensors, finish, group
+        #: Seconds of a wait that does not name any.
+        self.limit: float | None = None
         self._lock = threading.Lock()
         self._future: torch.futures.Future[Any] | None = None
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        limit = timeout.total_seconds() or None
+        limit = timeout.total_seconds() or self.limit
         for work in self._works:
             work.wait(limit)
         with self._lock:
@@ -282,6 +291,8 @@ class Work(dist._Work):  # type: ignore[misc]
 
 def _flat(tensor: torch.Tensor) -> torch.Tensor:
     """The elements as the back end takes them: booleans as bytes."""
+    if tensor.layout != torch.strided:
+        raise RuntimeError("disco: a sparse tensor is made dense before: `to_dense()`")
     tensor = tensor.detach().resolve_conj()
     return tensor.view(torch.uint8) if tensor.dtype == torch.bool else tensor
 
@@ -289,14 +300,18 @@ def _flat(tensor: torch.Tensor) -> torch.Tensor:
 class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     """A process group over a communicator of Disco."""
 
-    def __init__(self, world: _World, name: str, rank: int, ranks: Sequence[int]) -> None:
-        super().__init__(rank, len(ranks))
-        self._world, self._name, self._rank, self._ranks = world, name, rank, ranks
-        self._size = len(ranks)
+    def __init__(self, store: Any, world: _World, name: str, rank: int, members: _Members) -> None:
+        try:
+            super().__init__(store, rank, len(members.ranks))
+        except TypeError:
+            # Torch before 2.6 gives a group no store.
+            super().__init__(rank, len(members.ranks))
+        self._world, self._name, self._rank, self._members = world, name, rank, members
+        self._size = len(members.ranks)
         self._torch_name: str | None = None
-        self._start = world.group(name, ranks).start
-        #: Communicators of two ranks, for messages from the first to the second one.
-        self._pairs: dict[tuple[int, int], Any] = {}
+        self._start = world.group(name, members).start
+        #: Communicators of two ranks, for messages with a tag from the first to the second one.
+        self._pairs: dict[tuple[int, int, int], Any] = {}
         #: Operations whose futures are to be completed, and the thread that does so.
         self._futures: queue.SimpleQueue[tuple[Work, Any] | None] | None = None
 
@@ -329,7 +344,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         # Torch forgets the group's name next, and asks for it once more.
         names = dist.distributed_c10d._world.pg_names
         self._torch_name = names.get(self, self._torch_name)
-        for name in (self._name, *(f"{self._name}/{a}-{b}" for a, b in self._pairs)):
+        for name in (self._name, *map(self._name_of_pair, self._pairs)):
             self._world.leave_group(name)
         if self._futures is not None:
             self._futures.put(None)
@@ -412,7 +427,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         for out, source in zip(outputs, inputs, strict=True):
             into = _flat(out).contiguous().view(-1)
             flat = _flat(source).contiguous().view(-1)
-            if flat.untyped_storage().data_ptr() == into.untyped_storage().data_ptr():
+            if _end(flat) > into.data_ptr() and _end(into) > flat.data_ptr():
                 flat = flat.clone()
             works.append(self._start.reduce_scatter(flat, self._op(opts, out.dtype), out=into))
             if into.data_ptr() != out.data_ptr():
@@ -543,43 +558,53 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         ]
         return self._start.exchange(*filled)
 
-    def _pair(self, source: int, to: int) -> Any:
-        """Two ranks have a communicator for each direction, so that no message waits for another
-        one: a program may start all of its sends before its first receive."""
+    def _pair(self, source: int, to: int, tag: int) -> Any:
+        """Two ranks have a communicator for each direction and tag, so that no message waits for
+        another one: a program may start all of its sends before its first receive."""
         if source == to:
             raise RuntimeError("disco: a rank does not send to itself")
-        found = self._pairs.get((source, to))
+        pair = source, to, tag
+        found = self._pairs.get(pair)
         if found is None:
-            ranks = self._ranks[source], self._ranks[to]
-            found = self._world.group(f"{self._name}/{source}-{to}", ranks).start
-            self._pairs[source, to] = found
+            ranks = self._members.ranks
+            members = self._members._replace(ranks=(ranks[source], ranks[to]))
+            found = self._world.group(self._name_of_pair(pair), members).start
+            self._pairs[pair] = found
         return found
+
+    def _name_of_pair(self, pair: tuple[int, int, int]) -> str:
+        return "/".join(map(str, (self._name, *pair)))
 
     def send(self, tensors: list[torch.Tensor], rank: int, tag: int = 0) -> Work:
         (tensor,) = tensors
-        _check_tag(tag)
         flat = _flat(tensor).contiguous()
-        return self._work([self._pair(self._rank, rank).send(flat, 1)], tensors)
+        return self._work([self._pair(self._rank, rank, tag).send(flat, 1)], tensors)
 
     def recv(self, tensors: list[torch.Tensor], rank: int, tag: int = 0) -> Work:
         (tensor,) = tensors
-        _check_tag(tag)
         into = _flat(tensor).contiguous()
-        work = self._pair(rank, self._rank).receive(into, 0)
+        work = self._pair(rank, self._rank, tag).receive(into, 0)
         is_copy = into.data_ptr() != tensor.data_ptr()
         return self._work([work], tensors, _copying([(tensor, into)] if is_copy else []))
+
+    def recv_anysource(self, tensors: list[torch.Tensor], tag: int = 0) -> Work:
+        raise RuntimeError("disco: a receive names its source")
 
     def _get_backend(self, device: Any) -> ProcessGroup:
         # The group is its own back end.
         return self
 
     def barrier(self, opts: Any = None) -> Work:
-        return self._work([self._start.barrier()], [])
+        work = self._work([self._start.barrier()], [])
+        # Torch writes a negative time for that of the group.
+        if opts is not None and opts.timeout > timedelta(0):
+            work.limit = opts.timeout.total_seconds()
+        return work
 
 
-def _check_tag(tag: int) -> None:
-    if tag != 0:
-        raise RuntimeError("disco: messages between two ranks are in order, and have no tags")
+def _end(tensor: torch.Tensor) -> int:
+    """The address behind the elements of a contiguous tensor."""
+    return int(tensor.data_ptr() + tensor.numel() * tensor.element_size())
 
 
 def _copying(copies: list[tuple[torch.Tensor, torch.Tensor]]) -> Callable[[], None] | None:
@@ -631,7 +656,8 @@ def _create(store: Any, rank: int, size: int, timeout: timedelta) -> ProcessGrou
         for key in ("read", "name", *(f"rank/{other}" for other in range(size))):
             with contextlib.suppress(RuntimeError, NotImplementedError):
                 store.delete_key(f"disco/{key}")
-    return ProcessGroup(_world, name, rank, ranks)
+    members = _Members(tuple(ranks), timeout.total_seconds())
+    return ProcessGroup(store, _world, name, rank, members)
 
 
 def _register() -> None:

@@ -168,11 +168,12 @@ class Step:
     def into_one(self, group):
         shape = (size * self.shape[0], *self.shape[1:])
         whole, x = self.empty(shape), self.x(shape=shape)
-        dist.all_gather_into_tensor(whole, self.x(), group=group)
         if group is gloo:
+            dist.all_gather(list(whole.chunk(size)), self.x(), group=group)
             dist.all_reduce(x, self.op, group=group)
             return [whole, x.chunk(size)[rank]]
         out = self.empty()
+        dist.all_gather_into_tensor(whole, self.x())
         dist.reduce_scatter_tensor(out, x, self.op)
         return [whole, out]
 
@@ -182,8 +183,10 @@ class Step:
 
 
 KINDS = [name for name in vars(Step) if name[0] != "_" and name not in ("x", "empty", "many")]
-if not hasattr(dist, "all_gather_into_tensor"):
-    KINDS.remove("into_one")
+if torch.__version__.startswith("1."):
+    # Its gloo has not all operations of this type, and its objects need numpy before 2.
+    TYPES.remove(torch.bfloat16)
+    KINDS.remove("objects")
 for number in range(steps):
     step, kind = Step(number), choice.choice(KINDS)
     found, expected = getattr(step, kind)(None), getattr(step, kind)(gloo)
