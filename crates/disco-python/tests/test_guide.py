@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -70,3 +71,18 @@ def test_the_cells_of_the_notebook_give_what_they_say():
         "([2], [7.5, 7.5, 7.5, 7.5])",
         "[7.5, 7.5]",
     ]
+
+
+def test_the_guide_has_the_table_of_torchs_tests():
+    table = tomllib.loads((Path(__file__).parent / "torch_tests.toml").read_text())
+    rows = []
+    for of, results in table.items():
+        groups = {}
+        for result, names in results.items():
+            for name in names:
+                # The first word of a name is its topic.
+                groups.setdefault((name.split("_")[0], result), []).append(f"`{name}`")
+        rows += [f"| {of} | {', '.join(names)} | {why} |" for (_, why), names in groups.items()]
+    document = (ROOT / "docs/torch-tests.md").read_text()
+    found = document.split("| of | `test_…` | result |\n|---|---|---|\n")[1]
+    assert found.splitlines() == rows, "\n".join(rows)

@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -57,7 +58,7 @@ def test_trainings_have_the_losses_of_gloo():
         assert losses == pytest.approx(theirs[name], rel=1e-6), name
 
 
-@pytest.mark.parametrize("how", ["kill", "stop", "absent"])
+@pytest.mark.parametrize("how", ["kill", "stop", "absent", "absent from a group"])
 @pytest.mark.parametrize("who", [0, 2])
 def test_each_other_rank_names_the_one_that_is_missing(how, who):
     ranks = started(3, "failure.py", how, who)
@@ -76,6 +77,20 @@ def test_each_other_rank_names_the_one_that_is_missing(how, who):
             assert f"rank {who} has not arrived" in row["error"] and "all_reduce" in row["error"], (
                 row
             )
+
+
+@pytest.mark.skipif(not IS_NEW, reason="the table is of torch 2")
+@pytest.mark.timeout(1800)
+def test_torchs_own_tests_pass_that_the_table_calls_passed():
+    table = tomllib.loads((Path(__file__).parents[1] / "torch_tests.toml").read_text())
+    names = [f"test_{name}" for results in table.values() for name in results["passed"]]
+    command = [sys.executable, PROGRAMS / "suite.py", "disco", *names]
+    variables = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=variables, timeout=1700)
+    assert done.returncode == 0, done.stderr
+    errors = json.loads(done.stdout.splitlines()[-1])
+    assert list(errors) == names
+    assert {name: error for name, error in errors.items() if error} == {}
 
 
 def test_groups_are_made_used_and_destroyed_one_after_the_other():
