@@ -5,11 +5,11 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyComplex, PyFloat, PyInt, PyTuple};
 
+use crate::arrays::{self, Imported};
 use crate::communicator::Communicator;
 use crate::errors;
 use crate::outcome::Outcome;
 use crate::shapes::{check_complex, is_window};
-use crate::tensor::{self, Imported};
 use crate::work::Work;
 
 impl Communicator {
@@ -43,19 +43,19 @@ impl Communicator {
     pub(crate) fn stream_argument(&self, py: Python<'_>) -> PyResult<Option<i64>> {
         self.access.run(py, |worker| {
             let device = worker.device();
-            Ok(tensor::stream_argument(device, worker.queue().raw() as usize))
+            Ok(arrays::stream_argument(device, worker.queue().raw() as usize))
         })
     }
 
     /// An input: contiguous, copied if it is not.
     pub(crate) fn input<'py>(&self, array: &Bound<'py, PyAny>) -> PyResult<Imported> {
-        tensor::contiguous(array, self.stream_argument(array.py())?, false)
+        arrays::contiguous(array, self.stream_argument(array.py())?, false)
     }
 
     /// An output: the memory of the array itself.
     pub(crate) fn output(&self, array: &Bound<'_, PyAny>) -> PyResult<Imported> {
-        let output = tensor::import(array, self.stream_argument(array.py())?)?;
-        if tensor::library_of(array) == Some("jax") {
+        let output = arrays::import(array, self.stream_argument(array.py())?)?;
+        if arrays::library_of(array) == Some("jax") {
             return Err(PyValueError::new_err("arrays of jax do not change: leave `out` out, and take the result"));
         }
         if output.is_read_only {

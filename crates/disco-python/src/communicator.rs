@@ -8,9 +8,9 @@ use pyo3::prelude::*;
 use pyo3::types::{PyComplex, PyFloat, PyInt};
 
 use crate::access::Access;
+use crate::arrays;
 use crate::outcome::Outcome;
 use crate::shapes::{Reduce, blocks, check_complex, elements, is_window, rank, with_first};
-use crate::tensor;
 use crate::work::Work;
 
 /// Collectives of the worker that runs a function, during the call, with the other ranks of one scope. `ctx` itself has those of all
@@ -185,7 +185,7 @@ impl Communicator {
         let root = rank(root)?;
         let is_root = self.ranks(x.py())?.0 == root.index();
         // The root's elements are only read.
-        let is_new = !is_root && tensor::library_of(x) == Some("jax");
+        let is_new = !is_root && arrays::library_of(x) == Some("jax");
         let given = if is_root || is_new { self.input(x)? } else { self.output(x)? };
         let dst = if is_new {
             self.new_tensor(x.py(), given.tensor.dtype(), given.tensor.shape().clone())?

@@ -10,9 +10,11 @@ use pyo3::types::{PyDict, PyTuple};
 
 use crate::access::{Access, Lent};
 use crate::communicator::Communicator;
+use crate::dtype::dtype_of;
 use crate::errors;
 use crate::lock::detached;
 use crate::mesh::Mesh;
+use crate::shapes::shape_of;
 use crate::store::Store;
 use crate::{tensor, values};
 
@@ -163,8 +165,8 @@ impl Context {
         dtype: Option<&Bound<'py, PyAny>>,
         library: &str,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let dtype = dtype.map_or(Ok(DType::F32), tensor::dtype_of)?;
-        let shape = tensor::shape_of(shape)?;
+        let dtype = dtype.map_or(Ok(DType::F32), dtype_of)?;
+        let shape = shape_of(shape)?;
         let zeroed = |worker: &mut WorkerContext| {
             detached(py, || worker.empty(dtype, shape)).map_err(|error| errors::raised(py, &error))
         };

@@ -18,11 +18,13 @@
 //!   register without the lock.
 
 mod access;
+mod arrays;
 mod collectives;
 mod communicator;
 mod context;
 mod core;
 mod desk;
+mod dtype;
 mod errors;
 mod forks;
 mod functions;

@@ -3,7 +3,7 @@
 use disco::Tensor;
 use pyo3::prelude::*;
 
-use crate::tensor;
+use crate::{arrays, tensor};
 
 /// The result of an operation, once it is complete.
 pub(crate) enum Outcome {
@@ -20,7 +20,7 @@ impl Outcome {
 
     /// An array of the library of `like`, of complex numbers if the last axis has their parts.
     pub(crate) fn new(like: &Bound<'_, PyAny>, tensor: Tensor, is_complex: bool) -> Self {
-        Self::New { tensor, library: tensor::library_of(like).unwrap_or("disco"), is_complex }
+        Self::New { tensor, library: arrays::library_of(like).unwrap_or("disco"), is_complex }
     }
 
     pub(crate) fn clone_ref(&self, py: Python<'_>) -> Self {

@@ -30,6 +30,14 @@ impl<'py> FromPyObject<'_, 'py> for Reduce {
     }
 }
 
+/// A shape: an int, or a sequence of ints.
+pub(crate) fn shape_of(given: &Bound<'_, PyAny>) -> PyResult<Shape> {
+    match given.extract::<i64>() {
+        Ok(extent) => Ok(Shape::from(&[extent][..])),
+        Err(_) => Ok(Shape::from(&given.extract::<Vec<i64>>()?[..])),
+    }
+}
+
 /// The extents after the first one, which is an equal number of rows for each of `ranks` ranks.
 pub(crate) fn blocks(what: &str, dims: &[usize], ranks: usize) -> PyResult<(usize, Vec<usize>)> {
     match dims {

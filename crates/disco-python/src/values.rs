@@ -10,6 +10,7 @@ use pyo3::exceptions::{PyBufferError, PyOverflowError, PyTypeError, PyValueError
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
 
+use crate::arrays;
 use crate::tensor::{self, Elements, Tensor};
 
 /// Tags of values that are one object: a pickle with its buffers; the name of a library and a tensor; why an object can't be
@@ -34,8 +35,8 @@ pub(crate) fn encode_with(object: &Bound<'_, PyAny>, handles: Option<&Bound<'_, 
     if let Some(value) = simple(object)? {
         return Ok(value);
     }
-    if let Some(library) = tensor::plain_library_of(object) {
-        match tensor::contiguous(object, None, true) {
+    if let Some(library) = arrays::plain_library_of(object) {
+        match arrays::contiguous(object, None, true) {
             // Complex numbers: the library pickles them.
             Ok(imported) if imported.is_complex => {}
             Ok(imported) => {
@@ -226,7 +227,7 @@ fn plain_at(object: &Bound<'_, PyAny>, depth: usize) -> PyResult<Value> {
         return Ok(value);
     }
     if object.hasattr("__dlpack__")? {
-        let imported = tensor::contiguous(object, None, false)?;
+        let imported = arrays::contiguous(object, None, false)?;
         if imported.is_complex {
             return Err(PyTypeError::new_err("complex numbers have no form in other languages; pass their parts"));
         }
