@@ -35,6 +35,8 @@ __all__ = ["ProcessGroup", "Work"]
 
 #: Seconds that the end of a rank waits for the others' end.
 _LEAVE_LIMIT = 10.0
+#: The same after an exception.
+_FAILURE_LIMIT = 1.0
 #: Seconds between two looks whether a session has ended.
 _LOOK_EVERY = 0.2
 
@@ -162,9 +164,10 @@ class _World:
             desk.close("the program ends")
         self.told.put(None)
         # Without the controller, or without this rank's worker, the operations of the others would
-        # fail. After an exception they are to fail.
-        if getattr(sys, "last_type", None) is None:
-            self._thread.join(_LEAVE_LIMIT)
+        # fail. After an exception they are to fail, unless all ranks have one: the thread is not to
+        # return to an interpreter that is being taken down, which would abort the process.
+        is_failure = getattr(sys, "last_type", None) is not None
+        self._thread.join(_FAILURE_LIMIT if is_failure else _LEAVE_LIMIT)
 
     def desk(self, name: str) -> _disco.Desk | None:
         """The desk of a group of this rank, which its program or the controller may name first;

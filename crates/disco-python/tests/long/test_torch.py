@@ -79,6 +79,13 @@ def test_each_other_rank_names_the_one_that_is_missing(how, who):
             )
 
 
+def test_ranks_that_all_raise_an_exception_end_with_it():
+    for _ in range(5):
+        for rank in started(2, "failure.py", "raise", 0):
+            _, err = rank.communicate(timeout=60)
+            assert rank.returncode == 1 and "ValueError: as all ranks do" in err, err
+
+
 @pytest.mark.skipif(not IS_NEW, reason="the table is of torch 2")
 @pytest.mark.timeout(1800)
 def test_torchs_own_tests_pass_that_the_table_calls_passed():

@@ -1,4 +1,4 @@
-"""A rank is killed, stopped or absent: what the others' exceptions say, as JSON."""
+"""A rank is killed, stopped or absent, or all raise: what the others' exceptions say, as JSON."""
 
 import json
 import os
@@ -18,6 +18,8 @@ group = dist.new_group(timeout=timedelta(seconds=3)) if of_group else None
 rank, x = dist.get_rank(), torch.ones(1000)
 for _ in range(5):
     dist.all_reduce(x, group=group)
+if how == "raise":
+    raise ValueError("as all ranks do")
 if rank == who:
     if "absent" in how:
         time.sleep(600)
