@@ -312,6 +312,8 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         self._world, self._name, self._rank, self._members = world, name, rank, members
         self._size = len(members.ranks)
         self._torch_name: str | None = None
+        #: Number of collectives that were started.
+        self._collectives = 0
         self._start = world.group(name, members).start
         #: Communicators of two ranks, for messages with a tag from the first to the second one.
         self._pairs: dict[tuple[int, int, int], Any] = {}
@@ -366,7 +368,12 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         tensors: list[torch.Tensor],
         finish: Callable[[], None] | None = None,
     ) -> Work:
+        """The work of a collective."""
+        self._collectives += 1
         return Work(list(works), tensors, finish, self)
+
+    def _get_sequence_number_for_group(self) -> int:
+        return self._collectives
 
     def _op(self, opts: Any, dtype: torch.dtype) -> str:
         op = opts.reduceOp if hasattr(opts, "reduceOp") else opts
@@ -581,14 +588,14 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     def send(self, tensors: list[torch.Tensor], rank: int, tag: int = 0) -> Work:
         (tensor,) = tensors
         flat = _flat(tensor).contiguous()
-        return self._work([self._pair(self._rank, rank, tag).send(flat, 1)], tensors)
+        return Work([self._pair(self._rank, rank, tag).send(flat, 1)], tensors, None, self)
 
     def recv(self, tensors: list[torch.Tensor], rank: int, tag: int = 0) -> Work:
         (tensor,) = tensors
         into = _flat(tensor).contiguous()
         work = self._pair(rank, self._rank, tag).receive(into, 0)
         is_copy = into.data_ptr() != tensor.data_ptr()
-        return self._work([work], tensors, _copying([(tensor, into)] if is_copy else []))
+        return Work([work], tensors, _copying([(tensor, into)] if is_copy else []), self)
 
     def recv_anysource(self, tensors: list[torch.Tensor], tag: int = 0) -> Work:
         raise RuntimeError("disco: a receive names its source")
