@@ -135,17 +135,24 @@ def test_new_definitions_reach_the_workers_through_comprehensions_classes_and_wr
             @disco.function
             def indirect(ctx, default=g): return table["g"](1, 0), partial(1), default(1, 0)
 
+            holder = Model()
+            holder.call = g
+
+            @disco.function
+            def of_object(ctx): return holder.call(1, 0)
+
             with disco.session(processes=1, backend=None) as s:
+                functions = nested, of_class, of_wrapper, late, indirect, of_object
                 for round in range(2):
-                    print(*(f(s).get() for f in (nested, of_class, of_wrapper, late, indirect)))
+                    print(*(f(s).get() for f in functions))
                     def h(x): return x + 6
                     later = 7
             """
         )
     )
     output = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=60)
-    first = "([1], [1], 1, 1) (1, 1, 1) 2 0 (1, 1, 1)\n"
-    assert output.stdout == first + "([7], [7], 7, 7) (7, 7, 7) 14 7 (7, 7, 7)\n", output.stderr
+    first = "([1], [1], 1, 1) (1, 1, 1) 2 0 (1, 1, 1) 1\n"
+    assert output.stdout == first + "([7], [7], 7, 7) (7, 7, 7) 14 7 (7, 7, 7) 7\n", output.stderr
 
 
 def test_names_that_become_none_or_are_deleted_do_so_on_the_workers(tmp_path):
