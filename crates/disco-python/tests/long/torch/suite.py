@@ -47,7 +47,7 @@ class Suite(
 
 
 class Result(unittest.TestResult):
-    """The last line of each test's error."""
+    """The error of each test by its name; none of a test that has passed."""
 
     def __init__(self):
         super().__init__()
