@@ -197,7 +197,7 @@ fn new_environment(python: &Path, venv: &Path) -> Result<PathBuf> {
 }
 
 /// The most bytes of a wheel.
-const MAX_WHEEL: u64 = 32_000_000;
+const MAX_WHEEL: u64 = 30_000_000;
 /// The oldest systems that the wheel is for.
 const PLATFORM: &str = "manylinux_2_28";
 
@@ -215,6 +215,7 @@ fn wheel(python: &Path, folder: &Path) -> Result<()> {
     let mut build = Command::new(tools.join("bin/maturin"));
     build.args(["build", "--release", "--zig", "--compatibility", PLATFORM, "--target-dir"]);
     build.arg(root().join("target/wheel")).arg("--out").arg(&wheels).current_dir(package()).env("PATH", &path);
+    PROFILE.iter().for_each(|entry| _ = build.args(["--config", entry]));
     let data = package().join("disco._disco.data");
     let built = commands(&tools, &path, &data.join("scripts")).and_then(|()| show(&mut build));
     // Else later builds from the source would have them, too.
@@ -236,6 +237,15 @@ fn wheel(python: &Path, folder: &Path) -> Result<()> {
     try_in_new_environment(python, &folder.join("of-source"), &package())
 }
 
+/// How all of the wheel is built, for its size.
+const PROFILE: [&str; 4] = [
+    r#"profile.release.strip = "symbols""#,
+    r#"profile.release.lto = "thin""#,
+    "profile.release.codegen-units = 1",
+    // Otherwise without optimisation, for the time of builds.
+    r#"profile.release.package.clap_builder.opt-level = "s""#,
+];
+
 /// The commands that the wheel installs beside the package.
 const COMMANDS: [&str; 2] = ["disco", "disco-serve"];
 
@@ -247,12 +257,8 @@ fn commands(tools: &Path, path: &OsStr, folder: &Path) -> Result<()> {
     build.args(["zigbuild", "--quiet", "--release", "--target", "x86_64-unknown-linux-gnu.2.28", "--target-dir"]);
     build.arg(&target_dir).args(["--package", "disco-runtime-cli", "--package", "disco-serve"]);
     COMMANDS.iter().for_each(|name| _ = build.args(["--bin", name]));
-    show(
-        build
-            .current_dir(root())
-            .env("PATH", path)
-            .envs([("CARGO_PROFILE_RELEASE_STRIP", "symbols"), ("CARGO_PROFILE_RELEASE_LTO", "thin")]),
-    )?;
+    PROFILE.iter().for_each(|entry| _ = build.args(["--config", entry]));
+    show(build.current_dir(root()).env("PATH", path))?;
     for name in COMMANDS {
         fs::copy(target_dir.join("x86_64-unknown-linux-gnu/release").join(name), folder.join(name))?;
     }
