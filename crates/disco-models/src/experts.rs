@@ -8,7 +8,7 @@ use disco_candle::{Comm, Matrix, even_ranges};
 use crate::names::{EXPERT, EXPERT_STACKS, Role, bias};
 use crate::parts::{Parts, Stack};
 use crate::units::Units;
-use crate::{ExpertLayout, ExpertSplit, Experts, FeedForward, ModelError, Scores, stacks};
+use crate::{ExpertLayout, ExpertSplit, Experts, FeedForward, Groups, ModelError, Scores, stacks};
 
 /// The experts of a layer of which this rank has hidden units, and the router, which is on every rank.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ impl Mixture {
         let is_split_within = parts.config.expert_split == ExpertSplit::Within;
         let adds_bias = !is_split_within || comm.rank() == 0;
         let units: Vec<_> = match experts.layout {
-            ExpertLayout::Interleaved => {
+            ExpertLayout::Interleaved | ExpertLayout::Transposed => {
                 let all = even_ranges(experts.ffn, comm.size()).nth(comm.rank()).filter(|_| is_split_within);
                 stacks::load(parts, &experts, layer, own.clone(), all.unwrap_or(0..experts.ffn), adds_bias)?
             }
@@ -89,10 +89,12 @@ impl Mixture {
             _ => (router, None),
         };
         let (mut router, mut correction) = (router, None);
-        if experts.scores != Scores::Softmax {
+        if experts.scores == Scores::Sigmoid || experts.groups.is_some() {
             // Small differences decide.
-            let bias = parts.wide(&names.layer(layer, Role::RouterCorrection))?;
-            (router, correction) = (router.to_dtype(DType::F32)?, Some(bias.unsqueeze(0)?));
+            router = router.to_dtype(DType::F32)?;
+        }
+        if experts.scores == Scores::Sigmoid {
+            correction = Some(parts.wide(&names.layer(layer, Role::RouterCorrection))?.unsqueeze(0)?);
         }
         Ok(Self { router, router_bias, correction, scales, units, first: own.start, experts })
     }
@@ -111,13 +113,16 @@ impl Mixture {
         let logits = rows.to_dtype(self.router.dtype())?.matmul(&self.router.t()?)?;
         let logits = self.router_bias.iter().try_fold(logits, |logits, bias| logits.broadcast_add(bias))?;
         let logits = logits.to_dtype(DType::F32)?;
-        let (all, order) = match self.experts.scores {
-            Scores::Softmax => (candle_nn::ops::softmax_last_dim(&logits)?, logits),
-            Scores::Sigmoid { groups, chosen_groups, .. } => {
-                let all = candle_nn::ops::sigmoid(&logits)?;
-                let corrected = self.correction.iter().try_fold(all.clone(), |all, bias| all.broadcast_add(bias))?;
-                (all, in_best_groups(&corrected, groups, chosen_groups)?)
-            }
+        let all = match self.experts.scores {
+            Scores::Softmax => candle_nn::ops::softmax_last_dim(&logits)?,
+            Scores::Sigmoid => candle_nn::ops::sigmoid(&logits)?,
+        };
+        let corrected = self.correction.iter().try_fold(all.clone(), |all, bias| all.broadcast_add(bias))?;
+        let order = match self.experts.groups {
+            Some(groups) => in_best_groups(&corrected, groups)?,
+            // Small logits differ where their softmax is 0.
+            None if self.experts.scores == Scores::Softmax => logits,
+            None => corrected,
         };
         let chosen = order.arg_sort_last_dim(false)?.narrow(1, 0, self.experts.per_token)?.contiguous()?;
         let mut shares = all.gather(&chosen, 1)?;
@@ -125,8 +130,8 @@ impl Mixture {
             // All may be too small for a sum above 0; transformers adds the same.
             shares = shares.broadcast_div(&(shares.sum_keepdim(1)? + 1e-20)?)?;
         }
-        if let Scores::Sigmoid { factor, .. } = self.experts.scores {
-            shares = (shares * factor)?;
+        if self.experts.factor != 1.0 {
+            shares = (shares * self.experts.factor)?;
         }
         let shares = all.zeros_like()?.scatter_add(&chosen, &shares, 1)?;
         self.scales.iter().try_fold(shares, |shares, scales| shares.broadcast_mul(scales))
@@ -163,13 +168,12 @@ impl Mixture {
     }
 }
 
-/// Scores `[rows, experts]`, and minus infinity for experts whose group is none of the best: a group counts as much as its two
-/// best experts.
-fn in_best_groups(scores: &Tensor, groups: usize, chosen: usize) -> Result<Tensor> {
+/// Scores `[rows, experts]`, and minus infinity for experts whose group is none of the best.
+fn in_best_groups(scores: &Tensor, Groups { count: groups, chosen, best }: Groups) -> Result<Tensor> {
     let (rows, count) = scores.dims2()?;
     let by_group = scores.reshape((rows, groups, count / groups))?;
     let (sorted, _) = by_group.sort_last_dim(false)?;
-    let of_groups = sorted.narrow(2, 0, (count / groups).min(2))?.sum(2)?;
+    let of_groups = sorted.narrow(2, 0, (count / groups).min(best))?.sum(2)?;
     let best = of_groups.arg_sort_last_dim(false)?.narrow(1, 0, chosen)?.contiguous()?;
     let is_chosen = of_groups.zeros_like()?.scatter_add(&best, &best.ones_like()?.to_dtype(DType::F32)?, 1)?;
     let is_chosen = is_chosen.ne(0.0)?.unsqueeze(2)?.broadcast_as(by_group.shape())?;
@@ -204,6 +208,8 @@ mod tests {
                 per_token: 2,
                 normalises,
                 scores: Scores::Softmax,
+                groups: None,
+                factor: 1.0,
                 activation: Activation::Silu,
                 layout: ExpertLayout::Apart,
                 bias: false,
@@ -245,7 +251,9 @@ mod tests {
             ffn: 1,
             per_token: 3,
             normalises: true,
-            scores: Scores::Sigmoid { groups: GROUPS, chosen_groups: 2, factor: 2.5 },
+            scores: Scores::Sigmoid,
+            groups: Some(Groups { count: GROUPS, chosen: 2, best: 2 }),
+            factor: 2.5,
             activation: Activation::Silu,
             layout: ExpertLayout::Apart,
             bias: false,
@@ -300,6 +308,8 @@ mod tests {
             per_token: 1,
             normalises: true,
             scores: Scores::Softmax,
+            groups: None,
+            factor: 1.0,
             activation: Activation::Silu,
             layout: ExpertLayout::Apart,
             bias: false,

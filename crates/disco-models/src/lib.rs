@@ -74,8 +74,8 @@ pub use blocks::Pool;
 pub use cache::Cache;
 pub use config::{
     Activation, Attention, Config, DeltaLayout, Dense, ExpertLayout, ExpertSplit, Experts, FeedForward, GatedDelta,
-    Growth, Inputs, Latent, Layer, LayerInputs, Mixer, NormKind, Norms, Packing, Pairs, Positions, Projections, QkNorm,
-    Rotary, SamplingDefaults, Scaling, Scores,
+    Groups, Growth, Inputs, Latent, Layer, LayerInputs, Mixer, NormKind, Norms, Packing, Pairs, Positions, Projections,
+    QkNorm, Rotary, SamplingDefaults, Scaling, Scores,
 };
 pub use error::ModelError;
 pub use generation::Generation;

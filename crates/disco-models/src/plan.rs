@@ -63,7 +63,7 @@ pub fn memory_bytes(config: &Config, shards: &Shards, precision: Precision) -> u
     let unread = unread.filter_map(|name| shards.memory_bytes_of(name, is_as_in_files).ok());
     read = read.saturating_sub(unread.sum());
     for (number, layer) in config.layers.iter().enumerate() {
-        let Some(experts) = layer.experts().filter(|experts| experts.layout == ExpertLayout::Interleaved) else {
+        let Some(experts) = layer.experts().filter(|experts| experts.layout.is_transposed()) else {
             continue;
         };
         // Each rank keeps its own part of whole stacks, expanded.
@@ -187,7 +187,7 @@ impl Rules<'_> {
 
     fn experts(&mut self, pattern: &str, number: usize, experts: &Experts, config: &Config) -> Result<(), ModelError> {
         match config.expert_split {
-            split if experts.layout == ExpertLayout::Interleaved => {
+            split if experts.layout.is_transposed() => {
                 // Each rank reads its own part of whole stacks.
                 let (count, what) = match split {
                     ExpertSplit::Over => (experts.count, "experts"),

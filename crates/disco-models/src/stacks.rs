@@ -1,7 +1,7 @@
-//! Experts whose matrices are stacked, inputs × outputs, with gate and up in turn.
+//! Experts whose matrices are stacked, inputs × outputs: gate and up in turn, or gate beside up.
 //!
 //! ```text
-//! gate_up_proj [experts, dim, 2 · ffn]; down_proj [experts, ffn, dim]; …_bias [experts, outputs]
+//! gate_up_proj [experts, dim, 2 · ffn]; down_proj [experts, ffn, dim]; …_bias [experts, outputs], if there are biases
 //!   MXFP4   …_blocks [experts, outputs, inputs/32, 16], …_scales [experts, outputs, inputs/32]: expanded while they are read
 //! ```
 
@@ -15,7 +15,7 @@ use crate::names::{Names, Role};
 use crate::packed::e2m1;
 use crate::parts::{Parts, Stack};
 use crate::units::Units;
-use crate::{Experts, ModelError};
+use crate::{ExpertLayout, Experts, ModelError};
 
 /// Inputs of a block of MXFP4.
 const BLOCK: usize = 32;
@@ -43,7 +43,9 @@ pub(crate) fn tensors(
         } else {
             all.push((name.clone(), vec![count, inputs, outputs]));
         }
-        all.push((format!("{name}_bias"), vec![count, outputs]));
+        if experts.bias {
+            all.push((format!("{name}_bias"), vec![count, outputs]));
+        }
     }
     all
 }
@@ -66,6 +68,10 @@ pub(crate) fn load(
     let width = units.len();
     // The rows of gate of these units before those of up.
     let apart = |x: &Tensor| {
+        if experts.layout != ExpertLayout::Interleaved {
+            let gate_and_up = [x.narrow(0, units.start, width)?, x.narrow(0, experts.ffn + units.start, width)?];
+            return Tensor::cat(&gate_and_up, 0);
+        }
         let pairs = x.narrow(0, 2 * units.start, 2 * width)?;
         let pairs = pairs.reshape([&[width, 2], &pairs.dims()[1..]].concat())?;
         Tensor::cat(&[pairs.narrow(1, 0, 1)?.squeeze(1)?, pairs.narrow(1, 1, 1)?.squeeze(1)?], 0)
@@ -73,10 +79,11 @@ pub(crate) fn load(
     let load = |expert: usize| {
         let matrix = |(name, shape): &(String, [usize; 2])| matrix(parts, name, expert, *shape);
         let bias = |name: &str| bias(parts, name, expert);
-        let output_bias = adds_bias.then(|| parts.taken(bias(&down.0)?)).transpose()?;
+        let input_bias = experts.bias.then(|| parts.taken(apart(&bias(&gate_up.0)?)?)).transpose()?;
+        let output_bias = (experts.bias && adds_bias).then(|| parts.taken(bias(&down.0)?)).transpose()?;
         let inputs = Stack::Stacked {
             matrix: Matrix::dense(parts.taken(apart(&matrix(&gate_up)?)?)?),
-            bias: Some(parts.taken(apart(&bias(&gate_up.0)?)?)?),
+            bias: input_bias,
             widths: vec![width; 2],
         };
         let output = matrix(&down)?.narrow(1, units.start, width)?.contiguous()?;

@@ -96,7 +96,7 @@ fn used(config: &Config, names: &Names, weights: &Weights) -> Vec<Used> {
             used.push(tensor(&names.layer(number, Role::InputProjection), &[dim, width]));
             norm(&mut used, &names.layer(number, Role::InputNorm), dim);
         }
-        if layer.experts().is_some_and(|experts| experts.scores != Scores::Softmax) {
+        if layer.experts().is_some_and(|experts| experts.scores == Scores::Sigmoid) {
             used.push(tensor(
                 &names.layer(number, Role::RouterCorrection),
                 &[layer.experts().map_or(0, |it| it.count)],
@@ -133,7 +133,7 @@ fn used(config: &Config, names: &Names, weights: &Weights) -> Vec<Used> {
         let &Experts { count, ffn, .. } = experts;
         match experts.layout {
             ExpertLayout::Apart => (),
-            ExpertLayout::Interleaved => {
+            ExpertLayout::Interleaved | ExpertLayout::Transposed => {
                 let all = stacks::tensors(names, weights, experts, number, dim);
                 used.extend(all.into_iter().map(|(name, shape)| Used { name, shape }));
                 continue;

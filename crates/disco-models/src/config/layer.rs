@@ -274,11 +274,15 @@ pub struct Experts {
     pub ffn: usize,
     /// How many of them compute each token.
     pub per_token: usize,
-    /// Whether the shares of the chosen experts sum up to 1, before the factor of the scores if there is one; otherwise each has
+    /// Whether the shares of the chosen experts sum up to 1, before the factor; otherwise each has
     /// its share among all experts.
     pub normalises: bool,
     /// How the router scores experts.
     pub scores: Scores,
+    /// The groups of experts, if some of them are chosen first.
+    pub groups: Option<Groups>,
+    /// Factor of the shares.
+    pub factor: f64,
     /// The activation of the gates.
     pub activation: Activation,
     /// How the matrices are stored.
@@ -288,20 +292,25 @@ pub struct Experts {
 }
 
 /// How a router scores experts.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Scores {
     /// The softmax of all logits.
     Softmax,
     /// The sigmoid of each logit. A bias of each expert is added for the choice only.
-    Sigmoid {
-        /// Experts are in so many groups of the same size. A group counts as much as its two best experts.
-        groups: usize,
-        /// Experts of so many groups can be chosen.
-        chosen_groups: usize,
-        /// Factor of the shares.
-        factor: f64,
-    },
+    Sigmoid,
+}
+
+/// Groups of experts of the same size, of which the best ones are chosen before their experts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Groups {
+    /// Number of groups.
+    pub count: usize,
+    /// Experts of so many groups can be chosen.
+    pub chosen: usize,
+    /// A group counts as much as so many of its best experts together.
+    pub best: usize,
 }
 
 /// How the matrices of experts are stored.
@@ -312,6 +321,8 @@ pub enum ExpertLayout {
     Apart,
     /// A stack of gate and up in turn, and one of down, inputs × outputs.
     Interleaved,
+    /// A stack of gate beside up, and one of down, inputs × outputs.
+    Transposed,
     /// A stack of gate above up, and one of down.
     Joined,
 }
@@ -398,6 +409,13 @@ impl Layer {
             FeedForward::Dense(dense) | FeedForward::Both(dense, _) | FeedForward::Shared { dense, .. } => Some(dense),
             FeedForward::Experts(_) => None,
         }
+    }
+}
+
+impl ExpertLayout {
+    /// Whether the matrices are stored as inputs × outputs.
+    pub(crate) fn is_transposed(self) -> bool {
+        matches!(self, Self::Interleaved | Self::Transposed)
     }
 }
 

@@ -9,8 +9,8 @@ mod sampling;
 mod scaling;
 
 pub use layer::{
-    Activation, Attention, DeltaLayout, Dense, ExpertLayout, Experts, FeedForward, GatedDelta, Growth, Inputs, Latent,
-    Layer, LayerInputs, Mixer, NormKind, Norms, Pairs, Positions, Projections, QkNorm, Rotary, Scores,
+    Activation, Attention, DeltaLayout, Dense, ExpertLayout, Experts, FeedForward, GatedDelta, Groups, Growth, Inputs,
+    Latent, Layer, LayerInputs, Mixer, NormKind, Norms, Pairs, Positions, Projections, QkNorm, Rotary, Scores,
 };
 pub use quantization::Packing;
 pub(crate) use quantization::Quantization;
@@ -119,11 +119,9 @@ impl Config {
 
     /// Takes the experts of the layers for which `is_joined` holds as stacks with gate and up in one: some files of a family have
     /// them so.
-    pub(crate) fn join_experts(&mut self, is_joined: &dyn Fn(usize) -> bool) {
+    pub(crate) fn join_experts(&mut self, is_joined: &dyn Fn(usize, &Experts) -> bool) {
         for (number, layer) in self.layers.iter_mut().enumerate() {
-            if let Some(experts) = layer.experts_mut().filter(|experts| experts.layout == ExpertLayout::Apart)
-                && is_joined(number)
-            {
+            if let Some(experts) = layer.experts_mut().filter(|experts| is_joined(number, experts)) {
                 experts.layout = ExpertLayout::Joined;
             }
         }
@@ -220,21 +218,21 @@ impl Layer {
         if let Some(Dense { ffn, .. }) = self.dense() {
             check_numbers([("feed-forward width", *ffn)])?;
         }
-        if let Some(&Experts { count, ffn, per_token, scores, .. }) = self.experts() {
+        if let Some(&Experts { count, ffn, per_token, groups, .. }) = self.experts() {
             if count > MAX_EXPERTS || !(1..=count).contains(&per_token) {
                 return fail(format!(
                     "{per_token} of {count} experts for each token, and at most {MAX_EXPERTS} can be right"
                 ));
             }
             check_numbers([("width of an expert", ffn)])?;
-            if let Scores::Sigmoid { groups, chosen_groups, .. } = scores {
+            if let Some(Groups { count: groups, chosen, .. }) = groups {
                 let is_right = groups > 0
                     && count.is_multiple_of(groups)
-                    && (1..=groups).contains(&chosen_groups)
-                    && per_token <= chosen_groups * (count / groups);
+                    && (1..=groups).contains(&chosen)
+                    && per_token <= chosen * (count / groups);
                 if !is_right {
                     return fail(format!(
-                        "{per_token} of {count} experts in {chosen_groups} of {groups} groups for each token"
+                        "{per_token} of {count} experts in {chosen} of {groups} groups for each token"
                     ));
                 }
             }

@@ -1,64 +1,63 @@
-//! DeepSeek-V3, and models that call themselves so, in GGUF files also DeepSeek-V2-Lite: latent attention, and experts in
-//! groups beside a shared one in all but the first layers. The layers behind the last one, which predict further tokens, are
-//! left out.
+//! DeepSeek-V3, and models that call themselves so, in GGUF files also DeepSeek-V2: latent attention, and experts in groups beside
+//! a shared one in all but the first layers. The layers behind the last one, which predict further tokens, are left out.
 
 use super::keys::with;
 use super::{Defaults, Family, Gguf, Keys, Metadata, Scheme, metadata};
 use crate::config::{
-    Attention, Config, Dense, ExpertLayout, Experts, FeedForward, Latent, Pairs, Projections, Scaling, Scores, json,
-    missing,
+    Attention, Config, Dense, Experts, FeedForward, Groups, Latent, Pairs, Projections, Scaling, Scores, json, missing,
 };
 use crate::error::ModelError;
+
+/// The keys of latent attention and of experts.
+pub(super) const KEYS: [&str; 20] = [
+    "attention_bias",
+    "first_k_dense_replace",
+    "kv_lora_rank",
+    "moe_intermediate_size",
+    "moe_layer_freq",
+    "n_group",
+    "n_routed_experts",
+    "n_shared_experts",
+    "norm_topk_prob",
+    "num_experts_per_tok",
+    "num_local_experts",
+    "q_lora_rank",
+    "qk_head_dim",
+    "qk_nope_head_dim",
+    "qk_rope_head_dim",
+    "routed_scaling_factor",
+    "scoring_func",
+    "topk_group",
+    "topk_method",
+    "v_head_dim",
+];
+
+const OWN_KEYS: [&str; 22] = with(KEYS, ["num_nextn_predict_layers", "rope_interleave"]);
 
 pub(super) const FAMILY: Family = Family {
     name: "deepseek_v3",
     architecture: "DeepseekV3ForCausalLM",
-    keys: &[
-        "attention_bias",
-        "first_k_dense_replace",
-        "kv_lora_rank",
-        "moe_intermediate_size",
-        "moe_layer_freq",
-        "n_group",
-        "n_routed_experts",
-        "n_shared_experts",
-        "norm_topk_prob",
-        "num_experts_per_tok",
-        "num_local_experts",
-        "num_nextn_predict_layers",
-        "q_lora_rank",
-        "qk_head_dim",
-        "qk_nope_head_dim",
-        "qk_rope_head_dim",
-        "rope_interleave",
-        "routed_scaling_factor",
-        "scoring_func",
-        "topk_group",
-        "topk_method",
-        "v_head_dim",
-    ],
+    keys: &OWN_KEYS,
     json: |keys| {
-        for (key, known) in [("scoring_func", "sigmoid"), ("topk_method", "noaux_tc")] {
-            if let Some(other) = json::text(keys.json, key)?.filter(|other| *other != known) {
-                return Err(ModelError::Feature { feature: format!("{key} {other:?}") });
-            }
-        }
-        if keys.number("moe_layer_freq")?.is_some_and(|every| every != 1) {
-            return Err(ModelError::Feature { feature: "moe_layer_freq other than 1".into() });
-        }
-        let rotated = keys.number("qk_rope_head_dim")?.unwrap_or(64);
-        if keys.number("head_dim")?.is_some_and(|width| width != rotated) {
-            return Err(ModelError::Feature { feature: "a head_dim that is not qk_rope_head_dim".into() });
-        }
-        let defaults = Defaults { head_dim: Some(rotated), context: 4096, ..Defaults::LLAMA };
-        let mut config = keys.llama(defaults)?;
-        let (latent, factor) = (latent(keys, rotated)?, factor(keys)?);
-        config.each_attention(|attention| of_latent(attention, latent, factor));
+        let mut config = read(keys, 4096)?;
+        require(keys, "scoring_func", &["sigmoid"])?;
+        require(keys, "topk_method", &["noaux_tc"])?;
         if json::flag(keys.json, "rope_interleave")?.unwrap_or(true) {
             config.interleave_rotary();
         }
+        let groups = Groups {
+            count: keys.number("n_group")?.unwrap_or(8),
+            chosen: keys.number("topk_group")?.unwrap_or(4),
+            best: 2,
+        };
+        let experts = Experts {
+            normalises: json::flag(keys.json, "norm_topk_prob")?.unwrap_or(true),
+            scores: Scores::Sigmoid,
+            groups: Some(groups),
+            factor: keys.float("routed_scaling_factor")?.unwrap_or(2.5),
+            ..keys.experts("moe_intermediate_size", false)?
+        };
         let first = keys.number("first_k_dense_replace")?.unwrap_or(3);
-        let experts = experts(keys, &config)?;
         mix(&mut config, first, experts, keys.number("n_shared_experts")?.unwrap_or(1));
         config.further_layers = keys.number("num_nextn_predict_layers")?.unwrap_or(1);
         Ok(config)
@@ -112,28 +111,51 @@ fn of_gguf(keys: &Metadata<'_>) -> Result<Config, ModelError> {
     if keys.has_experts()? {
         let mut experts = keys.experts()?;
         experts.normalises = keys.flag("expert_weights_norm")?.unwrap_or(false);
-        let groups = keys.number("expert_group_count")?.unwrap_or(1).max(1);
-        let factor = keys.factor("expert_weights_scale")?.unwrap_or(1.0);
-        experts.scores = match keys.number("expert_gating_func")? {
-            Some(2) => {
-                let chosen_groups = keys.number("expert_group_used_count")?.unwrap_or(1).max(1);
-                Scores::Sigmoid { groups, chosen_groups, factor }
-            }
-            // DeepSeek-V2-Lite. Older files do not say it.
-            None | Some(0 | 1) if groups == 1 && factor == 1.0 => Scores::Softmax,
-            other => {
-                let feature = format!("{} {other:?} with {groups} groups", keys.key("expert_gating_func"));
-                return Err(ModelError::Feature { feature });
+        experts.factor = keys.factor("expert_weights_scale")?.unwrap_or(1.0);
+        let best;
+        (experts.scores, best) = match keys.number("expert_gating_func")? {
+            Some(2) => (Scores::Sigmoid, 2),
+            // DeepSeek-V2, whose groups count as in transformers; llama.cpp takes their two best experts. Older files do not say it.
+            None | Some(0 | 1) => (Scores::Softmax, 1),
+            Some(other) => {
+                return Err(ModelError::Feature { feature: format!("{} {other}", keys.key("expert_gating_func")) });
             }
         };
+        let groups = keys.number("expert_group_count")?.filter(|count| *count > 1);
+        let chosen = keys.number("expert_group_used_count")?.unwrap_or(1).max(1);
+        experts.groups = groups.map(|count| Groups { count, chosen, best });
         let first = keys.number("leading_dense_block_count")?.unwrap_or(0);
         mix(&mut config, first, experts, keys.number("expert_shared_count")?.unwrap_or(0));
     }
     Ok(config)
 }
 
+/// # Errors
+/// A key has a value that is none of `known`.
+pub(super) fn require(keys: &Keys<'_>, key: &str, known: &[&str]) -> Result<(), ModelError> {
+    match json::text(keys.json, key)?.filter(|other| !known.contains(other)) {
+        Some(other) => Err(ModelError::Feature { feature: format!("{key} {other:?}") }),
+        None => Ok(()),
+    }
+}
+
+/// A model of latent attention without experts.
+pub(super) fn read(keys: &Keys<'_>, context: usize) -> Result<Config, ModelError> {
+    if keys.number("moe_layer_freq")?.is_some_and(|every| every != 1) {
+        return Err(ModelError::Feature { feature: "moe_layer_freq other than 1".into() });
+    }
+    let rotated = keys.number("qk_rope_head_dim")?.unwrap_or(64);
+    if keys.number("head_dim")?.is_some_and(|width| width != rotated) {
+        return Err(ModelError::Feature { feature: "a head_dim that is not qk_rope_head_dim".into() });
+    }
+    let mut config = keys.llama(Defaults { head_dim: Some(rotated), context, ..Defaults::LLAMA })?;
+    let (latent, factor) = (latent(keys, rotated)?, factor(keys)?);
+    config.each_attention(|attention| of_latent(attention, latent, factor));
+    Ok(config)
+}
+
 /// Gives experts, and so many that all tokens share, to the layers from `first` on.
-fn mix(config: &mut Config, first: usize, experts: Experts, shared: usize) {
+pub(super) fn mix(config: &mut Config, first: usize, experts: Experts, shared: usize) {
     for layer in config.layers.iter_mut().skip(first) {
         layer.feed_forward = match layer.feed_forward {
             FeedForward::Dense(dense) if shared > 0 => FeedForward::Shared {
@@ -173,21 +195,4 @@ fn factor(keys: &Keys<'_>) -> Result<f64, ModelError> {
     let all = json::float(parameters, "mscale_all_dim")?.filter(|all| is_scaled && *all != 0.0);
     let (Some(all), Some(factor)) = (all, json::float(parameters, "factor")?) else { return Ok(1.0) };
     Ok(if factor <= 1.0 { 1.0 } else { (0.1 * all * factor.ln() + 1.0).powi(2) })
-}
-
-fn experts(keys: &Keys<'_>, config: &Config) -> Result<Experts, ModelError> {
-    let (groups, chosen_groups) = (keys.number("n_group")?.unwrap_or(8), keys.number("topk_group")?.unwrap_or(4));
-    let factor = keys.float("routed_scaling_factor")?.unwrap_or(2.5);
-    let count = keys.number("n_routed_experts")?.or(keys.number("num_local_experts")?);
-    let activation = config.layers.first().and_then(|layer| layer.dense()).map(|dense| dense.activation);
-    Ok(Experts {
-        count: count.ok_or_else(|| missing("n_routed_experts"))?,
-        ffn: keys.required("moe_intermediate_size")?,
-        per_token: keys.number("num_experts_per_tok")?.unwrap_or(8),
-        normalises: json::flag(keys.json, "norm_topk_prob")?.unwrap_or(true),
-        scores: Scores::Sigmoid { groups, chosen_groups, factor },
-        activation: activation.unwrap_or(Defaults::LLAMA.activation.1),
-        layout: ExpertLayout::Apart,
-        bias: false,
-    })
 }

@@ -204,6 +204,8 @@ fn experts(keys: &Keys<'_>, activation: Activation) -> Result<Experts, ModelErro
         per_token: number("top_k_experts")?,
         normalises: true,
         scores: Scores::Softmax,
+        groups: None,
+        factor: 1.0,
         activation,
         layout: ExpertLayout::Joined,
         bias: false,

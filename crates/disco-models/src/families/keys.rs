@@ -466,14 +466,17 @@ impl<'a> Keys<'a> {
     /// A mixture of experts; `ffn` is the key for the hidden units of one, and `normalises` holds whatever the
     /// key `norm_topk_prob` says.
     pub(super) fn experts(&self, ffn: &str, normalises: bool) -> Result<Experts, ModelError> {
-        // Two names of one key.
-        let count = self.number("num_local_experts")?.or(self.number("num_experts")?);
+        // Names of one key.
+        let names = ["num_local_experts", "num_experts", "n_routed_experts"];
+        let count = names.into_iter().find_map(|name| self.number(name).transpose()).transpose()?;
         Ok(Experts {
             count: count.ok_or_else(|| missing("num_local_experts"))?,
             ffn: self.required(ffn)?,
             per_token: self.required("num_experts_per_tok")?,
             normalises: normalises || self.flag("norm_topk_prob")?,
             scores: Scores::Softmax,
+            groups: None,
+            factor: 1.0,
             activation: self.activation(Defaults::LLAMA.activation)?,
             layout: ExpertLayout::Apart,
             bias: false,

@@ -131,7 +131,7 @@ impl<'a> Metadata<'a> {
         }
         keys.check(ignored)?;
         let mut config = (keys.family.read)(&keys)?;
-        config.join_experts(&|layer| keys.has(&format!("blk.{layer}.ffn_gate_up_exps.weight")));
+        config.join_experts(&|layer, _| keys.has(&format!("blk.{layer}.ffn_gate_up_exps.weight")));
         config.checked()
     }
 
@@ -266,6 +266,8 @@ impl<'a> Metadata<'a> {
             per_token: self.required("expert_used_count")?,
             normalises: self.flag("expert_weights_norm")?.unwrap_or(true),
             scores: Scores::Softmax,
+            groups: None,
+            factor: 1.0,
             activation: Activation::Silu,
             layout: ExpertLayout::Apart,
             bias: false,

@@ -16,6 +16,7 @@ mod open;
 
 mod cohere;
 mod cohere2;
+mod deepseek_v2;
 mod deepseek_v3;
 mod gemma2;
 mod gemma3;
@@ -39,6 +40,7 @@ mod qwen3_5_moe;
 mod qwen3_moe;
 mod qwen3_next;
 mod qwen3_vl;
+mod qwen3_vl_moe;
 mod smollm3;
 
 use serde_json::Value as Json;
@@ -50,7 +52,7 @@ use keys::{Defaults, Keys};
 use metadata::Metadata;
 
 /// The families that can be computed.
-static FAMILIES: [Family; 26] = [
+static FAMILIES: [Family; 28] = [
     llama::FAMILY,
     mistral::FAMILY,
     ministral3::FAMILY,
@@ -59,6 +61,7 @@ static FAMILIES: [Family; 26] = [
     qwen3::FAMILY,
     qwen3_moe::FAMILY,
     qwen3_vl::FAMILY,
+    qwen3_vl_moe::FAMILY,
     qwen3_next::FAMILY,
     qwen3_5::FAMILY,
     qwen3_5_moe::FAMILY,
@@ -74,6 +77,7 @@ static FAMILIES: [Family; 26] = [
     gpt_oss::FAMILY,
     cohere::FAMILY,
     cohere2::FAMILY,
+    deepseek_v2::FAMILY,
     deepseek_v3::FAMILY,
     gpt2::FAMILY,
     opt::FAMILY,

@@ -9,7 +9,7 @@ use serde_json::Value as Json;
 use super::Family;
 use super::keys::ends;
 use super::metadata::Metadata;
-use crate::config::{Config, SamplingDefaults, json};
+use crate::config::{Config, ExpertLayout, SamplingDefaults, json};
 use crate::error::ModelError;
 use crate::names::{Names, Role};
 
@@ -43,7 +43,16 @@ impl Config {
         config.tied |= !says(&json) && !says(&json["text_config"]) && !has_logits;
         // As transformers 5, which does not tie matrices if the files have both.
         config.tied &= !(has_logits && weights.contains(&names.embedding()));
-        config.join_experts(&|layer| weights.contains(&names.module(layer, Role::ExpertGateUp)));
+        let dim = config.dim;
+        config.join_experts(&|layer, experts| match experts.layout {
+            ExpertLayout::Apart => weights.contains(&names.module(layer, Role::ExpertGateUp)),
+            // transformers 5 writes outputs × inputs, and reads both.
+            ExpertLayout::Transposed if dim != experts.ffn => {
+                let downs = weights.info(&names.module(layer, Role::ExpertDowns));
+                downs.is_ok_and(|downs| *downs.shape() == [experts.count, dim, experts.ffn])
+            }
+            _ => false,
+        });
         // Chats often end with another token than texts, and only this file says so.
         let generation = folder.join("generation_config.json");
         if generation.exists() {

@@ -10,10 +10,8 @@ pub(super) const FAMILY: Family = Family {
     json: |keys| qwen3::read(keys, Defaults { rope_base: 5e6, context: 128_000, ..qwen3::DEFAULTS }),
     names: Scheme::WITH_TOWERS,
     wrapper: Some(Wrapper { name: "qwen3_vl", architecture: "Qwen3VLForConditionalGeneration" }),
-    gguf: Some(Gguf {
-        name: "qwen3vl",
-        // Of positions and of images.
-        keys: &["n_deepstack_layers", "rope.dimension_sections"],
-        read: qwen3::of_gguf,
-    }),
+    gguf: Some(Gguf { name: "qwen3vl", keys: &GGUF_KEYS, read: qwen3::of_gguf }),
 };
+
+/// Of images and of positions.
+pub(super) const GGUF_KEYS: [&str; 2] = ["n_deepstack_layers", "rope.dimension_sections"];

@@ -14,7 +14,7 @@ use candle_core::quantized::gguf_file::{Content, Value};
 use disco::SessionKind;
 use disco_candle::weights::Weights;
 use disco_models::worker::Load;
-use disco_models::{Config, ExpertSplit, Precision, Scaling, Scores};
+use disco_models::{Config, ExpertSplit, Precision, Scaling};
 
 use super::conversion::Conversion;
 use super::families::{Case, Prompt, case};
@@ -23,9 +23,11 @@ use super::ours;
 use super::tokens::{batch, tokens_of};
 
 /// The models whose features GGUF files can say, and the architectures of the files.
-const MODELS: [(&str, &str); 33] = [
+const MODELS: [(&str, &str); 36] = [
     ("cohere", "command-r"),
     ("cohere2", "cohere2"),
+    ("deepseek-v2", "deepseek2"),
+    ("deepseek-v2-lite", "deepseek2"),
     ("deepseek-v3", "deepseek2"),
     ("gemma2-plain", "gemma2"),
     ("gemma3-plain", "gemma3"),
@@ -54,6 +56,7 @@ const MODELS: [(&str, &str); 33] = [
     ("qwen3", "qwen3vl"),
     ("qwen3-moe", "qwen3moe"),
     ("qwen3-next", "qwen3next"),
+    ("qwen3-vl-moe-image", "qwen3vlmoe"),
     ("qwen3_5", "qwen35"),
     ("qwen3_5-moe-image", "qwen35moe"),
     ("smollm3-four", "smollm3"),
@@ -249,23 +252,6 @@ fn damaged_keys_of_gguf_files_are_errors_or_other_models_and_never_a_panic() {
         }
     }
     assert!(refused > all / 2 && refused < all, "{refused} of {all} were refused");
-}
-
-#[test]
-fn experts_of_deepseek_v2_are_refused_but_for_those_of_v2_lite() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("model.gguf");
-    let open = |conversion: &Conversion| {
-        conversion.write(&path, GgmlDType::F32);
-        Config::open(&Weights::open(&path).unwrap()).map_err(|error| error.to_string())
-    };
-    let mut deepseek = Conversion::new(&model("deepseek-v3"), "deepseek2");
-    deepseek.set("expert_gating_func", Value::U32(1));
-    let error = open(&deepseek).unwrap_err();
-    assert!(error.contains("deepseek2.expert_gating_func Some(1) with 4 groups is not supported"), "{error}");
-    deepseek.set("expert_group_count", Value::U32(1));
-    deepseek.set("expert_weights_scale", Value::F32(1.0));
-    assert_eq!(open(&deepseek).unwrap().experts().unwrap().scores, Scores::Softmax);
 }
 
 #[test]

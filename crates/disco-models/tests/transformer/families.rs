@@ -151,6 +151,29 @@ fn stacked_experts_give_the_texts_of_experts_apart() {
     }
 }
 
+/// The same matrices as outputs × inputs, as transformers 5 writes them.
+#[test]
+fn experts_stacked_as_inputs_by_outputs_give_the_texts_of_outputs_by_inputs() {
+    let Case { folder, prompts, .. } =
+        case(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/models/qwen3-vl-moe-image"));
+    let turned = tempfile::tempdir().unwrap();
+    for name in ["config.json", "generation_config.json"] {
+        fs::copy(folder.join(name), turned.path().join(name)).unwrap();
+    }
+    let mut tensors = candle_core::safetensors::load(folder.join("model.safetensors"), &Device::Cpu).unwrap();
+    for (_, stack) in tensors.iter_mut().filter(|(name, _)| name.contains(".mlp.experts.")) {
+        *stack = stack.transpose(1, 2).unwrap().contiguous().unwrap();
+    }
+    candle_core::safetensors::save(&tensors, turned.path().join("model.safetensors")).unwrap();
+    for workers in [1, 3] {
+        for Prompt { prompt_ids, greedy_ids, .. } in &prompts {
+            let batch = batch(std::slice::from_ref(prompt_ids));
+            let found = tokens(SessionKind::Threads, workers, turned.path(), &batch, greedy_ids.len());
+            assert_eq!(found, std::slice::from_ref(greedy_ids), "{workers} workers");
+        }
+    }
+}
+
 #[test]
 fn the_text_part_of_a_model_with_images_gives_the_texts_of_the_model_alone() {
     let Case { folder, prompts, .. } = case(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/models/qwen3"));

@@ -23,9 +23,10 @@ impl Conversion {
                 self.set("rope.scaling.type", Value::String("none".into()));
             }
             "gpt2" => self.add_gpt2(),
-            "qwen3vl" => {
-                self.set("rope.dimension_sections", Value::Array([4, 2, 2, 0].map(Value::I32).into()));
-                self.set_number("n_deepstack_layers", 1);
+            "qwen3vl" => self.add_qwen3_vl(),
+            "qwen3vlmoe" => {
+                self.add_qwen3_vl();
+                self.split_experts();
             }
             "olmo2" if self.config["sliding_window"].is_u64() => {
                 self.set_number("attention.sliding_window", self.number("sliding_window"));
@@ -57,6 +58,28 @@ impl Conversion {
                     self.tensors.insert(name.replace("gate_up", role), own);
                 }
             }
+        }
+    }
+
+    fn add_qwen3_vl(&mut self) {
+        self.set("rope.dimension_sections", Value::Array([4, 2, 2, 0].map(Value::I32).into()));
+        self.set_number("n_deepstack_layers", 1);
+    }
+
+    /// Gate and up are beside each other, inputs × outputs.
+    fn split_experts(&mut self) {
+        let width = self.number("moe_intermediate_size");
+        self.change("ffn_down_exps", |downs| downs.transpose(1, 2));
+        for name in self.ending("ffn_gate_up_exps") {
+            let both = self.tensors.remove(&name).unwrap().transpose(1, 2).unwrap();
+            for (first, role) in [(0, "gate"), (width, "up")] {
+                let own = both.narrow(1, first, width).unwrap();
+                self.tensors.insert(format!("{}.weight", name.replace("gate_up", role)), own);
+            }
+        }
+        for name in self.ending("ffn_down_exps") {
+            let downs = self.tensors.remove(&name).unwrap();
+            self.tensors.insert(format!("{name}.weight"), downs);
         }
     }
 
@@ -93,7 +116,6 @@ impl Conversion {
         for (name, number) in [
             ("attention.head_count_kv", 1),
             ("attention.kv_lora_rank", rank),
-            ("attention.q_lora_rank", self.number("q_lora_rank")),
             ("attention.key_length", rank + rotated),
             ("attention.value_length", rank),
             ("attention.key_length_mla", plain + rotated),
@@ -101,13 +123,18 @@ impl Conversion {
             ("rope.dimension_count", rotated),
             ("leading_dense_block_count", self.number("first_k_dense_replace")),
             ("expert_shared_count", self.number("n_shared_experts")),
-            ("expert_gating_func", 2),
+            ("expert_gating_func", if self.config["scoring_func"] == "sigmoid" { 2 } else { 1 }),
         ] {
             self.set_number(name, number);
         }
         let factor = self.config["routed_scaling_factor"].as_f64().unwrap();
         self.set("expert_weights_scale", Value::F32(factor as f32));
-        self.set("expert_weights_norm", Value::Bool(true));
+        if let Some(rank) = self.config["q_lora_rank"].as_u64() {
+            self.set_number("attention.q_lora_rank", rank as usize);
+        }
+        if self.config["norm_topk_prob"] == true {
+            self.set("expert_weights_norm", Value::Bool(true));
+        }
         if self.is_old {
             self.set_number("attention.head_count_kv", heads);
             self.set_number("attention.key_length", plain + rotated);
