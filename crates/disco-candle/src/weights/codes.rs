@@ -31,6 +31,12 @@ pub enum Codes {
     Iq4Xs,
     /// 32 floats of 4 bits (E2M1), and a power of two.
     Mxfp4,
+    /// The same floats, with a scale of 8 bits (E4M3 without a sign) for each 16 elements.
+    Nvfp4,
+    /// Digits of base 3, five in a byte, and a scale of 16 bits for all.
+    Tq1,
+    /// Digits of 2 bits, and a scale of 16 bits for all.
+    Tq2,
 }
 
 /// Elements of the largest blocks, and of a run with one scale.
@@ -39,6 +45,9 @@ const RUN: usize = 16;
 
 /// The numbers of the codes of [`Codes::Iq4Nl`] and [`Codes::Iq4Xs`].
 static TABLE: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+
+/// The numbers of the digits of [`Codes::Tq1`] and [`Codes::Tq2`]; the former has three of them.
+static DIGITS: [i8; 16] = [-1, 0, 1, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 /// Twice the numbers of E2M1.
 static E2M1: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
@@ -56,7 +65,7 @@ struct Block {
 }
 
 impl Codes {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 13] = [
         Self::Iq1S,
         Self::Iq1M,
         Self::Iq2Xxs,
@@ -67,6 +76,9 @@ impl Codes {
         Self::Iq4Nl,
         Self::Iq4Xs,
         Self::Mxfp4,
+        Self::Nvfp4,
+        Self::Tq1,
+        Self::Tq2,
     ];
 
     /// The kind with the name `name` of GGML.
@@ -87,6 +99,9 @@ impl Codes {
             Self::Iq4Nl => "IQ4_NL",
             Self::Iq4Xs => "IQ4_XS",
             Self::Mxfp4 => "MXFP4",
+            Self::Nvfp4 => "NVFP4",
+            Self::Tq1 => "TQ1_0",
+            Self::Tq2 => "TQ2_0",
         }
     }
 
@@ -103,6 +118,9 @@ impl Codes {
             Self::Iq4Nl => (32, 18),
             Self::Iq4Xs => (MOST, 136),
             Self::Mxfp4 => (32, 17),
+            Self::Nvfp4 => (64, 36),
+            Self::Tq1 => (MOST, 54),
+            Self::Tq2 => (MOST, 66),
         }
     }
 
@@ -119,14 +137,15 @@ impl Codes {
 
     /// Elements with one scale: 16, or 32, which can be a block of Q8_0.
     pub(super) fn run(self) -> usize {
-        if matches!(self, Self::Iq1M | Self::Iq2Xs | Self::Iq2S) { RUN } else { 2 * RUN }
+        if matches!(self, Self::Iq1M | Self::Iq2Xs | Self::Iq2S | Self::Nvfp4) { RUN } else { 2 * RUN }
     }
 
     /// The whole numbers that there may be.
     pub(super) fn numbers(self) -> Numbers {
         match self {
             Self::Iq4Nl | Self::Iq4Xs => Numbers::Table(&TABLE),
-            Self::Mxfp4 => Numbers::Table(&E2M1),
+            Self::Mxfp4 | Self::Nvfp4 => Numbers::Table(&E2M1),
+            Self::Tq1 | Self::Tq2 => Numbers::Table(&DIGITS),
             Self::Iq1S | Self::Iq1M | Self::Iq3S => Numbers::Small,
             Self::Iq2Xxs | Self::Iq2Xs | Self::Iq2S | Self::Iq3Xxs => Numbers::Wide,
         }
@@ -160,6 +179,33 @@ impl Codes {
             Self::Mxfp4 => {
                 of.scales[..2].fill((f32::from(block[0]) - 128.0).exp2());
                 of.nibbles(0, &block[1..], &E2M1);
+            }
+            Self::Nvfp4 => {
+                for (run, codes) in block[4..].chunks_exact(RUN / 2).enumerate() {
+                    of.scales[run] = unsigned_e4m3(block[run]) / 2.0;
+                    of.nibbles(RUN * run, codes, &E2M1);
+                }
+            }
+            Self::Tq1 => {
+                of.scales.fill(half(&block[52..]));
+                let (long, rest) = block[..52].split_at(32);
+                let (short, last) = rest.split_at(16);
+                let mut codes = of.codes.iter_mut();
+                for (bytes, digits) in [(long, 5), (short, 5), (last, 4)] {
+                    for power in [1u8, 3, 9, 27, 81].into_iter().take(digits) {
+                        // The highest digit of a fraction of 8 bits.
+                        let digit = |byte: &u8| (u16::from(byte.wrapping_mul(power)) * 3) >> 8;
+                        let digits = bytes.iter().map(|byte| DIGITS[usize::from(digit(byte))]);
+                        codes.by_ref().zip(digits).for_each(|(code, digit)| *code = digit);
+                    }
+                }
+            }
+            Self::Tq2 => {
+                of.scales.fill(half(&block[64..]));
+                for (element, code) in of.codes.iter_mut().enumerate() {
+                    let byte = block[element / 128 * 32 + element % 32];
+                    *code = DIGITS[usize::from(byte >> (element / 32 % 4 * 2) & 3)];
+                }
             }
             Self::Iq4Xs => {
                 let high = word(block, 2);
@@ -244,11 +290,11 @@ impl Codes {
 }
 
 impl Block {
-    /// 32 elements from `first` on of 16 bytes: the lower halves come first.
+    /// The elements from `first` on, two in a byte: the lower halves come first.
     fn nibbles(&mut self, first: usize, codes: &[u8], table: &[i8; 16]) {
         for (number, code) in codes.iter().enumerate() {
             self.codes[first + number] = table[usize::from(code & 15)];
-            self.codes[first + RUN + number] = table[usize::from(code >> 4)];
+            self.codes[first + codes.len() + number] = table[usize::from(code >> 4)];
         }
     }
 
@@ -282,6 +328,16 @@ impl Block {
     }
 }
 
+/// A float of 8 bits without a sign, which has no infinity. The bit of the sign is not read, and 127 is 0, as in GGML.
+fn unsigned_e4m3(bits: u8) -> f32 {
+    let [exponent, fraction] = [bits >> 3 & 15, bits & 7].map(f32::from);
+    match (bits, exponent) {
+        (127, _) => 0.0,
+        (_, 0.0) => fraction * (-9f32).exp2(),
+        _ => (1.0 + fraction / 8.0) * (exponent - 7.0).exp2(),
+    }
+}
+
 /// Eight signs of seven bits: the last one makes the number of minuses even.
 fn seven(bits: u32) -> u8 {
     let bits = bits as u8 & 127;
@@ -312,7 +368,7 @@ mod tests {
 
     /// A sum over the bits of the elements of random blocks, in order. `dequantize` of the Python package `gguf` 0.19 gave the
     /// elements.
-    const EXPECTED: [(Codes, u64); 10] = [
+    const EXPECTED: [(Codes, u64); 13] = [
         (Codes::Iq1S, 0x5481_1578_ba98_e000),
         (Codes::Iq1M, 0x9d9c_6119_98dd_7e00),
         (Codes::Iq2Xxs, 0x91a6_3f1b_c49e_0730),
@@ -323,11 +379,14 @@ mod tests {
         (Codes::Iq4Nl, 0x20c8_19ad_b222_bc80),
         (Codes::Iq4Xs, 0xaaaa_886c_6b9a_2bd4),
         (Codes::Mxfp4, 0xe7de_f0cc_e5c0_0000),
+        (Codes::Nvfp4, 0x2105_6978_7444_0000),
+        (Codes::Tq1, 0xb5cd_7c90_4dc3_c000),
+        (Codes::Tq2, 0xf202_3140_0f1e_c000),
     ];
 
     const BLOCKS: usize = 256;
 
-    /// Blocks of bytes that look random, with scales of 0.0687.
+    /// Blocks of bytes that look random, most with scales of 0.0687.
     fn blocks(codes: Codes) -> Vec<u8> {
         let (_, bytes) = codes.block();
         let mut state = 1u64;
@@ -340,6 +399,8 @@ mod tests {
         for block in blocks.chunks_exact_mut(bytes) {
             match codes {
                 Codes::Mxfp4 => block[0] = 124 + (block[0] & 3),
+                Codes::Nvfp4 => (),
+                Codes::Tq1 | Codes::Tq2 => block[bytes - 2..].copy_from_slice(&0x2c66u16.to_le_bytes()),
                 Codes::Iq1M => {
                     for (number, part) in [0x6, 0x6, 0xc, 0x2].into_iter().enumerate() {
                         let byte = &mut block[49 + 2 * number];

@@ -397,7 +397,7 @@ mod tests {
         let expanded =
             OTHER_TYPES.iter().filter_map(|(_, name, block, bytes)| Some((Codes::of(name)?, (*block, *bytes))));
         let expanded: Vec<_> = expanded.collect();
-        assert_eq!(expanded.len(), 10);
+        assert_eq!(expanded.len(), 13);
         assert!(expanded.iter().all(|(codes, sizes)| codes.block() == *sizes));
     }
 }

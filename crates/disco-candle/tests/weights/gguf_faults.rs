@@ -70,7 +70,7 @@ impl Header {
 
 const F32: u32 = 0;
 const Q4_0: u32 = 2;
-const TQ2_0: u32 = 35;
+const Q1_0: u32 = 41;
 const UINT8: u32 = 0;
 const UINT32: u32 = 4;
 const STRING: u32 = 8;
@@ -140,13 +140,13 @@ fn an_alignment_that_is_no_power_of_two_is_refused() {
 
 #[test]
 fn a_type_that_candle_lacks_is_an_error_of_reading_and_not_of_opening() {
-    let header = Header::new(2, 0).tensor("a", &[256, 2], TQ2_0, 0).tensor("b", &[4], F32, 160).data(160 + 16);
+    let header = Header::new(2, 0).tensor("a", &[256, 2], Q1_0, 0).tensor("b", &[4], F32, 96).data(96 + 16);
     let (_folder, path) = header.write();
     let weights = Weights::open(&path).unwrap();
-    assert_eq!(weights.info("a").unwrap().bytes(), 2 * 66);
+    assert_eq!(weights.info("a").unwrap().bytes(), 2 * 36);
     weights.read("b", &Part::Whole, DType::F32, &Device::Cpu).unwrap();
     let error = weights.read("a", &Part::Whole, DType::F32, &Device::Cpu).unwrap_err().to_string();
-    let expected = "tensor `a` has elements of TQ2_0, which candle can't hold; the file is not damaged, use the model in \
+    let expected = "tensor `a` has elements of Q1_0, which candle can't hold; the file is not damaged, use the model in \
                     another type";
     assert_eq!(error, format!("`{}`: {expected}", path.display()));
 }

@@ -6,12 +6,25 @@ use disco_candle::weights::{Part, Weights};
 
 use super::gguf_faults::Header;
 
-/// Kinds of blocks: code, elements and bytes. The first two have a scale for each 16 elements, two have small numbers, and the last
-/// two those of a table.
-const KINDS: [(u32, usize, usize); 7] =
-    [(17, 256, 74), (22, 256, 82), (18, 256, 98), (21, 256, 110), (19, 256, 50), (20, 32, 18), (MXFP4, 32, 17)];
+/// Kinds of blocks: code, elements and bytes. The first two and NVFP4 have a scale for each 16 elements, two have small numbers, and
+/// the last five those of a table.
+const KINDS: [(u32, usize, usize); 10] = [
+    (17, 256, 74),
+    (22, 256, 82),
+    (18, 256, 98),
+    (21, 256, 110),
+    (19, 256, 50),
+    (20, 32, 18),
+    (MXFP4, 32, 17),
+    (NVFP4, 64, 36),
+    (TQ1, 256, 54),
+    (TQ2, 256, 66),
+];
 
 const MXFP4: u32 = 39;
+const NVFP4: u32 = 40;
+const TQ1: u32 = 34;
+const TQ2: u32 = 35;
 
 const ROWS: u64 = 20;
 const COLUMNS: u64 = 512;
@@ -30,11 +43,13 @@ fn write((code, elements, bytes): (u32, usize, usize)) -> (tempfile::TempDir, We
     }
     for first in [data, data + start] {
         for block in header.0[first..].chunks_exact_mut(bytes) {
-            if code == MXFP4 {
-                block[0] = 125;
-            } else {
-                // A scale of 0.0687.
-                block[..2].copy_from_slice(&0x2c66u16.to_le_bytes());
+            // A scale of 0.0687.
+            let scale = 0x2c66u16.to_le_bytes();
+            match code {
+                MXFP4 => block[0] = 125,
+                NVFP4 => block[..4].iter_mut().for_each(|scale| *scale = 0x30 | *scale & 7),
+                TQ1 | TQ2 => block[bytes - 2..].copy_from_slice(&scale),
+                _ => block[..2].copy_from_slice(&scale),
             }
         }
     }
