@@ -59,6 +59,16 @@ impl HeadPlan {
         query.start / self.queries_per_kv..query.end.div_ceil(self.queries_per_kv)
     }
 
+    /// For each key-value head of rank `rank`, the query heads that share it, counted from the first one of the rank.
+    pub fn groups(&self, rank: usize) -> Vec<Range<usize>> {
+        let query = self.query(rank);
+        let group = |kv: usize| {
+            let (start, end) = (kv * self.queries_per_kv, (kv + 1) * self.queries_per_kv);
+            start.max(query.start) - query.start..end.min(query.end) - query.start
+        };
+        self.kv(rank).map(group).collect()
+    }
+
     /// For each query head of rank `rank`, the position of its key-value head among those of the rank.
     pub fn kv_of_queries(&self, rank: usize) -> Vec<usize> {
         let first = self.kv(rank).start;
@@ -90,6 +100,9 @@ mod tests {
                     let expected = plan.query(rank).map(|head| head / (heads / kv_heads));
                     let found = plan.kv_of_queries(rank).into_iter().map(|kv| plan.kv(rank).start + kv);
                     assert!(found.eq(expected), "{plan:?} rank {rank}");
+                    let groups = plan.groups(rank).into_iter().enumerate();
+                    let of_groups: Vec<_> = groups.flat_map(|(kv, group)| vec![kv; group.len()]).collect();
+                    assert_eq!(of_groups, plan.kv_of_queries(rank), "{plan:?} rank {rank}");
                     assert!(plan.query(rank).len() <= heads.div_ceil(ranks));
                 }
             }

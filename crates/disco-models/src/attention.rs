@@ -47,11 +47,6 @@ impl Attention {
         comm: &Comm,
     ) -> Result<Self, ModelError> {
         let (query, kv) = (heads.query(comm.rank()), heads.kv(comm.rank()));
-        let shared = config.heads / config.kv_heads;
-        let groups = kv.clone().map(|kv| {
-            let all = kv * shared..(kv + 1) * shared;
-            all.start.max(query.start) - query.start..all.end.min(query.end) - query.start
-        });
         let (queries, keys) = (query.len() * config.head_dim, kv.len() * config.head_dim);
         let projections = match config.projections.roles() {
             [Role::Qkv] => parts.fused(layer, Role::Qkv, vec![queries, keys, keys], config.input_bias),
@@ -66,20 +61,9 @@ impl Attention {
             value_norm: config.value_norm.then(|| parts.plain_norm(config.head_dim)).transpose()?,
             is_gated: config.gated,
             output: RowParallelLinear::new(parts.layer_matrix(layer, Role::Output)?, output_bias, comm.clone()),
-            heads: Heads {
-                groups: groups.collect(),
-                head_dim: config.head_dim,
-                softcap: config.softcap,
-                looks_ahead: config.looks_ahead,
-                sinks: sinks.transpose()?,
-            },
+            heads: Heads::new(config, sinks.transpose()?),
             factor: config.factor,
         })
-    }
-
-    /// The heads of this rank.
-    pub(crate) fn heads(&self) -> &Heads {
-        &self.heads
     }
 
     /// The attention of all ranks for `x`, `[1, tokens, dim]`.

@@ -6,6 +6,7 @@ use candle_core::{DType, Device, Result, Tensor};
 use disco_candle::DeltaState;
 use disco_candle::paged::{BLOCK, Plan, Run, Scope, Sinks, attention};
 
+use crate::Attention;
 use crate::states::States;
 
 /// Keys and values of the kv heads of one rank, in blocks of 16 tokens, and the states of linear attention. A sequence has a table of its blocks, in the order of
@@ -160,15 +161,20 @@ fn rows(runs: &[Run], kv_heads: usize) -> Vec<u32> {
     (0..kv_heads).flat_map(of_head).collect()
 }
 
-/// The heads of one rank.
+/// What the heads of a layer have in common, and the sinks of those of one rank.
 #[derive(Debug)]
 pub(crate) struct Heads {
-    /// For each kv head of this rank, the query heads that share it; both are numbered from the rank's first head.
-    pub(crate) groups: Vec<Range<usize>>,
     pub(crate) head_dim: usize,
     pub(crate) softcap: Option<f64>,
     pub(crate) looks_ahead: bool,
     pub(crate) sinks: Option<Sinks>,
+}
+
+impl Heads {
+    pub(crate) fn new(config: &Attention, sinks: Option<Sinks>) -> Self {
+        let &Attention { head_dim, softcap, looks_ahead, .. } = config;
+        Self { head_dim, softcap, looks_ahead, sinks }
+    }
 }
 
 /// The keys and values of one layer, and where the new ones go.

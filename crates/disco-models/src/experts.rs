@@ -202,18 +202,7 @@ mod tests {
             Units::new(inputs, Matrix::dense(random(&[5, 6])), Activation::Silu)
         };
         for normalises in [false, true] {
-            let experts = Experts {
-                count: 4,
-                ffn: 6,
-                per_token: 2,
-                normalises,
-                scores: Scores::Softmax,
-                groups: None,
-                factor: 1.0,
-                activation: Activation::Silu,
-                layout: ExpertLayout::Apart,
-                bias: false,
-            };
+            let experts = Experts { normalises, ..Experts::new(4, 6, 2) };
             // A rank with the experts 1 to 3.
             let mixture = Mixture {
                 router: random(&[4, 5]),
@@ -246,18 +235,8 @@ mod tests {
     #[test]
     fn experts_in_groups_are_chosen_as_loops_choose_them() {
         const GROUPS: usize = 4;
-        let experts = Experts {
-            count: 12,
-            ffn: 1,
-            per_token: 3,
-            normalises: true,
-            scores: Scores::Sigmoid,
-            groups: Some(Groups { count: GROUPS, chosen: 2, best: 2 }),
-            factor: 2.5,
-            activation: Activation::Silu,
-            layout: ExpertLayout::Apart,
-            bias: false,
-        };
+        let groups = Some(Groups { count: GROUPS, chosen: 2, best: 2 });
+        let experts = Experts { scores: Scores::Sigmoid, groups, factor: 2.5, ..Experts::new(12, 1, 3) };
         let (router, correction) = (random(&[12, 5]), random(&[1, 12]));
         let mixture = Mixture {
             router: router.clone(),
@@ -302,18 +281,7 @@ mod tests {
         };
         // Positive tokens go to the first expert, and the second one computes infinity for them.
         let router = Tensor::new(&[[1f32], [-1.0]], &Device::Cpu).unwrap();
-        let experts = Experts {
-            count: 2,
-            ffn: 1,
-            per_token: 1,
-            normalises: true,
-            scores: Scores::Softmax,
-            groups: None,
-            factor: 1.0,
-            activation: Activation::Silu,
-            layout: ExpertLayout::Apart,
-            bias: false,
-        };
+        let experts = Experts::new(2, 1, 1);
         let mixture = Mixture {
             router,
             router_bias: None,

@@ -67,21 +67,10 @@ impl LatentAttention {
             keys: keys.contiguous()?,
             values: values.transpose(2, 3)?.contiguous()?,
             output: RowParallelLinear::new(parts.layer_matrix(layer, Role::Output)?, output_bias, comm.clone()),
-            heads: Heads {
-                groups: std::iter::once(0..heads).collect(),
-                head_dim: config.head_dim,
-                softcap: config.softcap,
-                looks_ahead: config.looks_ahead,
-                sinks: None,
-            },
+            heads: Heads::new(config, None),
             widths,
             factor: config.factor,
         })
-    }
-
-    /// The heads of this rank.
-    pub(crate) fn heads(&self) -> &Heads {
-        &self.heads
     }
 
     /// The attention of all ranks for `x`, `[1, tokens, dim]`.

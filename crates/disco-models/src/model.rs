@@ -15,7 +15,7 @@ use disco_candle::{HeadPlan, even_ranges};
 use disco_core::WorkerContext;
 
 use crate::attention::{Attention, View};
-use crate::blocks::{Heads, Kept, Places};
+use crate::blocks::{Kept, Places};
 use crate::delta::DeltaNet;
 use crate::feed_forward::FeedForward;
 use crate::latent::LatentAttention;
@@ -125,32 +125,25 @@ impl Common {
             config::Mixer::Attention(attention) => attention,
         };
         let plan = HeadPlan::new(config.heads, config.kv_heads, comm.size())?;
-        if let Some(widths) = config.projections.latent() {
-            let attention = LatentAttention::load(parts, (config, widths), &plan, layer, comm)?;
-            let place = self.place(config, attention.heads());
-            return Ok(Mixer::Latent(attention, place));
-        }
-        let attention = Attention::load(parts, config, &plan, layer, comm)?;
-        let place = self.place(config, attention.heads());
-        Ok(Mixer::Attention(attention, place))
-    }
-
-    /// The place of the next layer.
-    fn place(&mut self, config: &config::Attention, &Heads { ref groups, head_dim, .. }: &Heads) -> Place {
+        let groups = plan.groups(comm.rank());
         let memory = match config.projections {
             Projections::Shared { layer } if let Some(memory) = self.memory_of[layer] => memory,
             projections => {
                 let has_values = projections.latent().is_none();
-                self.memories.push(Kept { kv_heads: groups.len(), head_dim, has_values });
+                self.memories.push(Kept { kv_heads: groups.len(), head_dim: config.head_dim, has_values });
                 self.memories.len() - 1
             }
         };
         self.memory_of.push(Some(memory));
-        Place {
+        let place = Place {
             kind: number_of(&mut self.kinds, (config.rotary.clone(), config.window)),
-            heads: number_of(&mut self.heads, groups.clone()),
+            heads: number_of(&mut self.heads, groups),
             memory,
-        }
+        };
+        Ok(match config.projections.latent() {
+            Some(widths) => Mixer::Latent(LatentAttention::load(parts, (config, widths), &plan, layer, comm)?, place),
+            None => Mixer::Attention(Attention::load(parts, config, &plan, layer, comm)?, place),
+        })
     }
 }
 

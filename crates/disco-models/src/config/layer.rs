@@ -368,6 +368,12 @@ pub struct Positions {
 }
 
 impl Layer {
+    /// Norms before attention and feed-forward network.
+    pub(crate) fn new(attention: Attention, dense: Dense) -> Self {
+        let (mixer, feed_forward) = (Mixer::Attention(attention), FeedForward::Dense(dense));
+        Self { mixer, feed_forward, norms: Norms::Before, scalar: false }
+    }
+
     /// The attention, if the layer has one.
     pub fn attention(&self) -> Option<&Attention> {
         if let Mixer::Attention(attention) = &self.mixer { Some(attention) } else { None }
@@ -419,7 +425,53 @@ impl ExpertLayout {
     }
 }
 
+impl Dense {
+    /// Gate and up, and SiLU, without biases.
+    pub(crate) fn new(ffn: usize) -> Self {
+        Self { ffn, inputs: Inputs::Gated, bias: false, activation: Activation::Silu }
+    }
+}
+
+impl Experts {
+    /// Shares are the softmax of the chosen experts; matrices are apart, without biases.
+    pub(crate) fn new(count: usize, ffn: usize, per_token: usize) -> Self {
+        Self {
+            count,
+            ffn,
+            per_token,
+            normalises: true,
+            scores: Scores::Softmax,
+            groups: None,
+            factor: 1.0,
+            activation: Activation::Silu,
+            layout: ExpertLayout::Apart,
+            bias: false,
+        }
+    }
+}
+
 impl Attention {
+    /// Heads that attend to all earlier tokens, without rotary embeddings, norms and biases.
+    pub(crate) fn new(heads: usize, kv_heads: usize, head_dim: usize) -> Self {
+        Self {
+            heads,
+            kv_heads,
+            head_dim,
+            projections: Projections::Apart,
+            input_bias: false,
+            output_bias: false,
+            qk_norm: QkNorm::None,
+            value_norm: false,
+            rotary: None,
+            window: None,
+            looks_ahead: false,
+            softcap: None,
+            factor: (head_dim as f64).powf(-0.5),
+            gated: false,
+            sinks: false,
+        }
+    }
+
     /// Whether a rank has keys and values of this layer.
     pub fn has_memory(&self) -> bool {
         !matches!(self.projections, Projections::Shared { .. })

@@ -7,7 +7,7 @@ use super::keys::with;
 use super::{Defaults, Family, Gguf, Keys, Metadata, Role, Scheme, Wrapper, metadata};
 use crate::config::{
     Activation, Config, ExpertLayout, Experts, FeedForward, LayerInputs, NormKind, Norms, Pairs, Projections, QkNorm,
-    Scaling, Scores, json, missing,
+    Scaling, json, missing,
 };
 use crate::error::ModelError;
 
@@ -198,16 +198,6 @@ fn layers(keys: &Keys<'_>, config: &mut Config, activation: Activation) -> Resul
 
 fn experts(keys: &Keys<'_>, activation: Activation) -> Result<Experts, ModelError> {
     let number = |key| keys.number(key)?.ok_or_else(|| missing(key));
-    Ok(Experts {
-        count: number("num_experts")?,
-        ffn: number("moe_intermediate_size")?,
-        per_token: number("top_k_experts")?,
-        normalises: true,
-        scores: Scores::Softmax,
-        groups: None,
-        factor: 1.0,
-        activation,
-        layout: ExpertLayout::Joined,
-        bias: false,
-    })
+    let experts = Experts::new(number("num_experts")?, number("moe_intermediate_size")?, number("top_k_experts")?);
+    Ok(Experts { activation, layout: ExpertLayout::Joined, ..experts })
 }

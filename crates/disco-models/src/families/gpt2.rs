@@ -3,8 +3,8 @@
 use super::keys::ends;
 use super::{Family, Gguf, Role, Scheme, metadata};
 use crate::config::{
-    Activation, Attention, Config, Dense, FeedForward, Inputs, Layer, Mixer, NormKind, Norms, Pairs, Positions,
-    Projections, QkNorm, check_layers, json,
+    Activation, Attention, Config, Dense, FeedForward, Inputs, Layer, NormKind, Pairs, Positions, Projections,
+    check_layers, json,
 };
 use crate::error::ModelError;
 
@@ -44,34 +44,23 @@ pub(super) const FAMILY: Family = Family {
         let (context, head_dim) =
             (number("n_positions", "max_position_embeddings", 1024)?, dim.checked_div(heads).unwrap_or(0));
         let is_scaled = json::flag(keys.json, "scale_attn_weights")?.unwrap_or(true);
-        let layer = Layer {
-            mixer: Mixer::Attention(Attention {
-                heads,
-                kv_heads: heads,
-                head_dim,
-                projections: Projections::Fused,
-                input_bias: true,
-                output_bias: true,
-                qk_norm: QkNorm::None,
-                value_norm: false,
-                rotary: None,
-                window: None,
-                looks_ahead: false,
-                softcap: None,
-                factor: if is_scaled { (head_dim as f64).powf(-0.5) } else { 1.0 },
-                gated: false,
-                sinks: false,
-            }),
-            feed_forward: FeedForward::Dense(Dense {
-                ffn: number("n_inner", "intermediate_size", dim.saturating_mul(4))?,
-                inputs: Inputs::Plain,
-                bias: true,
-                activation: keys.activation(("activation_function", Activation::GeluTanh))?,
-            }),
-            norms: Norms::Before,
-            scalar: false,
+        let mut attention = Attention {
+            projections: Projections::Fused,
+            input_bias: true,
+            output_bias: true,
+            ..Attention::new(heads, heads, head_dim)
         };
-        let mut config = Config::new(dim, vec![layer; layers], keys.required("vocab_size")?, context);
+        if !is_scaled {
+            attention.factor = 1.0;
+        }
+        let dense = Dense {
+            ffn: number("n_inner", "intermediate_size", dim.saturating_mul(4))?,
+            inputs: Inputs::Plain,
+            bias: true,
+            activation: keys.activation(("activation_function", Activation::GeluTanh))?,
+        };
+        let mut config =
+            Config::new(dim, vec![Layer::new(attention, dense); layers], keys.required("vocab_size")?, context);
         config.eps = keys.float("layer_norm_epsilon")?.unwrap_or(1e-5);
         config.norm = NormKind::LayerNorm { bias: true };
         config.positions = Some(Positions { rows: context, first: 0 });

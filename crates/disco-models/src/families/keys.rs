@@ -4,8 +4,8 @@ use serde_json::Value as Json;
 
 use super::Family;
 use crate::config::{
-    Activation, Attention, Config, Dense, ExpertLayout, Experts, FeedForward, Growth, Inputs, Layer, Mixer, NormKind,
-    Norms, Pairs, Projections, QkNorm, Quantization, Rotary, Scaling, Scores, check_layers, json, missing,
+    Activation, Attention, Config, Dense, Experts, Growth, Layer, Mixer, NormKind, Pairs, Quantization, Rotary,
+    Scaling, check_layers, json, missing,
 };
 use crate::error::ModelError;
 
@@ -294,34 +294,19 @@ impl<'a> Keys<'a> {
         let attention_bias = own_flag("attention_bias")?;
         let rotary = self.rotary(context, head_dim, defaults)?;
         let context = context.max(rotary.scaling.context());
-        let layer = Layer {
-            mixer: Mixer::Attention(Attention {
-                heads,
-                kv_heads,
-                head_dim,
-                projections: Projections::Apart,
-                input_bias: attention_bias,
-                output_bias: attention_bias,
-                qk_norm: QkNorm::None,
-                value_norm: false,
-                rotary: Some(rotary),
-                window: None,
-                looks_ahead: false,
-                softcap: None,
-                factor: (head_dim as f64).powf(-0.5),
-                gated: false,
-                sinks: false,
-            }),
-            feed_forward: FeedForward::Dense(Dense {
-                ffn: self.required(defaults.ffn)?,
-                inputs: Inputs::Gated,
-                bias: own_flag("mlp_bias")?,
-                activation: self.activation(defaults.activation)?,
-            }),
-            norms: Norms::Before,
-            scalar: false,
+        let attention = Attention {
+            input_bias: attention_bias,
+            output_bias: attention_bias,
+            rotary: Some(rotary),
+            ..Attention::new(heads, kv_heads, head_dim)
         };
-        let mut config = Config::new(dim, vec![layer; layers], self.required("vocab_size")?, context);
+        let dense = Dense {
+            bias: own_flag("mlp_bias")?,
+            activation: self.activation(defaults.activation)?,
+            ..Dense::new(self.required(defaults.ffn)?)
+        };
+        let mut config =
+            Config::new(dim, vec![Layer::new(attention, dense); layers], self.required("vocab_size")?, context);
         let (eps, default) = defaults.eps;
         config.eps = self.float(eps)?.or(default).ok_or_else(|| missing(eps))?;
         config.norm = NormKind::Rms { offset: 0.0, wide: false };
@@ -469,17 +454,11 @@ impl<'a> Keys<'a> {
         // Names of one key.
         let names = ["num_local_experts", "num_experts", "n_routed_experts"];
         let count = names.into_iter().find_map(|name| self.number(name).transpose()).transpose()?;
+        let count = count.ok_or_else(|| missing("num_local_experts"))?;
         Ok(Experts {
-            count: count.ok_or_else(|| missing("num_local_experts"))?,
-            ffn: self.required(ffn)?,
-            per_token: self.required("num_experts_per_tok")?,
             normalises: normalises || self.flag("norm_topk_prob")?,
-            scores: Scores::Softmax,
-            groups: None,
-            factor: 1.0,
             activation: self.activation(Defaults::LLAMA.activation)?,
-            layout: ExpertLayout::Apart,
-            bias: false,
+            ..Experts::new(count, self.required(ffn)?, self.required("num_experts_per_tok")?)
         })
     }
 }

@@ -5,8 +5,8 @@ use candle_core::quantized::gguf_file::{Content, Value};
 
 use super::{Family, Gguf, Scheme};
 use crate::config::{
-    Activation, Attention, Config, DIVISORS, Dense, ExpertLayout, Experts, FeedForward, Inputs, LONG_DIVISORS, Layer,
-    Mixer, Norms, Pairs, Projections, QkNorm, Rotary, Scaling, Scores, check_layers, missing,
+    Attention, Config, DIVISORS, Dense, Experts, FeedForward, LONG_DIVISORS, Layer, Pairs, Rotary, Scaling,
+    check_layers, missing,
 };
 use crate::error::ModelError;
 
@@ -162,41 +162,23 @@ impl<'a> Metadata<'a> {
         if value_dim.is_some_and(|width| width != head_dim) {
             return Err(ModelError::Feature { feature: self.key("attention.value_length (another width of values)") });
         }
-        let layer = Layer {
-            mixer: Mixer::Attention(Attention {
-                heads,
-                kv_heads: heads,
-                head_dim,
-                projections: Projections::Apart,
-                input_bias: self.has("blk.0.attn_q.bias"),
-                output_bias: self.has("blk.0.attn_output.bias"),
-                qk_norm: QkNorm::None,
-                value_norm: false,
-                rotary: Some(Rotary {
-                    base: self.float("rope.freq_base")?.unwrap_or(10_000.0) as f32,
-                    scaling: self.scaling()?,
-                    pairs,
-                    elements: self.number("rope.dimension_count")?.unwrap_or(head_dim),
-                    growth: None,
-                }),
-                window: self.number("attention.sliding_window")?.filter(|window| *window > 0),
-                looks_ahead: false,
-                softcap: None,
-                factor: (head_dim as f64).powf(-0.5),
-                gated: false,
-                sinks: false,
+        let attention = Attention {
+            input_bias: self.has("blk.0.attn_q.bias"),
+            output_bias: self.has("blk.0.attn_output.bias"),
+            rotary: Some(Rotary {
+                base: self.float("rope.freq_base")?.unwrap_or(10_000.0) as f32,
+                scaling: self.scaling()?,
+                pairs,
+                elements: self.number("rope.dimension_count")?.unwrap_or(head_dim),
+                growth: None,
             }),
-            feed_forward: FeedForward::Dense(Dense {
-                ffn: 0,
-                inputs: Inputs::Gated,
-                bias: self.has("blk.0.ffn_down.bias"),
-                activation: Activation::Silu,
-            }),
-            norms: Norms::Before,
-            scalar: false,
+            window: self.number("attention.sliding_window")?.filter(|window| *window > 0),
+            ..Attention::new(heads, heads, head_dim)
         };
+        let dense = Dense { bias: self.has("blk.0.ffn_down.bias"), ..Dense::new(0) };
         let vocabulary = self.rows("token_embd.weight").map_or_else(|| self.required("vocab_size"), Ok)?;
-        let mut config = Config::new(dim, vec![layer; layers], vocabulary, self.required("context_length")?);
+        let mut config =
+            Config::new(dim, vec![Layer::new(attention, dense); layers], vocabulary, self.required("context_length")?);
         let kv_heads = self.by_layer("attention.head_count_kv", layers)?;
         let ffn = self.by_layer("feed_forward_length", layers)?;
         if ffn.is_empty() && !self.has_experts()? {
@@ -260,17 +242,10 @@ impl<'a> Metadata<'a> {
 
     /// The experts, of width 0 if the file does not say it.
     pub(super) fn experts(&self) -> Result<Experts, ModelError> {
+        let ffn = self.number("expert_feed_forward_length")?.unwrap_or(0);
         Ok(Experts {
-            count: self.required("expert_count")?,
-            ffn: self.number("expert_feed_forward_length")?.unwrap_or(0),
-            per_token: self.required("expert_used_count")?,
             normalises: self.flag("expert_weights_norm")?.unwrap_or(true),
-            scores: Scores::Softmax,
-            groups: None,
-            factor: 1.0,
-            activation: Activation::Silu,
-            layout: ExpertLayout::Apart,
-            bias: false,
+            ..Experts::new(self.required("expert_count")?, ffn, self.required("expert_used_count")?)
         })
     }
 

@@ -41,23 +41,9 @@ pub(super) const SHARED: [(Role, &str); 3] = [
 pub(super) const DEFAULTS: Defaults =
     Defaults { kv_heads: Some(4), head_dim: Some(256), context: 32768, rotary_share: Some(0.25), ..Defaults::LLAMA };
 
-const KEYS: [&str; 18] = with(
-    DELTA,
-    [
-        "attention_bias",
-        "decoder_sparse_step",
-        "mlp_only_layers",
-        "moe_intermediate_size",
-        "norm_topk_prob",
-        "num_experts",
-        "num_experts_per_tok",
-        "num_local_experts",
-        "output_router_logits",
-        "router_aux_loss_coef",
-        "shared_expert_intermediate_size",
-        SLIDES,
-    ],
-);
+const OWN: [&str; 8] = with(DELTA, ["shared_expert_intermediate_size", SLIDES]);
+
+const KEYS: [&str; 18] = with(qwen3_moe::KEYS, OWN);
 
 const GGUF_KEYS: [&str; 11] = with(GGUF_DELTA, GGUF_EXPERTS);
 
