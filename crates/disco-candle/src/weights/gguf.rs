@@ -35,8 +35,9 @@ const BIG_ENDIAN: &str =
 /// The longest header in bytes.
 const MAX_HEADER_BYTES: u64 = 1 << 28;
 
-/// The most elements that all arrays of a header may have. Each takes the memory of a [`Value`].
-const MAX_ARRAY_ELEMENTS: u64 = 1 << 24;
+/// The memory that the elements of all arrays of a header may take, each that of a [`Value`], if it is more than three times
+/// the file. The largest vocabularies take 42 MB.
+const MAX_ARRAY_BYTES: u64 = 64 << 20;
 
 /// The most dimensions of a tensor: `GGML_MAX_DIMS`.
 const MAX_DIMS: u32 = 4;
@@ -286,10 +287,15 @@ impl<R: Read> Reader<'_, R> {
         // An element has at least one byte.
         self.expect_room("elements of an array", len, 1)?;
         self.elements += len;
-        if self.elements > MAX_ARRAY_ELEMENTS {
-            return Err(self.fault(format!("its arrays have more than {MAX_ARRAY_ELEMENTS} elements")));
+        let most = MAX_ARRAY_BYTES.max(self.len.saturating_mul(3)) / size_of::<Value>() as u64;
+        if self.elements > most {
+            return Err(self.fault(format!("its arrays have more than {most} elements")));
         }
-        (0..len).map(|_| self.value(key, kind, depth + 1)).collect()
+        let mut values = Vec::with_capacity(len as usize);
+        for _ in 0..len {
+            values.push(self.value(key, kind, depth + 1)?);
+        }
+        Ok(values)
     }
 
     fn tensor(&mut self) -> Result<(String, Entry), WeightsError> {
