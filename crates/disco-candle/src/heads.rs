@@ -17,8 +17,8 @@ use candle_core::{Error, Result};
 /// let plan = HeadPlan::new(9, 3, 2)?;
 /// assert_eq!((plan.query(0), plan.kv(0)), (0..5, 0..2));
 /// assert_eq!((plan.query(1), plan.kv(1)), (5..9, 1..3));
-/// // The third query head of rank 0 is the last of its first key-value head, the fourth is the first of the next one.
-/// assert_eq!(plan.kv_of_queries(0), [0, 0, 0, 1, 1]);
+/// // Three query heads of rank 0 share its first key-value head, and two the next one.
+/// assert_eq!(plan.groups(0), [0..3, 3..5]);
 /// # Ok::<(), candle_core::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,12 +68,6 @@ impl HeadPlan {
         };
         self.kv(rank).map(group).collect()
     }
-
-    /// For each query head of rank `rank`, the position of its key-value head among those of the rank.
-    pub fn kv_of_queries(&self, rank: usize) -> Vec<usize> {
-        let first = self.kv(rank).start;
-        self.query(rank).map(|head| head / self.queries_per_kv - first).collect()
-    }
 }
 
 /// `count` items in `ranks` ranges, whose lengths differ by one at most, the longer ones first.
@@ -98,11 +92,9 @@ mod tests {
                 assert_eq!(all, (0..heads).collect::<Vec<_>>());
                 for rank in 0..ranks {
                     let expected = plan.query(rank).map(|head| head / (heads / kv_heads));
-                    let found = plan.kv_of_queries(rank).into_iter().map(|kv| plan.kv(rank).start + kv);
+                    let groups = plan.kv(rank).zip(plan.groups(rank));
+                    let found = groups.flat_map(|(kv, group)| std::iter::repeat_n(kv, group.len()));
                     assert!(found.eq(expected), "{plan:?} rank {rank}");
-                    let groups = plan.groups(rank).into_iter().enumerate();
-                    let of_groups: Vec<_> = groups.flat_map(|(kv, group)| vec![kv; group.len()]).collect();
-                    assert_eq!(of_groups, plan.kv_of_queries(rank), "{plan:?} rank {rank}");
                     assert!(plan.query(rank).len() <= heads.div_ceil(ranks));
                 }
             }

@@ -93,17 +93,6 @@ impl Weights {
         })
     }
 
-    /// `name` if there is such a tensor, else `fallback`: a model with tied embeddings has no tensor for its output.
-    ///
-    /// # Errors
-    /// [`UnknownTensor`](WeightsError::UnknownTensor) of `name`, if there is neither.
-    pub fn name_or<'a>(&self, name: &'a str, fallback: &'a str) -> Result<&'a str, WeightsError> {
-        if !self.contains(name) && self.contains(fallback) {
-            return Ok(fallback);
-        }
-        self.info(name).map(|_| name)
-    }
-
     /// The header of a GGUF file: architecture and hyperparameters, tokenizer, template of chats. Of a model of several
     /// files, the header of the first.
     pub fn gguf(&self) -> Option<&Content> {

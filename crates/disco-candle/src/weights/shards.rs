@@ -130,15 +130,6 @@ impl Shards {
         self.tensor(name)
     }
 
-    /// Reads this rank's part of tensor `name`, or of `fallback` if there is no tensor `name`: a model with tied
-    /// embeddings has no tensor for its output. The rule of the tensor that is read counts.
-    ///
-    /// # Errors
-    /// Errors of [`tensor`](Self::tensor).
-    pub fn tensor_or(&self, name: &str, fallback: &str) -> Result<Tensor, WeightsError> {
-        self.tensor(self.weights.name_or(name, fallback)?)
-    }
-
     /// Reads this rank's part of a tensor of GGUF, quantised as in the file or as [`Encoding::quantized`] says.
     ///
     /// # Errors
@@ -170,23 +161,6 @@ impl Shards {
         let runs = self.weights.read_runs(name, &part)?;
         self.report(name, &part)?;
         Ok(runs)
-    }
-
-    /// Reads this rank's part of a tensor of GGUF whose whole shape is `shape`, quantised as in the file.
-    ///
-    /// # Errors
-    /// [`WrongShape`](WeightsError::WrongShape), and errors of [`quantized`](Self::quantized).
-    pub fn quantized_of(&self, name: &str, shape: &[usize]) -> Result<QTensor, WeightsError> {
-        self.expect(name, shape)?;
-        self.quantized(name)
-    }
-
-    /// Reads this rank's part of tensor `name` quantised, or of `fallback` if there is no tensor `name`.
-    ///
-    /// # Errors
-    /// Errors of [`quantized`](Self::quantized).
-    pub fn quantized_or(&self, name: &str, fallback: &str) -> Result<QTensor, WeightsError> {
-        self.quantized(self.weights.name_or(name, fallback)?)
     }
 
     /// Shape of the whole tensor `name`, of which this rank has a part.

@@ -120,15 +120,3 @@ fn shards_of_another_plan_are_refused_with_the_rule_that_differs() {
     );
     assert_eq!(error, expected);
 }
-
-#[test]
-fn a_tensor_that_is_missing_is_read_by_its_fallback_name() {
-    let folder = folder();
-    let model = folder.path().join("model.gguf");
-    write_gguf(&model, &[], &[("token_embd.weight", quantized(&[4, 32], GgmlDType::Q8_0))]);
-    let shards = open(&model, 0, 1);
-    assert_eq!(shards.tensor_or("output.weight", "token_embd.weight").unwrap().dims(), [4, 32]);
-    assert_eq!(shards.quantized_or("output.weight", "token_embd.weight").unwrap().shape().dims(), [4, 32]);
-    let error = shards.tensor_or("output.weight", "embed").unwrap_err().to_string();
-    assert!(error.ends_with("has no tensor `output.weight`"), "{error}");
-}
