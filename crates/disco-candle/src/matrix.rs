@@ -4,10 +4,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use candle_core::quantized::{GgmlDType, QMatMul, QStorage, QTensor};
-use candle_core::{CpuStorage, DType, Device, Error, Module, Result, Storage, Tensor, WithDType};
-use half::slice::HalfFloatSliceExt;
-use half::{bf16, f16};
+use candle_core::{CpuStorage, DType, Device, Error, Module, Result, Storage, Tensor};
 
+use crate::floats::{of_floats, with_floats};
 use crate::products::{self, Level, Packed};
 
 /// A matrix of weights, one row for each output, as `y = x·Wᵀ` uses it.
@@ -167,7 +166,7 @@ impl Module for Matrix {
             Kind::Dense(weight) => by_rows(x, weight.dims2()?, |rows| dense(rows, weight)),
             Kind::Packed(weight) => by_rows(x, (weight.outputs(), weight.inputs()), |rows| {
                 let y = with_floats(rows, |x| Ok(weight.product(x)))?;
-                of_floats(y, (rows.dim(0)?, weight.outputs()), x.dtype())
+                of_floats(y, &(rows.dim(0)?, weight.outputs()).into(), x.dtype())
             }),
             // Blocks are multiplied in f32.
             Kind::Quantized(weight) if x.dtype() != DType::F32 => {
@@ -229,45 +228,5 @@ fn dense(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
             _ => Err(Error::Msg(format!("a matrix on the CPU has elements {:?}", weight.dtype()))),
         }
     })?;
-    of_floats(y, (rows, outputs), dtype)
-}
-
-/// Calls `read` with the elements of a tensor on the CPU as 32-bit floats. candle's conversions of 16 bits take longer.
-fn with_floats<T>(x: &Tensor, read: impl FnOnce(&[f32]) -> Result<T>) -> Result<T> {
-    let x = match x.dtype() {
-        DType::F16 | DType::BF16 => x.contiguous()?,
-        _ => x.to_dtype(DType::F32)?.contiguous()?,
-    };
-    let (storage, layout) = x.storage_and_layout();
-    let range = layout.start_offset()..layout.start_offset() + x.elem_count();
-    let mut wide = vec![0.0; if x.dtype() == DType::F32 { 0 } else { range.len() }];
-    match &*storage {
-        Storage::Cpu(CpuStorage::F32(x)) => read(&x[range]),
-        Storage::Cpu(CpuStorage::F16(x)) => {
-            x[range].convert_to_f32_slice(&mut wide);
-            read(&wide)
-        }
-        Storage::Cpu(CpuStorage::BF16(x)) => {
-            x[range].convert_to_f32_slice(&mut wide);
-            read(&wide)
-        }
-        _ => Err(Error::Msg(format!("a matrix on the CPU got an input on {:?}", x.device().location()))),
-    }
-}
-
-/// A tensor of `dtype` on the CPU.
-fn of_floats(x: Vec<f32>, shape: (usize, usize), dtype: DType) -> Result<Tensor> {
-    fn narrow<T: Copy + Default + WithDType>(x: &[f32], shape: (usize, usize)) -> Result<Tensor>
-    where
-        [T]: HalfFloatSliceExt,
-    {
-        let mut narrow = vec![T::default(); x.len()];
-        narrow.convert_from_f32_slice(x);
-        Tensor::from_vec(narrow, shape, &Device::Cpu)
-    }
-    match dtype {
-        DType::F16 => narrow::<f16>(&x, shape),
-        DType::BF16 => narrow::<bf16>(&x, shape),
-        dtype => Tensor::from_vec(x, shape, &Device::Cpu)?.to_dtype(dtype),
-    }
+    of_floats(y, &(rows, outputs).into(), dtype)
 }

@@ -2,7 +2,7 @@
 
 use candle_core::{Module as _, Result, Tensor};
 use candle_nn::ops;
-use disco_candle::Matrix;
+use disco_candle::{Matrix, silu_gated};
 
 use crate::names::Role;
 use crate::parts::{Parts, Stack};
@@ -48,11 +48,12 @@ impl Units {
     /// The output of these hidden units: `[.., dim]` to `[.., dim]`.
     pub(crate) fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let y = self.inputs.forward(x)?;
-        let active = activated(&y.at(0)?, self.activation)?;
+        let active = || activated(&y.at(0)?, self.activation);
         let units = match (self.is_gated, self.activation) {
-            (false, _) => active,
-            (true, Activation::ClampedSwiglu { limit }) => (active * (y.at(1)?.clamp(-limit, limit)? + 1.0)?)?,
-            (true, _) => (active * y.at(1)?)?,
+            (false, _) => active()?,
+            (true, Activation::Silu) => silu_gated(&y.at(0)?, &y.at(1)?)?,
+            (true, Activation::ClampedSwiglu { limit }) => (active()? * (y.at(1)?.clamp(-limit, limit)? + 1.0)?)?,
+            (true, _) => (active()? * y.at(1)?)?,
         };
         let y = self.down.forward(&units)?;
         self.bias.iter().try_fold(y, |y, bias| y.broadcast_add(bias))
