@@ -121,8 +121,8 @@ impl Probe {
 }
 
 /// The rendezvous of ranks that connect: opaque bytes of a backend, at most [`Rendezvous::MAX_BYTES`], broadcast to all
-/// ranks.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// ranks. They may be a secret, and `Debug` does not show them.
+#[derive(Clone, PartialEq, Eq)]
 pub struct Rendezvous(Vec<u8>);
 
 impl Rendezvous {
@@ -145,6 +145,12 @@ impl Rendezvous {
     /// The bytes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
+    }
+}
+
+impl fmt::Debug for Rendezvous {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "<rendezvous of {} bytes>", self.0.len())
     }
 }
 

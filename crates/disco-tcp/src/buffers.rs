@@ -15,21 +15,31 @@ pub(crate) struct Buffers<'a> {
 }
 
 impl<'a> Buffers<'a> {
-    /// The memory of an operation's tensors.
+    /// The memory of an operation's tensors that are significant on `rank`.
     ///
     /// # Safety
     /// The tensors are claimed for the operation while the buffers exist, and are in the memory of the host. `Op::check` has
     /// accepted the operation.
-    pub(crate) unsafe fn of(op: &'a Op) -> Self {
+    pub(crate) unsafe fn of(op: &'a Op, rank: usize) -> Self {
+        let is_root = op.root().is_none_or(|root| root.index() == rank);
+        let src = op.src().filter(|_| is_root || !matches!(op, Op::Broadcast { .. } | Op::Scatter { .. }));
+        let dst = op.dst().filter(|_| is_root || !matches!(op, Op::Reduce { .. } | Op::Gather { .. }));
         let is_same = |src: &Tensor, dst: &Tensor| src.data() == dst.data() && src.byte_len() > 0;
         // In place if source and destination are the same elements. Any other overlap was refused.
-        let src = op.src().filter(|src| !op.dst().is_some_and(|dst| is_same(src, dst)));
+        let src = src.filter(|src| !dst.is_some_and(|dst| is_same(src, dst)));
         Self {
-            // SAFETY: the caller has claimed the tensor, so nothing writes it, and the operation does not: it overlaps no
-            // destination.
-            input: src.map(|src| unsafe { slice::from_raw_parts(src.data(), src.byte_len()) }),
-            // SAFETY: the caller has claimed the tensor for writing, so nothing else accesses it.
-            output: op.dst().map(|dst| unsafe { slice::from_raw_parts_mut(dst.data(), dst.byte_len()) }),
+            input: src.map(|src| match src.byte_len() {
+                // The pointer of an empty tensor may be null.
+                0 => &[][..],
+                // SAFETY: the caller has claimed the tensor, so nothing writes it, and the operation does not: it overlaps no
+                // destination.
+                bytes => unsafe { slice::from_raw_parts(src.data(), bytes) },
+            }),
+            output: dst.map(|dst| match dst.byte_len() {
+                0 => &mut [][..],
+                // SAFETY: the caller has claimed the tensor for writing, so nothing else accesses it.
+                bytes => unsafe { slice::from_raw_parts_mut(dst.data(), bytes) },
+            }),
         }
     }
 }

@@ -39,7 +39,7 @@ impl<'a> Collective<'_, '_> {
     /// Errors of [`Exchange::run`].
     pub(crate) fn run(&mut self, op: &Op, buffers: Buffers<'a>) -> Result<()> {
         let Buffers { input, output } = buffers;
-        let (me, size) = (self.me, self.size);
+        let size = self.size;
         let rule = || Ok::<_, Error>(Rule { dtype: width(op)?, reduction: op.reduction().ok_or_else(|| bug(op))? });
         let no_output = || bug(op);
         match op {
@@ -82,7 +82,6 @@ impl<'a> Collective<'_, '_> {
                 Err(Error::Unsupported { backend: crate::NAME, operation, dtype: op.dtype() })
             }
         }
-        .inspect(|()| debug_assert!(me < size))
     }
 
     fn label(&self) -> Label<'static> {
@@ -184,8 +183,9 @@ impl<'a> Collective<'_, '_> {
         let mine = blocks[self.me].clone();
         let inputs = self.exchange_blocks(input.unwrap_or(output), &blocks, mine.len())?;
         // In place, the result goes to the first block, and this rank's input may be in another one.
-        let own = input.map_or_else(|| output[mine.clone()].to_vec(), |input| input[mine.clone()].to_vec());
-        rule.reduce(self.me, &inputs, Some(&own), &mut output[..mine.len()])
+        let copy = if input.is_none() { output[mine.clone()].to_vec() } else { Vec::new() };
+        let own = input.map_or(&*copy, |input| &input[mine.clone()]);
+        rule.reduce(self.me, &inputs, Some(own), &mut output[..mine.len()])
     }
 
     fn broadcast(&mut self, dtype: DType, input: Option<&[u8]>, output: &mut [u8], root: usize) -> Result<()> {

@@ -12,14 +12,14 @@ use disco_core::{Abort, Capabilities, ConnectParams, Error, Op, Rank, Rendezvous
 use crate::NAME;
 use crate::alarm::Alarm;
 use crate::connect::Party;
+use crate::rank_state::RankState;
 use crate::rendezvous::Meeting;
-use crate::seat::Seat;
 
 /// One rank, with a connection to each other one. It may be sent to another thread.
 ///
 /// If a communicator is dropped while peers wait for its rank, their operations fail with [`Error::Lost`].
 pub struct Communicator {
-    seat: Background<Seat>,
+    state: Background<RankState>,
     rank: Rank,
     size: usize,
     alarm: Arc<Alarm>,
@@ -58,11 +58,11 @@ impl Communicator {
             encrypts: Variable::read("DISCO_ENCRYPT").flag()?.unwrap_or(true),
             deadline: params.connect_deadline,
         };
-        Seat::new(party, params.link.store(), alarm.clone(), params.deadline).map(|seat| Self::new(seat, alarm))
+        RankState::new(party, params.link.store(), alarm.clone(), params.deadline).map(|state| Self::new(state, alarm))
     }
 
-    fn new(seat: Seat, alarm: Arc<Alarm>) -> Self {
-        Self { rank: seat.rank(), size: seat.size(), seat: Background::new(seat), alarm }
+    fn new(state: RankState, alarm: Arc<Alarm>) -> Self {
+        Self { rank: state.rank(), size: state.size(), state: Background::new(state), alarm }
     }
 
     fn check(&self, ops: &[Op]) -> Result<()> {
@@ -73,11 +73,11 @@ impl Communicator {
     /// Runs operations whose arguments are checked.
     #[allow(unsafe_code)]
     fn run(&mut self, ops: &[Op]) -> Result<()> {
-        let seat = self.seat.state()?;
+        let state = self.state.state()?;
         let mut claims = Claims::default();
         claims.claim(ops)?;
         // SAFETY: the operations are checked, and the claims are dropped after the call.
-        unsafe { seat.run(ops) }
+        unsafe { state.run(ops) }
     }
 }
 
@@ -107,13 +107,13 @@ impl disco_core::Communicator for Communicator {
         }
         let (rank, size) = (self.rank, self.size);
         if let Some(first) = ops.first() {
-            self.seat.state()?.check_unbroken(|| first.signature(size))?;
+            self.state.state()?.check_unbroken(|| first.signature(size))?;
         }
         Claims::check(ops)?;
         let result = op::run_in_steps(self, rank, size, ops);
         // A step that has failed has broken the communicator already.
-        result.map_err(|error| match self.seat.state() {
-            Ok(seat) if seat.check_unbroken(String::new).is_ok() => seat.fail(error),
+        result.map_err(|error| match self.state.state() {
+            Ok(state) if !state.is_broken() => state.fail(error),
             _ => error,
         })
     }
@@ -127,22 +127,22 @@ impl disco_core::Communicator for Communicator {
         let mut claims = Claims::default();
         claims.claim(ops)?;
         let (ops, claimed) = (ops.to_vec(), Cell::new(claims.keep()));
-        self.seat.start(move |seat| {
+        self.state.start(move |state| {
             let claimed = claimed.take();
             // SAFETY: the operations are checked, and the claims are dropped after the call.
-            let result = unsafe { seat.run(&ops) };
+            let result = unsafe { state.run(&ops) };
             drop(claimed);
             result
         })
     }
 
     fn split(&mut self, color: Option<u32>, key: i32) -> Result<Option<Box<dyn disco_core::Communicator>>> {
-        let child = self.seat.state()?.split(color, key)?;
-        Ok(child.map(|(seat, alarm)| Box::new(Self::new(seat, alarm)) as _))
+        let child = self.state.state()?.split(color, key)?;
+        Ok(child.map(|(state, alarm)| Box::new(Self::new(state, alarm)) as _))
     }
 
     fn synchronize(&mut self) -> Result<()> {
-        self.seat.state()?.check_unbroken(|| "synchronize".into())
+        self.state.state()?.check_unbroken(|| "synchronize".into())
     }
 
     fn aborter(&self) -> Arc<dyn Abort> {

@@ -1,5 +1,6 @@
 //! Messages that go out and come in at the same time.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -16,6 +17,9 @@ use crate::link::{Acknowledged, Link, acknowledged};
 /// The longest sleep of a wait. Then the rank announces that it waits, so that others don't report it as absent, and looks
 /// whether the machines of the ranks that it waits for acknowledge what it sends.
 const MAX_SLEEP: Duration = Duration::from_millis(250);
+
+/// Bytes that one message moves before the others have their turn.
+const MAX_TURN_BYTES: usize = 1 << 20;
 
 /// The operation whose messages an exchange moves.
 #[derive(Clone, Copy, Debug)]
@@ -71,8 +75,6 @@ pub(crate) struct Wires<'a> {
     pub(crate) rank: usize,
     /// The name of the operation.
     pub(crate) operation: &'static str,
-    /// The number of the operation among all that the rank has called.
-    pub(crate) calls: u64,
     pub(crate) deadline: Duration,
     pub(crate) start: Instant,
 }
@@ -94,12 +96,34 @@ impl<'a> Exchange<'a> {
     /// # Errors
     /// [`Error::Mismatch`], [`Error::Lost`], [`Error::Deadline`], [`Error::Aborted`]. The connections can't be used after it.
     pub(crate) fn run(mut self, call: Call<'_>, wires: &mut Wires<'_>) -> Result<()> {
-        while !(self.outgoing.is_empty() && self.incoming.is_empty()) {
-            if !self.advance(call, wires)? {
-                self.wait(call, wires)?;
+        loop {
+            let has_moved = self.advance(call, wires)?;
+            if self.outgoing.is_empty() && self.incoming.is_empty() {
+                return Ok(());
+            }
+            self.check(call, wires)?;
+            if !has_moved {
+                self.wait(wires)?;
             }
         }
-        Ok(())
+    }
+
+    /// Ends the exchange after an abort, and once the deadline has passed.
+    fn check(&self, call: Call<'_>, wires: &Wires<'_>) -> Result<()> {
+        wires.alarm.check()?;
+        let (waited, deadline) = (wires.start.elapsed(), wires.deadline);
+        let operation = || call.text.to_owned();
+        if call.kind == Kind::Collective {
+            // The ranks that this one waits for may wait for others.
+            return wires.attendance.check_wait(call.number, waited, deadline, operation);
+        }
+        if waited <= deadline {
+            return Ok(());
+        }
+        let peers = self.incoming.iter().map(|it| it.from).chain(self.outgoing.iter().map(|it| it.to));
+        let peers: BTreeSet<_> = peers.map(|peer| Rank::new(peer as u32).to_string()).collect();
+        let state = format!("messages of or to {} are missing", peers.into_iter().collect::<Vec<_>>().join(", "));
+        Err(Error::Deadline { operation: operation(), after: deadline, state })
     }
 
     /// Moves what can be moved now. Returns whether a byte has moved, or a message is over.
@@ -130,10 +154,7 @@ impl<'a> Exchange<'a> {
     }
 
     /// Sleeps until a connection may go on, or the alarm is raised.
-    fn wait(&self, call: Call<'_>, wires: &mut Wires<'_>) -> Result<()> {
-        wires.alarm.check()?;
-        let waited = wires.start.elapsed();
-        wires.attendance.check_wait(wires.calls, waited, wires.deadline, || call.text.to_owned())?;
+    fn wait(&self, wires: &mut Wires<'_>) -> Result<()> {
         let mut fds = vec![PollFd::new(wires.alarm, PollFlags::IN)];
         for (peer, link) in wires.links.iter().enumerate() {
             let is_received = self.incoming.iter().any(|message| message.from == peer);
@@ -146,10 +167,10 @@ impl<'a> Exchange<'a> {
             }
         }
         // A little longer than the deadline, so that it has passed when the wait is checked again.
-        let sleep = wires.deadline.saturating_sub(waited).min(MAX_SLEEP) + Duration::from_millis(1);
+        let sleep = wires.deadline.saturating_sub(wires.start.elapsed()).min(MAX_SLEEP) + Duration::from_millis(1);
         let limit = Timespec { tv_sec: sleep.as_secs() as _, tv_nsec: sleep.subsec_nanos().into() };
         match poll(&mut fds, Some(&limit)) {
-            Ok(0) => self.look(wires),
+            Ok(0) => self.check_connections(wires),
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(error) => Err(Error::system("tcp: the wait for other ranks failed", error)),
         }
@@ -157,7 +178,7 @@ impl<'a> Exchange<'a> {
 
     /// Looks for connections that are cut, after a wait without an event. TCP itself would notice it after minutes, and only of
     /// a connection that has something to send, so a rank that only receives sends a probe.
-    fn look(&self, wires: &mut Wires<'_>) -> Result<()> {
+    fn check_connections(&self, wires: &mut Wires<'_>) -> Result<()> {
         for peer in self.outgoing.iter().map(|message| message.to).chain(self.incoming.iter().map(|it| it.from)) {
             let is_sent = self.outgoing.iter().any(|message| message.to == peer);
             let link = wires.link(peer)?;
@@ -166,7 +187,7 @@ impl<'a> Exchange<'a> {
                     let why = "its machine does not acknowledge what this one sends";
                     return Err(lost(peer, LossCause::ConnectionFailed(why.to_owned())));
                 }
-                // All is acknowledged, so the connection takes the whole probe.
+                // The system has nothing to send, so it takes the whole probe.
                 Acknowledged::All if !is_sent => {
                     link.send([&Head::bare(Kind::Probe), &[]]).map_err(|error| disconnected(peer, &error))?;
                 }
@@ -189,7 +210,11 @@ impl Outgoing<'_> {
         let (to, whole) = (self.to, self.head.len() + self.content.len());
         let link = wires.link(to)?;
         let is_lost = |error: io::Error| disconnected(to, &error);
+        let limit = self.sent.saturating_add(MAX_TURN_BYTES);
         while self.sent < whole {
+            if self.sent >= limit {
+                return Ok(false);
+            }
             let head = self.head.get(self.sent..).unwrap_or_default();
             let content = self.content.get(self.sent.saturating_sub(self.head.len())..).unwrap_or_default();
             match link.send([head, content]).map_err(is_lost)? {
@@ -206,6 +231,7 @@ impl Incoming<'_> {
     /// Receives what has come. Returns whether the message is complete.
     fn advance(&mut self, call: Call<'_>, wires: &mut Wires<'_>, has_moved: &mut bool) -> Result<bool> {
         let (from, caller) = (self.from, (wires.rank, wires.operation));
+        let limit = self.received.saturating_add(MAX_TURN_BYTES);
         let link = wires.link(from)?;
         loop {
             let at = self.received;
@@ -220,6 +246,9 @@ impl Incoming<'_> {
             };
             if into.is_empty() {
                 return Ok(true);
+            }
+            if at >= limit {
+                return Ok(false);
             }
             match link.receive(into).map_err(|error| disconnected(from, &error))? {
                 0 => return Ok(false),

@@ -52,10 +52,10 @@ impl Hello {
             return Err(Error::protocol(format!("the other rank speaks version {theirs} of tcp, this one {ours}")));
         }
         let hello = Self { from: word(12), to, encrypts: bytes[20] != 0 };
-        match hello.to_bytes() == *bytes {
-            true => Ok(hello),
-            false => Err(Error::protocol("the connection is for another rank")),
+        if hello.to_bytes() != *bytes {
+            return Err(Error::protocol("the connection is for another rank"));
         }
+        Ok(hello)
     }
 }
 

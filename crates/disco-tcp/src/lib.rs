@@ -5,7 +5,7 @@
 //! of `local`: they depend on the ranks' inputs and their order only.
 //!
 //! ```text
-//! Communicator ── Background ─▶ Seat      one rank, which its operations use in turn: on the worker's thread, or beside it
+//! Communicator ── Background ─▶ RankState      one rank, which its operations use in turn: on the worker's thread, or beside it
 //!                                └ collective, point_to_point     which bytes go to which rank
 //!                                   └ exchange                    messages that go out and come in at the same time
 //!                                      └ link                     a connection, in clear or encrypted
@@ -31,8 +31,8 @@ mod head;
 mod hello;
 mod link;
 mod point_to_point;
+mod rank_state;
 mod rendezvous;
-mod seat;
 
 pub use backend::{BACKEND, Tcp};
 pub use communicator::Communicator;

@@ -1,6 +1,9 @@
 //! The conformance suite over connections of one machine, encrypted and in clear.
 
-use std::process::ExitCode;
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::env;
+use std::process::{Command, ExitCode};
 
 use disco_conformance::{Runner, ThreadSessions};
 use disco_core::{
@@ -32,6 +35,20 @@ impl Backend for Mesh {
     }
 }
 
+/// The variable that decides about encryption.
+const ENCRYPT: &str = "DISCO_ENCRYPT";
+
+/// The tests that also run in clear: those of one dtype.
+const IN_CLEAR: &str = "bf16";
+
 fn main() -> ExitCode {
+    let is_list = env::args().any(|arg| arg == "--list");
+    if env::var_os(ENCRYPT).is_none() && !is_list {
+        let mut in_clear = Command::new(env::current_exe().unwrap());
+        let status = in_clear.args([IN_CLEAR, "--quiet"]).env(ENCRYPT, "0").status().unwrap();
+        if !status.success() {
+            return ExitCode::FAILURE;
+        }
+    }
     Runner::new().backend(ThreadSessions::of("tcp-mesh").exact().detecting_dropped_peers()).main()
 }

@@ -37,6 +37,13 @@ fn add(ctx: &mut WorkerContext) -> disco::Result<()> {
         if let Some(index) = (0..count).find(|index| sum.view::<f32>().unwrap()[*index] != in_order(*index)) {
             return Err(Error::state(format!("element {index} of {count} is wrong")));
         }
+        // The result of other ranks than the root is ignored, even if it is where their input is.
+        let all = mine.to_vec::<f32>()?;
+        let input = Tensor::from_slice(&all, [count])?;
+        comm.reduce(&input, Some(&input), Reduction::Sum, Rank::new(1))?;
+        if rank == 1 && input.to_vec::<f32>()? != sum.to_vec::<f32>()? {
+            return Err(Error::state(format!("the sum of {count} elements on rank 1 is wrong")));
+        }
         let (next, previous) = ((rank + 1) % size, (rank + size - 1) % size);
         let [to, from] = [next, previous].map(|rank| Rank::new(rank as u32));
         comm.enqueue(&[Op::Send { src: mine, to }, Op::Recv { dst: sum.clone(), from }])?;

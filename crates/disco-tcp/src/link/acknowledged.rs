@@ -4,8 +4,8 @@
 
 use std::os::fd::{AsFd, AsRawFd as _};
 
-/// Bytes of the structure that are read: up to `tcpi_unacked`.
-const BYTES: usize = 28;
+/// Bytes of the structure that are read.
+const BYTES: usize = 4;
 
 /// Timeouts of a packet after which its connection counts as cut: by then, 1.4 s have passed at least.
 const CUT_TIMEOUTS: u8 = 3;
@@ -13,7 +13,7 @@ const CUT_TIMEOUTS: u8 = 3;
 /// What the other machine has acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Acknowledged {
-    /// Everything.
+    /// Everything, and the system has nothing to send, so that it takes a small message whole.
     All,
     /// Not all yet, or the system does not tell.
     Some,
@@ -28,11 +28,15 @@ pub(crate) fn acknowledged(socket: impl AsFd) -> Acknowledged {
     let fd = socket.as_fd().as_raw_fd();
     // SAFETY: the descriptor is open, and the system writes at most `len` bytes to `info`, which has as many.
     let result = unsafe { libc::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, info.as_mut_ptr().cast(), &mut len) };
+    let mut queued: libc::c_int = 0;
+    // SAFETY: the descriptor is open, and the system writes an integer to `queued`: the bytes that are sent but not acknowledged,
+    // and those that are not sent yet (`SIOCOUTQ`).
+    let asked = unsafe { libc::ioctl(fd, libc::TIOCOUTQ, &mut queued) };
     // `tcpi_retransmits` counts the timeouts of the first packet that is not acknowledged; probes of a full receiver do not count.
-    let (timeouts, unacknowledged) = (info[2], &info[24..28]);
-    match (result, timeouts, unacknowledged) {
-        (0, CUT_TIMEOUTS.., _) => Acknowledged::Cut,
-        (0, _, [0, 0, 0, 0]) => Acknowledged::All,
+    let timeouts = info[2];
+    match (result, asked) {
+        (0, _) if timeouts >= CUT_TIMEOUTS => Acknowledged::Cut,
+        (_, 0) if queued == 0 => Acknowledged::All,
         _ => Acknowledged::Some,
     }
 }

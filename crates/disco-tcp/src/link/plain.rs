@@ -1,9 +1,11 @@
 //! A connection in clear.
 
-use std::io::{self, IoSlice, Read as _, Write as _};
+use std::io::{self, IoSlice, Read as _};
 use std::net::{Shutdown, TcpStream};
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
+
+use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 
 use super::{Link, now, read};
 
@@ -33,7 +35,9 @@ impl AsFd for Plain {
 
 impl Link for Plain {
     fn send(&mut self, pieces: [&[u8]; 2]) -> io::Result<usize> {
-        now((&self.stream).write_vectored(&pieces.map(IoSlice::new)))
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        let sent = sendmsg(&self.stream, &pieces.map(IoSlice::new), &mut SendAncillaryBuffer::default(), flags);
+        now(sent.map_err(io::Error::from))
     }
 
     fn flush(&mut self) -> io::Result<bool> {

@@ -5,7 +5,7 @@ use std::net::{Shutdown, TcpStream};
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use disco_engine::noise::{Keys, MAX_PLAIN_BYTES, Opener, Sealer};
+use disco_engine::noise::{MAX_PLAIN_BYTES, Opener, Sealer};
 
 use super::{Link, now, read};
 
@@ -24,14 +24,14 @@ pub(crate) struct Sealed {
 }
 
 impl Sealed {
-    /// A link over a stream that does not block.
-    pub(crate) fn new(stream: TcpStream, keys: Keys) -> Self {
+    /// A link over a stream that does not block, after the records that the two have sealed and opened.
+    pub(crate) fn new(stream: TcpStream, sealer: Sealer, opener: Opener) -> Self {
         Self {
             stream,
-            sealer: Sealer::new(keys.clone()),
+            sealer,
             record: Vec::new(),
             sent: 0,
-            opener: Opener::new(keys),
+            opener,
             content: vec![0; MAX_PLAIN_BYTES].into(),
             unread: 0..0,
         }

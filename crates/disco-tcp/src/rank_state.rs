@@ -1,6 +1,7 @@
 //! The part of a communicator that its operations use, one after the other.
 
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use disco_core::activity::{DataPath, take_path};
@@ -13,13 +14,18 @@ use crate::collective::Collective;
 use crate::connect::{self, Links, Party};
 use crate::exchange::{Call, Exchange, Label, Wires};
 use crate::head::{Head, Kind};
+use crate::link::Link;
 use crate::point_to_point::{self, Counts};
 
 /// How long a rank whose connection to another one ends looks for the failure that the other one has recorded.
 const FAILURE_GRACE: Duration = Duration::from_millis(200);
 
+/// How long the connections of a rank that has left are read, and how often.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
+const DRAIN_INTERVAL: Duration = Duration::from_millis(5);
+
 /// The place of a rank among the others. Dropping it tells them that the rank has left.
-pub(crate) struct Seat {
+pub(crate) struct RankState {
     party: Arc<Party>,
     links: Links,
     alarm: Arc<Alarm>,
@@ -27,14 +33,13 @@ pub(crate) struct Seat {
     attendance: Attendance,
     /// Limit of an operation, from its call.
     deadline: Duration,
-    /// Operations and splits so far, and collectives and splits among them.
-    calls: u64,
+    /// Collectives and splits so far.
     collectives: u64,
     messages: Vec<Counts>,
     broken: Option<AbortCause>,
 }
 
-impl Seat {
+impl RankState {
     /// Connects to the other ranks.
     ///
     /// # Errors
@@ -46,8 +51,8 @@ impl Seat {
         tracing::debug!(rank = party.rank, ?hosts, "connected");
         let attendance = Attendance::new(store.clone(), party.name.clone(), party.rank, party.size);
         let messages = vec![Counts::default(); party.size];
-        let (calls, collectives, broken) = (0, 0, None);
-        Ok(Self { party, links, alarm, store, attendance, deadline, calls, collectives, messages, broken })
+        let (collectives, broken) = (0, None);
+        Ok(Self { party, links, alarm, store, attendance, deadline, collectives, messages, broken })
     }
 
     pub(crate) fn rank(&self) -> Rank {
@@ -58,12 +63,20 @@ impl Seat {
         self.party.size
     }
 
+    /// Whether an operation has failed.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.broken.is_some()
+    }
+
     /// Refuses an operation after a failure.
     ///
     /// # Errors
     /// [`Error::Broken`].
-    pub(crate) fn check_unbroken(&self, operation: impl FnOnce() -> String) -> Result<()> {
-        match self.broken.as_ref().or_else(|| self.alarm.cause()) {
+    pub(crate) fn check_unbroken(&mut self, operation: impl FnOnce() -> String) -> Result<()> {
+        if let Some(cause) = self.alarm.cause().filter(|_| self.broken.is_none()).cloned() {
+            self.break_off(cause);
+        }
+        match &self.broken {
             None => Ok(()),
             Some(cause) => Err(Error::Broken { operation: operation(), cause: cause.clone() }),
         }
@@ -80,17 +93,17 @@ impl Seat {
     #[allow(unsafe_code)]
     pub(crate) unsafe fn run(&mut self, ops: &[Op]) -> Result<()> {
         let Some(first) = ops.first() else { return Ok(()) };
-        let size = self.size();
+        let (me, size) = (self.party.rank, self.size());
         self.check_unbroken(|| first.signature(size))?;
         take_path(DataPath::Tcp);
         let result = if first.kind().is_point_to_point() {
             // SAFETY: the caller guarantees it.
-            let buffers = ops.iter().map(|op| unsafe { Buffers::of(op) }).collect();
+            let buffers = ops.iter().map(|op| unsafe { Buffers::of(op, me) }).collect();
             self.point_to_point(ops, buffers)
         } else {
             ops.iter().try_for_each(|op| {
                 // SAFETY: the caller guarantees it.
-                self.collective(op, unsafe { Buffers::of(op) })
+                self.collective(op, unsafe { Buffers::of(op, me) })
             })
         };
         result.map_err(|error| self.fail(error))
@@ -116,14 +129,12 @@ impl Seat {
 
     /// The connections, for the next operation.
     fn wires(&mut self, operation: &'static str) -> Wires<'_> {
-        self.calls += 1;
         Wires {
             links: &mut self.links,
             alarm: &self.alarm,
             attendance: &self.attendance,
             rank: self.party.rank,
             operation,
-            calls: self.calls,
             deadline: self.deadline,
             start: Instant::now(),
         }
@@ -193,9 +204,8 @@ impl Seat {
     /// Breaks the communicator with the error of an operation, and ends the connections, so that the other ranks learn of it.
     /// Returns the error of this rank: if another one has failed before, an abort with its cause.
     pub(crate) fn fail(&mut self, error: Error) -> Error {
-        let key = format!("{}: failure", self.party.name);
         let error = match error {
-            Error::Lost(loss) => match self.store.wait(&key, FAILURE_GRACE) {
+            Error::Lost(loss) => match self.store.wait(&self.failure_key(), FAILURE_GRACE) {
                 Ok(bytes) => read_cause(&bytes).map_or(Error::Lost(loss), |cause| Error::Aborted { cause }),
                 Err(aborted @ Error::Aborted { .. }) => aborted,
                 Err(_) => Error::Lost(loss),
@@ -208,24 +218,51 @@ impl Seat {
             }
             cause => cause,
         };
-        // A store that has failed tells the other ranks nothing, and they find the connections closed.
-        _ = self.store.compare_and_set(&key, None, &write_cause(&cause));
-        self.links.iter().flatten().for_each(|link| link.close());
-        self.broken = Some(cause);
+        self.break_off(cause);
         error
+    }
+
+    /// Records the cause for the other ranks, and closes the connections, which ends their waits for this rank.
+    fn break_off(&mut self, cause: AbortCause) {
+        // A store that has failed tells the other ranks nothing, and they find the connections closed.
+        _ = self.store.compare_and_set(&self.failure_key(), None, &write_cause(&cause));
+        self.links.iter_mut().for_each(|link| *link = None);
+        self.broken = Some(cause);
+    }
+
+    fn failure_key(&self) -> String {
+        format!("{}: failure", self.party.name)
     }
 }
 
-impl Drop for Seat {
+impl Drop for RankState {
     fn drop(&mut self) {
-        let goodbye = Head::bare(Kind::Goodbye);
-        for link in self.links.iter_mut().flatten() {
-            if self.broken.is_none() {
-                // A rank whose connection is full gets no goodbye and finds it closed.
-                _ = link.send([&goodbye, &[]]);
-            }
+        let mut links: Vec<_> = self.links.iter_mut().filter_map(Option::take).collect();
+        for link in &mut links {
+            // A rank whose connection is full gets no goodbye and finds it closed.
+            _ = link.send([&Head::bare(Kind::Goodbye), &[]]);
             link.close();
         }
+        // Without a thread, the connections are closed at once.
+        _ = thread::Builder::new().name("disco-tcp-close".into()).spawn(|| drain(links));
+    }
+}
+
+/// Closes connections once the other ends have closed theirs, or after [`DRAIN_TIMEOUT`]: the system forgets what it has not
+/// sent yet if a connection is closed with bytes that nobody has read.
+fn drain(mut links: Vec<Box<dyn Link>>) {
+    let (end, mut bytes) = (Instant::now() + DRAIN_TIMEOUT, vec![0; 4096]);
+    while !links.is_empty() && Instant::now() < end {
+        links.retain_mut(|link| {
+            loop {
+                match link.receive(&mut bytes) {
+                    Ok(0) => return true,
+                    Ok(_) => {}
+                    Err(_) => return false,
+                }
+            }
+        });
+        thread::sleep(DRAIN_INTERVAL);
     }
 }
 
