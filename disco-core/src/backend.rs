@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::communicator::Communicator;
 use crate::config::WorkerConfig;
 use crate::device::DeviceKind;
-use crate::device_api::Queue;
+use crate::device_api::{self, Queue};
 use crate::error::{Error, Result, Unavailable};
 use crate::id::Rank;
 use crate::link::Link;
@@ -249,6 +249,23 @@ fn advice(name: &str, known: &[&str]) -> String {
                 .into()
         }
     }
+}
+
+/// The name that stands for the backend which [`choose`] finds.
+pub const AUTO: &str = "auto";
+
+/// The backend of GPUs (`nccl`, then `rccl`) if it is available and this machine has a device for each of its workers; otherwise
+/// `local`, or `tcp` in a session of several nodes. All machines must be alike.
+///
+/// # Errors
+/// As [`find`]: the program has no such backend.
+pub fn choose(world: &World) -> Result<&'static dyn Backend> {
+    let has_devices = |backend: &&dyn Backend| {
+        let devices = device_api::find(backend.device_kind()).ok().and_then(|api| api.count().ok());
+        devices.is_some_and(|count| count >= world.per_node()) && backend.probe().is_ok()
+    };
+    let of_devices = ["nccl", "rccl"].into_iter().filter_map(|name| find(name).ok()).find(has_devices);
+    of_devices.map_or_else(|| find(if world.nodes() > 1 { "tcp" } else { "local" }), Ok)
 }
 
 /// The backend with this name.

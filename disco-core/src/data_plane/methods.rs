@@ -50,6 +50,8 @@ impl dyn Session + '_ {
     /// makes the session usable again; it calls [`Session::recover`]. Earlier calls that still wait in a collective for a rank
     /// which does not come fail, and not this method.
     ///
+    /// `backend` is the name of a backend, or [`auto`](backend::AUTO).
+    ///
     /// `ordinals` gives each worker's device. If it is empty, the i-th worker of each machine takes device i; with host
     /// backends, all workers take the host.
     ///
@@ -61,7 +63,7 @@ impl dyn Session + '_ {
             let (given, workers) = (ordinals.len(), world.size());
             return Err(Error::invalid(format!("init_ccl: {given} devices for {workers} workers")));
         }
-        let backend = backend::find(backend)?;
+        let backend = if backend == backend::AUTO { backend::choose(&world)? } else { backend::find(backend)? };
         backend::check_reach(backend, &world)?;
         backend.probe()?;
         let ordinals: Shape = ordinals.iter().map(|ordinal| (*ordinal).into()).collect::<Vec<i64>>().into();

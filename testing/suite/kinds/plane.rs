@@ -18,7 +18,7 @@ super::tests![
 /// A session of two groups of two.
 fn plane(kind: Kind) -> LaneSession {
     let session = builder(kind).groups(2).start().unwrap();
-    block_on(session.init_ccl("local", &[])).unwrap();
+    block_on(session.init_ccl("auto", &[])).unwrap();
     session
 }
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import json
 import os
 import sys
@@ -101,20 +100,9 @@ def native_options(**options: Unpack[Options]) -> dict[str, Any]:
     }
 
 
-def chosen(backend: str, workers: int) -> str:
-    """The backend that ``auto`` stands for: ``DISCO_BACKEND``, or that of GPUs if there is one for
-    each worker, or ``local``.
-    """
-    if backend != "auto":
-        return backend
-    if os.environ.get("DISCO_BACKEND"):
-        return os.environ["DISCO_BACKEND"]
-    for name, devices in (("nccl", "/dev/nvidia[0-9]*"), ("rccl", "/dev/dri/renderD*")):
-        has_driver = name == "nccl" or os.path.exists("/dev/kfd")
-        if has_driver and len(glob.glob(devices)) >= workers:
-            if any(row["name"] == name and row["available"] for row in _disco.backends()):
-                return name
-    return "local"
+def chosen(backend: str) -> str:
+    """The name of a backend, which ``DISCO_BACKEND`` gives in place of ``auto``."""
+    return (os.environ.get("DISCO_BACKEND") or backend) if backend == "auto" else backend
 
 
 #: The seed of ``hash`` of all workers, in processes of all machines, so that sets have one order: a

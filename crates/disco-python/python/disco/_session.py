@@ -307,7 +307,7 @@ class Base:
         self, workers: Iterable[int], groups: int, backend: str | None, deadline: float | None
     ) -> Operation[_disco.Session]:
         numbers = list(workers)
-        backend = None if backend is None else chosen(backend, len(numbers))
+        backend = None if backend is None else chosen(backend)
         return self._core.subset(numbers, groups, backend, deadline)
 
     def load_library(self, path: str | os.PathLike[str], *, send: bool = False) -> Library:
@@ -374,7 +374,7 @@ class Base:
 
         ``devices`` has a device for each worker; without, worker i of a machine takes device i.
         """
-        return self._core.init_ccl(chosen(backend, self.size), list(devices))
+        return self._core.init_ccl(chosen(backend), list(devices))
 
     @Waiting
     def recover(self, *, timeout: float | None = None) -> Operation[None]:
@@ -538,8 +538,8 @@ def session(
     of them. Threads share its interpreter, so their Python functions run one at a time; they are
     for functions of Rust and C.
 
-    ``backend`` is ``"local"``, ``"mpi"``, ``"nccl"``, ``"rccl"`` or ``"auto"``; ``None`` makes no
-    communicators.
+    ``backend`` is ``"local"``, ``"tcp"``, ``"mpi"``, ``"nccl"``, ``"rccl"`` or ``"auto"``; ``None``
+    makes no communicators.
     """
     return Session(begin(backend, devices, options).wait())
 
@@ -549,7 +549,7 @@ def begin(
 ) -> Operation[_disco.Session]:
     """Begins the start of a session."""
     native = native_options(**options)
-    backend = None if backend is None else chosen(backend, native["workers"])
+    backend = None if backend is None else chosen(backend)
     return _disco.Session.start(native, backend, list(devices))
 
 
