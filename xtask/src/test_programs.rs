@@ -60,9 +60,12 @@ const WAITING_SLOTS: usize = 2;
 const THREADS: &str = "RUST_TEST_THREADS";
 
 /// Variables of programs: the number of tests at a time of one whose tests mostly wait in their own processes, and the only
-/// backend of an example.
-const VARIABLES: [(&str, &str, &str); 2] =
-    [("disco-tests test nccl", THREADS, "5"), ("disco-mailbox test conformance", "DISCO_REQUIRE", "mailbox")];
+/// backend of two others.
+const VARIABLES: [(&str, &str, &str); 3] = [
+    ("disco-tests test nccl", THREADS, "5"),
+    ("disco-mailbox test conformance", "DISCO_REQUIRE", "mailbox"),
+    ("disco-tcp test conformance", "DISCO_REQUIRE", "tcp-mesh"),
+];
 
 /// Limit of a program. The longest takes three minutes on two cores, and has taken fifteen beside compilers.
 const PROGRAM_TIMEOUT: Duration = Duration::from_secs(1800);

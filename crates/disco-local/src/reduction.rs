@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code)]
 
-use disco_core::{DType, Error, Reduction, Result};
+use disco_core::{Capabilities, DType, Error, OpKind, Reduction, Result};
 
 use crate::NAME;
 use crate::kernel::{self, Fold};
@@ -20,17 +20,18 @@ pub fn reduce(dtype: DType, reduction: Reduction, inputs: &[Option<&[u8]>], outp
     if inputs.is_empty() || !inputs.iter().all(is_alike) || !bytes.is_multiple_of(dtype.size()) {
         return Err(Error::invalid(format!("the inputs of a reduction do not fit its output of {bytes} bytes")));
     }
+    let unsupported =
+        || Error::Unsupported { backend: NAME, operation: format!("reduction {reduction}"), dtype: Some(dtype) };
+    if !Capabilities::all().supports(OpKind::AllReduce, dtype, Some(reduction)) {
+        return Err(unsupported());
+    }
     let to = output.as_mut_ptr();
     let from: Vec<_> = inputs.iter().map(|input| input.map_or(to.cast_const(), <[u8]>::as_ptr)).collect();
     let (count, stream) = (bytes / dtype.size(), false);
     let fold = Fold { dtype, reduction, inputs: &from, outputs: &[to], first: 0, count, stream };
     // SAFETY: the slices are valid for `count` elements. The output is borrowed mutably, so nothing else accesses it, and no
     // input but those that stand for it overlaps it.
-    if unsafe { kernel::reduce(fold) } {
-        Ok(())
-    } else {
-        Err(Error::Unsupported { backend: NAME, operation: format!("reduction {reduction}"), dtype: Some(dtype) })
-    }
+    if unsafe { kernel::reduce(fold) } { Ok(()) } else { Err(unsupported()) }
 }
 
 #[cfg(test)]
