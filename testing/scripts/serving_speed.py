@@ -79,28 +79,40 @@ def control_plane(command, at_once):
 
 
 def hostile_schemas():
-    """Schemas whose grammars are deep, wide, long or exponential."""
-    deep = {"type": "string"}
-    for _ in range(400):
-        deep = {"type": "object", "properties": {"a": deep}, "required": ["a"]}
-    words = [f"{number:06d} of many" for number in range(20_000)]
+    """Schemas whose grammars are deep, wide, long or exponential, some of them beyond the limits of the server."""
+
+    def deep(levels):
+        schema = {"type": "string"}
+        for _ in range(levels):
+            schema = {"type": "object", "properties": {"a": schema}, "required": ["a"]}
+        return schema
+
+    def words(count, repeated=1):
+        return [f"{number:06d} of many" * repeated for number in range(count)]
+
+    def alternatives(count):
+        return {"anyOf": [{"type": "object", "properties": {word: {"const": word}}} for word in words(count)]}
+
+    def references(levels):
+        rules = {f"d{level}": {"anyOf": [{"$ref": f"#/$defs/d{level + 1}"}] * 8} for level in range(levels)}
+        return {"$defs": rules | {f"d{levels}": {"type": "string", "maxLength": 2000}}, "$ref": "#/$defs/d0"}
+
     return {
-        "depth": deep,
-        "alternatives": {"anyOf": [{"type": "object", "properties": {word: {"const": word}}} for word in words[:2000]]},
-        "enum": {"enum": words},
-        "10 MB": {"enum": [word * 40 for word in words]},
+        "depth 30": deep(30),
+        "depth 400": deep(400),
+        "300 alternatives": alternatives(300),
+        "2000 alternatives": alternatives(2000),
+        "enum of 1500": {"enum": words(1500)},
+        "enum of 20000": {"enum": words(20_000)},
+        "10 MB": {"enum": words(20_000, 40)},
         "repeated pattern": {"type": "string", "pattern": "^((a{1,200}b{1,200}){1,200}c){1,200}$"},
         "exponential pattern": {"type": "string", "pattern": "^(.*a.{20}|.*b.{20}|.*c.{20}){20}$"},
-        "references": {
-            "$defs": {f"d{level}": {"anyOf": [{"$ref": f"#/$defs/d{level + 1}"}] * 8} for level in range(60)}
-            | {"d60": {"type": "string", "maxLength": 2000}},
-            "$ref": "#/$defs/d0",
-        },
+        "references": references(20),
     }
 
 
 def ask(name, schema):
-    """The status of a request with a schema."""
+    """The status of a request with a schema; none if the server has closed the connection while it came."""
     schema = {"name": "answer", "schema": schema}
     body = {"messages": [{"role": "user", "content": name}], "max_tokens": 4}
     body = json.dumps({**body, "response_format": {"type": "json_schema", "json_schema": schema}}).encode()
@@ -109,6 +121,8 @@ def ask(name, schema):
         return urllib.request.urlopen(request).status
     except urllib.error.HTTPError as error:
         return error.code
+    except OSError:
+        return None
 
 
 def beside_hostile_schemas(at_once):
