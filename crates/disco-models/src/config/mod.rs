@@ -2,15 +2,17 @@
 
 use serde::{Deserialize, Serialize};
 
+mod feed_forward;
 pub(crate) mod json;
 mod layer;
 mod quantization;
 mod sampling;
 mod scaling;
 
+pub use feed_forward::{Activation, Dense, ExpertLayout, Experts, FeedForward, Groups, Inputs, Scores};
 pub use layer::{
-    Activation, Attention, DeltaLayout, Dense, ExpertLayout, Experts, FeedForward, GatedDelta, Groups, Growth, Inputs,
-    Latent, Layer, LayerInputs, Mixer, NormKind, Norms, Pairs, Positions, Projections, QkNorm, Rotary, Scores,
+    Attention, DeltaLayout, GatedDelta, Growth, Latent, Layer, LayerInputs, Mixer, NormKind, Norms, Pairs, Positions,
+    Projections, QkNorm, Rotary,
 };
 pub use quantization::Packing;
 pub(crate) use quantization::Quantization;
