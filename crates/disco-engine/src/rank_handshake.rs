@@ -6,7 +6,8 @@
 //! ```
 //!
 //! The messages are those of the [Noise pattern NNpsk0](crate::noise), without content: only an end with the key can make and
-//! read them. The prologue has all that both ends must agree on.
+//! read them. The prologue has all that both ends must agree on. A first message can be recorded and sent again, so the rank
+//! that accepts waits for a first record: only an end that has read the second message can make it.
 
 use disco_core::{Error, Result};
 

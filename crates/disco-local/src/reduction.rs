@@ -29,8 +29,8 @@ pub fn reduce(dtype: DType, reduction: Reduction, inputs: &[Option<&[u8]>], outp
     let from: Vec<_> = inputs.iter().map(|input| input.map_or(to.cast_const(), <[u8]>::as_ptr)).collect();
     let (count, stream) = (bytes / dtype.size(), false);
     let fold = Fold { dtype, reduction, inputs: &from, outputs: &[to], first: 0, count, stream };
-    // SAFETY: the slices are valid for `count` elements. The output is borrowed mutably, so nothing else accesses it, and no
-    // input but those that stand for it overlaps it.
+    // SAFETY: the slices are valid for `count` elements. The output is borrowed mutably, so nothing else accesses it: an
+    // input overlaps it only as `None`, with the same address.
     if unsafe { kernel::reduce(fold) } { Ok(()) } else { Err(unsupported()) }
 }
 

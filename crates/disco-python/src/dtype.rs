@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 pub(crate) fn dtype_of(given: &Bound<'_, PyAny>) -> PyResult<DType> {
     let text = match given.extract::<String>() {
         Ok(text) => text,
-        // `torch.float32` prints as that, and `numpy.dtype` knows what is left.
+        // A dtype of torch prints as `torch.float32`; `numpy.dtype` reads all other objects.
         Err(_) => {
             let text = given.str()?.to_string();
             match text.strip_prefix("torch.") {

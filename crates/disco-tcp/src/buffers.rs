@@ -8,9 +8,9 @@ use disco_core::{Op, Tensor};
 
 /// The memory of one operation's tensors while it runs.
 pub(crate) struct Buffers<'a> {
-    /// What the operation reads; none in place.
+    /// The tensor that the operation reads; none in place.
     pub(crate) input: Option<&'a [u8]>,
-    /// What it writes, and reads in place; none on ranks that get no result.
+    /// The tensor that the operation writes, and reads in place; none on ranks without a result.
     pub(crate) output: Option<&'a mut [u8]>,
 }
 

@@ -221,9 +221,7 @@ impl<'a> Collective<'_, '_> {
         let mine = std::mem::take(&mut parts[self.me]);
         let mut exchange = Exchange::default();
         self.others().for_each(|peer| exchange.send(peer, label, mine));
-        for (peer, part) in parts.into_iter().enumerate().filter(|(peer, _)| *peer != self.me) {
-            exchange.receive(peer, label, part);
-        }
+        receive_parts(&mut exchange, label, parts, self.me);
         self.exchange(exchange)
     }
 
@@ -242,9 +240,7 @@ impl<'a> Collective<'_, '_> {
         if let Some(input) = input {
             output[blocks[root].clone()].copy_from_slice(input);
         }
-        for (peer, part) in split(output, blocks).into_iter().enumerate().filter(|(peer, _)| *peer != root) {
-            exchange.receive(peer, label, part);
-        }
+        receive_parts(&mut exchange, label, split(output, blocks), root);
         self.exchange(exchange)
     }
 
@@ -277,7 +273,7 @@ impl<'a> Collective<'_, '_> {
         send: &[Range<usize>],
         recv: &[Range<usize>],
     ) -> Result<()> {
-        // In place, received blocks would overwrite those that are not sent yet.
+        // In place, received blocks would overwrite blocks that are not sent yet.
         let copy = if input.is_none() { output.to_vec() } else { Vec::new() };
         let (input, label) = (input.unwrap_or(&copy), self.label());
         let mut exchange = Exchange::default();
@@ -332,6 +328,13 @@ impl Rule {
         let mut inputs: Vec<_> = others.iter().map(|input| Some(&**input)).collect();
         inputs.insert(me, own);
         disco_local::reduce(self.dtype, self.reduction, &inputs, output)
+    }
+}
+
+/// Receives the parts of all ranks but this one.
+fn receive_parts<'b>(exchange: &mut Exchange<'b>, label: Label<'b>, parts: Vec<&'b mut [u8]>, me: usize) {
+    for (peer, part) in parts.into_iter().enumerate().filter(|(peer, _)| *peer != me) {
+        exchange.receive(peer, label, part);
     }
 }
 

@@ -139,7 +139,7 @@ struct Gathering<'a> {
 }
 
 impl Gathering<'_> {
-    /// Accepts connections of higher ranks and collects those that threads have made, until there is one to each rank.
+    /// Accepts the connections of higher ranks and collects the connections that threads have made, until each rank has one.
     fn run(&mut self, alarm: &Alarm, listener: &TcpListener, end: Instant) -> Result<()> {
         while (0..self.party.size).any(|peer| self.is_missing(peer)) {
             alarm.check()?;
@@ -206,7 +206,7 @@ struct Dial {
     contact: Contact,
     encrypts: bool,
     end: Instant,
-    /// Whether nobody waits for the connection any more.
+    /// Set once the rank has all connections, or has failed.
     is_over: Arc<AtomicBool>,
 }
 

@@ -14,11 +14,11 @@ use crate::connect::Links;
 use crate::head::{HEAD_BYTES, Head, Kind};
 use crate::link::{Acknowledged, Link, acknowledged};
 
-/// The longest sleep of a wait. Then the rank announces that it waits, so that others don't report it as absent, and looks
-/// whether the machines of the ranks that it waits for acknowledge what it sends.
+/// The longest sleep of a wait. Then the rank announces that it waits, so that others don't report it as absent, and checks
+/// that the machines of the awaited ranks acknowledge its packets.
 const MAX_SLEEP: Duration = Duration::from_millis(250);
 
-/// Bytes that one message moves before the others have their turn.
+/// The most bytes that a message moves before the next message has its turn.
 const MAX_TURN_BYTES: usize = 1 << 20;
 
 /// The operation whose messages an exchange moves.

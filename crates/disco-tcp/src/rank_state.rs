@@ -150,15 +150,15 @@ impl RankState {
     }
 
     fn split_off(&mut self, color: Option<u32>, key: i32) -> Result<Option<(Self, Arc<Alarm>)>> {
-        let mut wish = Writer::default();
-        wish.u32(color.is_some().into());
-        wish.u32(color.unwrap_or_default());
-        wish.u32(key.cast_unsigned());
-        let wish = wish.into_bytes();
-        let wishes = self.gather(&wish)?;
+        let mut request = Writer::default();
+        request.u32(color.is_some().into());
+        request.u32(color.unwrap_or_default());
+        request.u32(key.cast_unsigned());
+        let request = request.into_bytes();
+        let requests = self.gather(&request)?;
         self.attendance.split();
         let mut members = Vec::new();
-        for (rank, bytes) in wishes.iter().enumerate() {
+        for (rank, bytes) in requests.iter().enumerate() {
             let mut reader = Reader::new(bytes);
             let (has_color, theirs, key) = (reader.u32()?, reader.u32()?, reader.u32()?.cast_signed());
             if color.is_some_and(|color| has_color == 1 && theirs == color) {
@@ -248,8 +248,8 @@ impl Drop for RankState {
     }
 }
 
-/// Closes connections once the other ends have closed theirs, or after [`DRAIN_TIMEOUT`]: the system forgets what it has not
-/// sent yet if a connection is closed with bytes that nobody has read.
+/// Reads connections until the other ends have closed them, or for [`DRAIN_TIMEOUT`]. If a connection were closed with unread
+/// bytes, the system would discard the data that it has not sent yet.
 fn drain(mut links: Vec<Box<dyn Link>>) {
     let (end, mut bytes) = (Instant::now() + DRAIN_TIMEOUT, vec![0; 4096]);
     while !links.is_empty() && Instant::now() < end {

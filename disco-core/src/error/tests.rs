@@ -1,4 +1,4 @@
-//! Texts of errors, and what is found below an error that wraps another one.
+//! Texts of errors, and the cause of an error that wraps another one.
 
 use super::*;
 use crate::id::Rank;

@@ -29,8 +29,8 @@ pub(crate) fn acknowledged(socket: impl AsFd) -> Acknowledged {
     // SAFETY: the descriptor is open, and the system writes at most `len` bytes to `info`, which has as many.
     let result = unsafe { libc::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, info.as_mut_ptr().cast(), &mut len) };
     let mut queued: libc::c_int = 0;
-    // SAFETY: the descriptor is open, and the system writes an integer to `queued`: the bytes that are sent but not acknowledged,
-    // and those that are not sent yet (`SIOCOUTQ`).
+    // SAFETY: the descriptor is open, and the system writes an integer to `queued`: the number of bytes that are unsent or not
+    // acknowledged (`SIOCOUTQ`).
     let asked = unsafe { libc::ioctl(fd, libc::TIOCOUTQ, &mut queued) };
     // `tcpi_retransmits` counts the timeouts of the first packet that is not acknowledged; probes of a full receiver do not count.
     let timeouts = info[2];

@@ -19,7 +19,7 @@ pub(crate) trait Link: AsFd + Send {
     /// The connection has failed.
     fn send(&mut self, pieces: [&[u8]; 2]) -> io::Result<usize>;
 
-    /// Whether the system has all bytes that [`send`](Link::send) has taken. Passes on those that it does not have yet.
+    /// Passes the rest of what [`send`](Link::send) has taken to the system. Returns whether nothing is left.
     ///
     /// # Errors
     /// The connection has failed.

@@ -9,7 +9,7 @@ use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 
 use super::{Link, now, read};
 
-/// Bytes that one read takes beyond those that are wanted, so that a small message needs one call of the system.
+/// Size of the read buffer: the head and the content of a small message need one call of the system.
 const BUFFER_BYTES: usize = 4096;
 
 /// A connection without encryption.
