@@ -5,7 +5,7 @@
 //! synchronisation: tensors of up to 64 bytes inside the posts, and larger ones, up to a limit of the group and the
 //! operation, in areas beside the posts. Large tensors are **zero-copy**: ranks post the locations of their tensors and
 //! share the work. Each byte is read from its source and written to its destination once, and a second synchronisation
-//! ends the collective. Both reduce in rank order, so all ranks get the same bits.
+//! ends the collective. Both reduce in the same [tree](crate::reduction) over the ranks, so all ranks get the same bits.
 
 use disco_core::{Op, Result};
 

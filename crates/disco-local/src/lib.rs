@@ -92,7 +92,7 @@ pub use backend::{BACKEND, Local};
 #[cfg(not(loom))]
 pub use communicator::{Communicator, connect_threads};
 #[cfg(not(loom))]
-pub use reduction::reduce;
+pub use reduction::{Branch, finish, partial, partial_dtype, reduce};
 
 /// The name of the backend.
 #[cfg(not(loom))]

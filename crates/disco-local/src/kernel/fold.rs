@@ -3,6 +3,7 @@
 //! All code here must be inlined into a function with the target features of the processor; otherwise it is compiled
 //! for the baseline. So the file has only `inline(always)` functions, and neither closures nor iterator adapters.
 
+use std::mem::MaybeUninit;
 use std::ptr;
 
 use disco_core::Reduction;
@@ -137,15 +138,8 @@ unsafe fn each<M: Machine, T: Number, R: Rule<T>, const L: usize>(fold: Fold<'_>
     if left == 0 {
         return;
     }
-    let Some((input, rest)) = inputs.split_first() else { return };
-    // SAFETY: `done + left` is the end of the input, and `left` is less than a block.
-    let mut sums = R::widen::<M, L>(unsafe { filled_up(*input, done, left) });
-    for input in rest {
-        // SAFETY: `done + left` is the end of the input, and `left` is less than a block.
-        let x = R::widen::<M, L>(unsafe { filled_up(*input, done, left) });
-        sums = join::<T, R, L>(sums, x);
-    }
-    let result = rule.narrow::<M, L>(sums);
+    // SAFETY: `done + left` is the end of the inputs, and `left` is less than a block.
+    let result = rule.narrow::<M, L>(unsafe { tree::<M, T, R, Tail, L>(inputs, Tail { done, left }) });
     for output in outputs {
         // SAFETY: `done + left` is the end of the output, and `left` is less than the size of `result`.
         unsafe { ptr::copy(result.as_ptr().cast(), output.wrapping_add(done), left) };
@@ -181,16 +175,122 @@ unsafe fn walk<M: Machine, T: Number, R: Rule<T>, const L: usize>(
 /// All inputs are valid for `L` elements from `at` on.
 #[inline(always)]
 unsafe fn block<M: Machine, T: Number, R: Rule<T>, const L: usize>(inputs: &[*const u8], at: usize, rule: R) -> [T; L] {
-    let Some((input, rest)) = inputs.split_first() else { return [T::zeroed(); L] };
     // SAFETY: the caller guarantees it.
-    let x = unsafe { input.cast::<T>().wrapping_add(at).cast::<[T; L]>().read_unaligned() };
-    let mut sums = R::widen::<M, L>(x);
-    for input in rest {
+    rule.narrow::<M, L>(unsafe { tree::<M, T, R, At, L>(inputs, At(at)) })
+}
+
+/// The most accumulators that wait for their right neighbours: one for each bit of a number of ranks.
+const MAX_WAITING: usize = u32::BITS as usize;
+
+/// Reduces blocks of all inputs in a binary tree over their positions: of `n` inputs, the left branch has the largest power of
+/// two below `n`. So the branches of `2^k` neighbours are the same in each longer tree, and up to three inputs are reduced one
+/// after the other.
+///
+/// # Safety
+/// The source is inside all inputs.
+#[inline(always)]
+unsafe fn tree<M: Machine, T: Number, R: Rule<T>, S: Source<T, L>, const L: usize>(
+    inputs: &[*const u8],
+    source: S,
+) -> [R::Sum; L] {
+    if inputs.len() <= 4 {
         // SAFETY: the caller guarantees it.
-        let x = unsafe { input.cast::<T>().wrapping_add(at).cast::<[T; L]>().read_unaligned() };
-        sums = join::<T, R, L>(sums, R::widen::<M, L>(x));
+        return unsafe { small_tree::<M, T, R, S, L>(inputs, source) };
     }
-    rule.narrow::<M, L>(sums)
+    let mut waiting = [MaybeUninit::<[R::Sum; L]>::uninit(); MAX_WAITING];
+    let (mut count, mut at) = (0, 0);
+    let mut sums = R::widen::<M, L>([T::zeroed(); L]);
+    while at < inputs.len() {
+        let left = inputs.len() - at;
+        let four = if left < 4 { &inputs[at..] } else { &inputs[at..at + 4] };
+        // SAFETY: the caller guarantees it.
+        sums = unsafe { small_tree::<M, T, R, S, L>(four, source) };
+        if left >= 4 {
+            // The branches that end here: one for each bit of the number of fours that this one turns from one to zero.
+            let mut fours = at / 4;
+            while fours % 2 == 1 {
+                count -= 1;
+                // SAFETY: as many have been written as `at / 4` has bits that are one.
+                sums = join::<T, R, L>(unsafe { waiting[count].assume_init() }, sums);
+                fours /= 2;
+            }
+        }
+        if left > 4 {
+            waiting[count].write(sums);
+            count += 1;
+        }
+        at += 4;
+    }
+    while count > 0 {
+        count -= 1;
+        // SAFETY: `count` of them and this one have been written.
+        sums = join::<T, R, L>(unsafe { waiting[count].assume_init() }, sums);
+    }
+    sums
+}
+
+/// [`tree`] for at most four inputs, in registers.
+///
+/// # Safety
+/// As [`tree`].
+#[inline(always)]
+unsafe fn small_tree<M: Machine, T: Number, R: Rule<T>, S: Source<T, L>, const L: usize>(
+    inputs: &[*const u8],
+    source: S,
+) -> [R::Sum; L] {
+    let Some(first) = inputs.first() else { return R::widen::<M, L>([T::zeroed(); L]) };
+    // SAFETY: the caller guarantees it.
+    let mut left = R::widen::<M, L>(unsafe { source.load(*first) });
+    if inputs.len() > 1 {
+        // SAFETY: the caller guarantees it.
+        left = join::<T, R, L>(left, R::widen::<M, L>(unsafe { source.load(inputs[1]) }));
+    }
+    if inputs.len() > 2 {
+        // SAFETY: the caller guarantees it.
+        let mut right = R::widen::<M, L>(unsafe { source.load(inputs[2]) });
+        if inputs.len() > 3 {
+            // SAFETY: the caller guarantees it.
+            right = join::<T, R, L>(right, R::widen::<M, L>(unsafe { source.load(inputs[3]) }));
+        }
+        left = join::<T, R, L>(left, right);
+    }
+    left
+}
+
+/// Where a block lies in each input.
+trait Source<T, const L: usize>: Copy {
+    /// # Safety
+    /// The block is inside the input.
+    unsafe fn load(self, input: *const u8) -> [T; L];
+}
+
+/// A whole block, from this element on.
+#[derive(Clone, Copy)]
+struct At(usize);
+
+impl<T: Number, const L: usize> Source<T, L> for At {
+    #[inline(always)]
+    unsafe fn load(self, input: *const u8) -> [T; L] {
+        // SAFETY: the caller guarantees it.
+        unsafe { input.cast::<T>().wrapping_add(self.0).cast::<[T; L]>().read_unaligned() }
+    }
+}
+
+/// The last `left` bytes, from byte `done` on, which are less than a block: it is padded with zeros.
+#[derive(Clone, Copy)]
+struct Tail {
+    done: usize,
+    left: usize,
+}
+
+impl<T: Number, const L: usize> Source<T, L> for Tail {
+    #[inline(always)]
+    unsafe fn load(self, input: *const u8) -> [T; L] {
+        let mut block = [T::zeroed(); L];
+        // SAFETY: the caller guarantees it.
+        unsafe { ptr::copy(input.wrapping_add(self.done), block.as_mut_ptr().cast(), self.left) };
+        block
+    }
 }
 
 #[inline(always)]
@@ -199,18 +299,6 @@ fn join<T: Number, R: Rule<T>, const L: usize>(mut sums: [R::Sum; L], x: [R::Sum
         sums[i] = R::join(sums[i], x[i]);
     }
     sums
-}
-
-/// A block of `left` bytes from offset `done`, padded with zeros.
-///
-/// # Safety
-/// `from` is valid for `done + left` bytes, and `left` is less than the size of a block.
-#[inline(always)]
-unsafe fn filled_up<T: Number, const L: usize>(from: *const u8, done: usize, left: usize) -> [T; L] {
-    let mut block = [T::zeroed(); L];
-    // SAFETY: the caller guarantees it.
-    unsafe { ptr::copy(from.wrapping_add(done), block.as_mut_ptr().cast(), left) };
-    block
 }
 
 /// Whether streaming stores can begin at element `first` of all outputs.

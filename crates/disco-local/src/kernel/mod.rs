@@ -6,6 +6,7 @@
 
 #![allow(unsafe_code)]
 
+mod convert;
 mod fold;
 mod machine;
 mod number;
@@ -16,6 +17,7 @@ use disco_core::{DType, Reduction};
 use float8::{F8E4M3, F8E5M2};
 use half::{bf16, f16};
 
+pub(crate) use convert::{narrow, widen};
 use machine::{Machine, Plain};
 use number::Truth;
 
@@ -26,7 +28,7 @@ pub(crate) struct Fold<'a> {
     pub(crate) dtype: DType,
     /// The reduction.
     pub(crate) reduction: Reduction,
-    /// The inputs, in the order of the reduction.
+    /// The inputs, in the order of the ranks.
     pub(crate) inputs: &'a [*const u8],
     /// The outputs, each of which gets the result.
     pub(crate) outputs: &'a [*mut u8],

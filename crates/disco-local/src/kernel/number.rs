@@ -16,9 +16,9 @@ use super::machine::Machine;
 /// An element of a tensor. Conversions take `L` elements at a time.
 pub(super) trait Number: Pod {
     /// The accumulator of sums, products and comparisons.
-    type Wide: Wide;
+    type Wide: Wide + Pod;
     /// The accumulator of averages.
-    type Exact: Mean;
+    type Exact: Mean + Pod;
 
     fn widen<M: Machine, const L: usize>(x: [Self; L]) -> [Self::Wide; L];
 
@@ -77,7 +77,7 @@ wide_integer!(i8, u8, i16, u16, i32, u32, i64, u64, i128);
 macro_rules! wide_float {
     ($($ty:ty),*) => {$(
         /// `min` and `max` return NaN if either operand is NaN. Of equal operands (zeros of different sign) they return
-        /// the first, so the result depends only on the rank order.
+        /// the first, so the result depends only on the order of the ranks.
         impl Wide for $ty {
             #[inline(always)]
             fn sum(self, other: Self) -> Self {
