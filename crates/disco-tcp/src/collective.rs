@@ -4,19 +4,23 @@
 //! |---|---|---|
 //! | `all_reduce` | each rank sends its input to all, and reduces all inputs | each rank reduces its share of all inputs, and sends the result to all |
 //! | `reduce` | all send their inputs to the root, which reduces them | each rank reduces its share of all inputs, and sends the result to the root |
+//! | `reduce_scatter` | | each rank reduces its block of all inputs |
 //! | `broadcast` | the root sends to all | the root sends each rank its share, and all ranks send their shares to all |
+//! | `all_gather` | each block goes straight to all ranks | the same |
 //! | others | each block goes straight to its rank | the same |
 //!
-//! In the large form, no rank sends more than twice the bytes of the tensor. All inputs of an element are reduced by the same
-//! [function](disco_local::reduce) in the order of the ranks, so results have the same bits in both forms, on all ranks, and
-//! over `local`.
+//! In the large form, tensors go in pieces, and machines with several ranks send and receive each byte once ([`shares`]). All
+//! reductions are those of [`disco_local::reduce`], so results have the same bits in both forms, on all ranks, and over `local`.
 
 use std::ops::Range;
 
-use disco_core::{DType, Error, Op, Reduction, Result};
+use disco_core::{DType, Error, Op, Result};
 
 use crate::buffers::Buffers;
-use crate::exchange::{Call, Exchange, Label, Wires};
+use crate::exchange::{Call, Wires};
+use crate::machines::Machines;
+use crate::plan::{Label, Part, Plan, StepId};
+use crate::shares::{Broadcast, Collect, Results, Rule, Shares, Spread, schedule};
 
 /// Bytes of a tensor up to which the small form is used, divided by the number of ranks that each rank sends to.
 const SMALL_BYTES: usize = 64 << 10;
@@ -28,15 +32,16 @@ const MAX_DIRECT_RANKS: usize = 8;
 pub(crate) struct Collective<'a, 'w> {
     pub(crate) call: Call<'a>,
     pub(crate) wires: &'a mut Wires<'w>,
+    pub(crate) machines: &'a Machines,
     pub(crate) me: usize,
     pub(crate) size: usize,
 }
 
-impl<'a> Collective<'_, '_> {
+impl<'a, 'c> Collective<'c, '_> {
     /// Runs the operation, whose memory `buffers` are.
     ///
     /// # Errors
-    /// Errors of [`Exchange::run`].
+    /// Errors of [`Plan::run`].
     pub(crate) fn run(&mut self, op: &Op, buffers: Buffers<'a>) -> Result<()> {
         let Buffers { input, output } = buffers;
         let size = self.size;
@@ -88,259 +93,246 @@ impl<'a> Collective<'_, '_> {
         Label { number: self.call.number, text: None }
     }
 
-    fn exchange(&mut self, exchange: Exchange<'_>) -> Result<()> {
-        exchange.run(self.call, self.wires)
+    fn execute(&mut self, plan: Plan<'_>) -> Result<()> {
+        plan.run(self.call, self.wires)
     }
 
-    /// The other ranks, from the next one on, so that not all send to one rank first.
     fn others(&self) -> impl Iterator<Item = usize> + use<> {
-        let (me, size) = (self.me, self.size);
-        (1..size).map(move |step| (me + step) % size)
+        let me = self.me;
+        (0..self.size).filter(move |peer| *peer != me)
+    }
+
+    fn shares<'s>(&self, ranges: &'s [Range<usize>]) -> Shares<'s>
+    where
+        'c: 's,
+    {
+        Shares { machines: self.machines, me: self.me, ranges, label: self.label() }
     }
 
     /// Gives each rank something of all others, so that none goes on before all have come.
     fn barrier(&mut self) -> Result<()> {
         let label = self.label();
-        if self.size <= MAX_DIRECT_RANKS {
-            let mut exchange = Exchange::default();
-            for peer in self.others() {
-                exchange.send(peer, label, &[]);
-                exchange.receive(peer, label, &mut []);
+        // A dissemination barrier for many ranks: after step k, a rank has heard of 2^k ranks. Otherwise each hears of all.
+        let (mut distance, size) = (1, self.size);
+        while distance < size {
+            let last = if size <= MAX_DIRECT_RANKS { size } else { distance + 1 };
+            let mut plan = Plan::default();
+            let nothing = plan.buffer(0);
+            for distance in distance..last {
+                plan.send((self.me + distance) % size, label, nothing.clone(), None);
+                plan.receive((self.me + size - distance) % size, label, nothing.clone(), None);
             }
-            return self.exchange(exchange);
-        }
-        // A dissemination barrier: after step k, a rank has heard of 2^k ranks.
-        let mut distance = 1;
-        while distance < self.size {
-            let mut exchange = Exchange::default();
-            exchange.send((self.me + distance) % self.size, label, &[]);
-            exchange.receive((self.me + self.size - distance) % self.size, label, &mut []);
-            self.exchange(exchange)?;
-            distance *= 2;
+            self.execute(plan)?;
+            distance = if size <= MAX_DIRECT_RANKS { size } else { distance * 2 };
         }
         Ok(())
     }
 
-    fn all_reduce(&mut self, rule: Rule, input: Option<&[u8]>, output: &mut [u8]) -> Result<()> {
-        if output.len() <= SMALL_BYTES / (self.size - 1).max(1) {
-            let inputs = self.exchange_inputs(input.unwrap_or(output))?;
-            return rule.reduce(self.me, &inputs, input, output);
+    fn all_reduce(&mut self, rule: Rule, input: Option<&'a [u8]>, output: &'a mut [u8]) -> Result<()> {
+        let bytes = output.len();
+        let mut plan = Plan::default();
+        let output = plan.write(output);
+        let input = input.map_or(output.clone(), |input| plan.read(input));
+        if bytes <= SMALL_BYTES / (self.size - 1).max(1) {
+            self.exchange_inputs(&mut plan, rule, &input, &output);
+            return self.execute(plan);
         }
-        let shares = shares(output.len(), self.size, rule.dtype);
-        self.reduce_shares(rule, input, output, &shares)?;
-        self.all_gather(None, output, &shares)
+        let ranges = shares(bytes, self.size, rule.dtype);
+        let shares = self.shares(&ranges);
+        let results = Results::Spread(Spread::new(shares, output, None));
+        let mut collect = Collect::new(&mut plan, shares, rule, input, results);
+        schedule(&mut plan, shares, &mut collect);
+        self.execute(plan)
     }
 
-    /// Reduces this rank's share of all inputs into its place in `output`. In place, `input` is in `output`.
-    fn reduce_shares(
-        &mut self,
-        rule: Rule,
-        input: Option<&[u8]>,
-        output: &mut [u8],
-        shares: &[Range<usize>],
-    ) -> Result<()> {
-        let mine = shares[self.me].clone();
-        let inputs = self.exchange_blocks(input.unwrap_or(output), shares, mine.len())?;
-        rule.reduce(self.me, &inputs, input.map(|input| &input[mine.clone()]), &mut output[mine])
+    /// Sends the input to all, and reduces all inputs into the output.
+    fn exchange_inputs(&self, plan: &mut Plan<'a>, rule: Rule, input: &Part, output: &Part) {
+        // In place, the output has to be sent before it is overwritten.
+        let mut after: Vec<_> = self.others().map(|peer| plan.send(peer, self.label(), input.clone(), None)).collect();
+        let mut inputs = vec![input.clone(); self.size];
+        for peer in self.others() {
+            inputs[peer] = plan.buffer(input.len());
+            after.push(plan.receive(peer, self.label(), inputs[peer].clone(), None));
+        }
+        reduce(plan, rule, inputs, output.clone(), after);
     }
 
-    fn reduce(&mut self, rule: Rule, input: Option<&[u8]>, output: Option<&mut [u8]>, root: usize) -> Result<()> {
-        let label = self.label();
-        let bytes = input.map_or_else(|| output.as_ref().map_or(0, |output| output.len()), <[u8]>::len);
-        if bytes <= SMALL_BYTES || self.size < 3 {
-            let Some(output) = output.filter(|_| self.me == root) else {
-                let mut exchange = Exchange::default();
-                exchange.send(root, label, input.unwrap_or_default());
-                return self.exchange(exchange);
-            };
-            let mut inputs = vec![vec![0; bytes]; self.size - 1];
-            let mut exchange = Exchange::default();
-            for (input, peer) in inputs.iter_mut().zip(peers(self.me, self.size)) {
-                exchange.receive(peer, label, input);
-            }
-            self.exchange(exchange)?;
-            return rule.reduce(self.me, &inputs, input, output);
+    fn reduce(&mut self, rule: Rule, input: Option<&'a [u8]>, output: Option<&'a mut [u8]>, root: usize) -> Result<()> {
+        let (label, mut plan) = (self.label(), Plan::default());
+        let output = output.filter(|_| self.me == root).map(|output| plan.write(output));
+        let input = input.map(|input| plan.read(input)).or(output.clone());
+        let input = input.unwrap_or_else(|| plan.buffer(0));
+        if input.len() > SMALL_BYTES && self.size > 2 {
+            let ranges = shares(input.len(), self.size, rule.dtype);
+            let shares = self.shares(&ranges);
+            let mut collect = Collect::new(&mut plan, shares, rule, input, Results::Root(root, output));
+            schedule(&mut plan, shares, &mut collect);
+            return self.execute(plan);
         }
-        let shares = shares(bytes, self.size, rule.dtype);
-        match output.filter(|_| self.me == root) {
-            Some(output) => {
-                self.reduce_shares(rule, input, output, &shares)?;
-                self.gather(None, Some(output), root, &shares)
-            }
-            None => {
-                let (input, mine) = (input.unwrap_or_default(), shares[self.me].clone());
-                let inputs = self.exchange_blocks(input, &shares, mine.len())?;
-                let mut result = input[mine].to_vec();
-                rule.reduce(self.me, &inputs, None, &mut result)?;
-                self.gather(Some(&result), None, root, &shares)
-            }
+        let Some(output) = output else {
+            plan.send(root, label, input, None);
+            return self.execute(plan);
+        };
+        let mut inputs = vec![input.clone(); self.size];
+        let mut received = Vec::new();
+        for peer in self.others() {
+            inputs[peer] = plan.buffer(input.len());
+            received.push(plan.receive(peer, label, inputs[peer].clone(), None));
         }
+        reduce(&mut plan, rule, inputs, output, received);
+        self.execute(plan)
     }
 
-    fn reduce_scatter(&mut self, rule: Rule, input: Option<&[u8]>, output: &mut [u8]) -> Result<()> {
+    fn reduce_scatter(&mut self, rule: Rule, input: Option<&'a [u8]>, output: &'a mut [u8]) -> Result<()> {
         let bytes = input.map_or(output.len(), <[u8]>::len);
-        let blocks = even(bytes / self.size, self.size);
-        let mine = blocks[self.me].clone();
-        let inputs = self.exchange_blocks(input.unwrap_or(output), &blocks, mine.len())?;
-        // In place, the result goes to the first block, and this rank's input may be in another one.
-        let copy = if input.is_none() { output[mine.clone()].to_vec() } else { Vec::new() };
-        let own = input.map_or(&*copy, |input| &input[mine.clone()]);
-        rule.reduce(self.me, &inputs, Some(own), &mut output[..mine.len()])
+        let ranges = even(bytes / self.size, self.size);
+        let mine = ranges[self.me].len();
+        let shares = self.shares(&ranges);
+        let plan = |input, output| {
+            let mut plan = Plan::default();
+            let (input, output) = (plan.read(input), plan.write(output));
+            let mut collect = Collect::new(&mut plan, shares, rule, input, Results::Kept(output));
+            schedule(&mut plan, shares, &mut collect);
+            plan
+        };
+        if let Some(input) = input {
+            return self.execute(plan(input, &mut output[..mine]));
+        }
+        // In place, the result goes to the first block, which is the input for another rank.
+        let mut result = vec![0; mine];
+        self.execute(plan(output, &mut result))?;
+        output[..mine].copy_from_slice(&result);
+        Ok(())
     }
 
-    fn broadcast(&mut self, dtype: DType, input: Option<&[u8]>, output: &mut [u8], root: usize) -> Result<()> {
-        let (label, is_root) = (self.label(), self.me == root);
+    fn broadcast(&mut self, dtype: DType, input: Option<&[u8]>, output: &'a mut [u8], root: usize) -> Result<()> {
+        let (label, is_root, bytes) = (self.label(), self.me == root, output.len());
         if let Some(input) = input.filter(|_| is_root) {
             output.copy_from_slice(input);
         }
-        if output.len() > SMALL_BYTES && self.size > 2 {
-            let shares = shares(output.len(), self.size, dtype);
-            if is_root {
-                self.scatter(Some(output), None, root, &shares)?;
-            } else {
-                self.scatter(None, Some(&mut output[shares[self.me].clone()]), root, &shares)?;
+        let mut plan = Plan::default();
+        let tensor = plan.write(output);
+        if bytes > SMALL_BYTES && self.size > 2 {
+            let ranges = shares(bytes, self.size, dtype);
+            let shares = self.shares(&ranges);
+            let spread = Spread::new(shares, tensor, Some(root));
+            schedule(&mut plan, shares, &mut Broadcast { root, spread });
+        } else if is_root {
+            for peer in self.others() {
+                plan.send(peer, label, tensor.clone(), None);
             }
-            return self.all_gather(None, output, &shares);
-        }
-        let mut exchange = Exchange::default();
-        if is_root {
-            self.others().for_each(|peer| exchange.send(peer, label, output));
         } else {
-            exchange.receive(root, label, output);
+            plan.receive(root, label, tensor, None);
         }
-        self.exchange(exchange)
+        self.execute(plan)
     }
 
     /// Gathers the ranks' blocks in `output`. In place, this rank's block is there.
-    fn all_gather(&mut self, input: Option<&[u8]>, output: &mut [u8], blocks: &[Range<usize>]) -> Result<()> {
-        let label = self.label();
+    fn all_gather(&mut self, input: Option<&[u8]>, output: &'a mut [u8], blocks: &[Range<usize>]) -> Result<()> {
         if let Some(input) = input {
             output[blocks[self.me].clone()].copy_from_slice(input);
         }
-        let mut parts = split(output, blocks);
-        let mine = std::mem::take(&mut parts[self.me]);
-        let mut exchange = Exchange::default();
-        self.others().for_each(|peer| exchange.send(peer, label, mine));
-        receive_parts(&mut exchange, label, parts, self.me);
-        self.exchange(exchange)
+        let (label, mut plan) = (self.label(), Plan::default());
+        let tensor = plan.write(output);
+        let longest = blocks.iter().map(Range::len).max().unwrap_or(0);
+        if longest > SMALL_BYTES / (self.size - 1).max(1) {
+            let shares = self.shares(blocks);
+            schedule(&mut plan, shares, &mut Spread::new(shares, tensor, None));
+            return self.execute(plan);
+        }
+        for peer in self.others() {
+            plan.send(peer, label, tensor.part(blocks[self.me].clone()), None);
+            plan.receive(peer, label, tensor.part(blocks[peer].clone()), None);
+        }
+        self.execute(plan)
     }
 
     fn gather(
         &mut self,
-        input: Option<&[u8]>,
-        output: Option<&mut [u8]>,
+        input: Option<&'a [u8]>,
+        output: Option<&'a mut [u8]>,
         root: usize,
         blocks: &[Range<usize>],
     ) -> Result<()> {
-        let (label, mut exchange) = (self.label(), Exchange::default());
+        let (label, mut plan) = (self.label(), Plan::default());
         let Some(output) = output.filter(|_| self.me == root) else {
-            exchange.send(root, label, input.unwrap_or_default());
-            return self.exchange(exchange);
+            let input = plan.read(input.unwrap_or_default());
+            plan.send(root, label, input, None);
+            return self.execute(plan);
         };
         if let Some(input) = input {
             output[blocks[root].clone()].copy_from_slice(input);
         }
-        receive_parts(&mut exchange, label, split(output, blocks), root);
-        self.exchange(exchange)
+        let tensor = plan.write(output);
+        for peer in self.others() {
+            plan.receive(peer, label, tensor.part(blocks[peer].clone()), None);
+        }
+        self.execute(plan)
     }
 
     /// Gives each rank its block of the root's `input`. `output` is that of this rank; none if it stays in the input.
     fn scatter(
         &mut self,
-        input: Option<&[u8]>,
-        output: Option<&mut [u8]>,
+        input: Option<&'a [u8]>,
+        output: Option<&'a mut [u8]>,
         root: usize,
         blocks: &[Range<usize>],
     ) -> Result<()> {
-        let (label, mut exchange) = (self.label(), Exchange::default());
+        let (label, mut plan) = (self.label(), Plan::default());
         match (input.filter(|_| self.me == root), output) {
             (Some(input), output) => {
                 if let Some(output) = output {
                     output.copy_from_slice(&input[blocks[root].clone()]);
                 }
-                self.others().for_each(|peer| exchange.send(peer, label, &input[blocks[peer].clone()]));
+                let input = plan.read(input);
+                for peer in self.others() {
+                    plan.send(peer, label, input.part(blocks[peer].clone()), None);
+                }
             }
-            (None, Some(output)) => exchange.receive(root, label, output),
+            (None, Some(output)) => {
+                let output = plan.write(output);
+                plan.receive(root, label, output, None);
+            }
             (None, None) => {}
         }
-        self.exchange(exchange)
+        self.execute(plan)
     }
 
     fn all_to_all(
         &mut self,
-        input: Option<&[u8]>,
-        output: &mut [u8],
+        input: Option<&'a [u8]>,
+        output: &'a mut [u8],
         send: &[Range<usize>],
         recv: &[Range<usize>],
     ) -> Result<()> {
         // In place, received blocks would overwrite blocks that are not sent yet.
         let copy = if input.is_none() { output.to_vec() } else { Vec::new() };
-        let (input, label) = (input.unwrap_or(&copy), self.label());
-        let mut exchange = Exchange::default();
-        self.others().for_each(|peer| exchange.send(peer, label, &input[send[peer].clone()]));
-        let mine = send[self.me].clone();
-        for (peer, part) in split(output, recv).into_iter().enumerate() {
-            if peer == self.me {
-                let own = &input[mine.clone()];
-                if part.len() != own.len() {
-                    let (sent, expected) = (own.len(), part.len());
-                    let detail = format!("rank {peer} sends {sent} bytes to itself, which expects {expected}");
-                    return Err(Error::Mismatch { operation: "all_to_all_v".into(), detail });
-                }
-                part.copy_from_slice(own);
-            } else {
-                exchange.receive(peer, label, part);
-            }
+        let input = input.unwrap_or(&copy);
+        let (own, mine) = (&input[send[self.me].clone()], recv[self.me].clone());
+        if mine.len() != own.len() {
+            let (rank, sent, expected) = (self.me, own.len(), mine.len());
+            let detail = format!("rank {rank} sends {sent} bytes to itself, which expects {expected}");
+            return Err(Error::Mismatch { operation: "all_to_all_v".into(), detail });
         }
-        self.exchange(exchange)
-    }
-
-    /// Sends `input` to all, and returns the inputs of the others in the order of their ranks.
-    fn exchange_inputs(&mut self, input: &[u8]) -> Result<Vec<Vec<u8>>> {
-        let whole: Vec<_> = (0..self.size).map(|_| 0..input.len()).collect();
-        self.exchange_blocks(input, &whole, input.len())
-    }
-
-    /// Sends each rank its block of `input`, and returns those of the others for this rank, in the order of their ranks.
-    fn exchange_blocks(&mut self, input: &[u8], blocks: &[Range<usize>], mine: usize) -> Result<Vec<Vec<u8>>> {
-        let (label, mut exchange) = (self.label(), Exchange::default());
-        let mut received = vec![vec![0; mine]; self.size - 1];
-        self.others().for_each(|peer| exchange.send(peer, label, &input[blocks[peer].clone()]));
-        for (block, peer) in received.iter_mut().zip(peers(self.me, self.size)) {
-            exchange.receive(peer, label, block);
+        output[mine].copy_from_slice(own);
+        let (label, mut plan) = (self.label(), Plan::default());
+        let (input, output) = (plan.read(input), plan.write(output));
+        for peer in self.others() {
+            plan.send(peer, label, input.part(send[peer].clone()), None);
+            plan.receive(peer, label, output.part(recv[peer].clone()), None);
         }
-        self.exchange(exchange)?;
-        Ok(received)
+        self.execute(plan)
     }
 }
 
-/// How elements are reduced.
-#[derive(Clone, Copy)]
-struct Rule {
-    dtype: DType,
-    reduction: Reduction,
-}
-
-impl Rule {
-    /// Reduces the inputs of the `others`, in the order of their ranks, and that of rank `me` between them, into `output`.
-    /// Without `own`, that input is in `output`.
-    fn reduce(self, me: usize, others: &[Vec<u8>], own: Option<&[u8]>, output: &mut [u8]) -> Result<()> {
-        let mut inputs: Vec<_> = others.iter().map(|input| Some(&**input)).collect();
-        inputs.insert(me, own);
-        disco_local::reduce(self.dtype, self.reduction, &inputs, output)
-    }
-}
-
-/// Receives the parts of all ranks but this one.
-fn receive_parts<'b>(exchange: &mut Exchange<'b>, label: Label<'b>, parts: Vec<&'b mut [u8]>, me: usize) {
-    for (peer, part) in parts.into_iter().enumerate().filter(|(peer, _)| *peer != me) {
-        exchange.receive(peer, label, part);
-    }
-}
-
-/// All ranks but this one, in their order.
-fn peers(me: usize, size: usize) -> impl Iterator<Item = usize> {
-    (0..size).filter(move |peer| *peer != me)
+/// Reduces the inputs of all ranks into a part, which may be one of them.
+fn reduce(plan: &mut Plan<'_>, rule: Rule, inputs: Vec<Part>, to: Part, after: Vec<StepId>) {
+    plan.compute(after, move |memory| {
+        memory.write(&to, |memory, output| {
+            let inputs: Vec<_> = inputs.iter().map(|part| (*part != to).then(|| memory.get(part))).collect();
+            disco_local::reduce(rule.dtype, rule.reduction, &inputs, output)
+        })
+    });
 }
 
 /// The ranges of blocks of the same size.
@@ -364,17 +356,6 @@ fn shares(bytes: usize, size: usize, dtype: DType) -> Vec<Range<usize>> {
     let (width, elements) = (dtype.size(), bytes / dtype.size());
     let start = |rank: usize| (elements / size * rank + rank.min(elements % size)) * width;
     (0..size).map(|rank| start(rank)..start(rank + 1)).collect()
-}
-
-/// The parts of `whole` at ranges that follow each other.
-fn split<'b>(whole: &'b mut [u8], blocks: &[Range<usize>]) -> Vec<&'b mut [u8]> {
-    let mut rest = whole;
-    let mut next = |block: &Range<usize>| {
-        let (part, behind) = std::mem::take(&mut rest).split_at_mut(block.len());
-        rest = behind;
-        part
-    };
-    blocks.iter().map(&mut next).collect()
 }
 
 /// The dtype of an operation that has elements.

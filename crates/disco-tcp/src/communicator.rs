@@ -12,6 +12,7 @@ use disco_core::{Abort, Capabilities, ConnectParams, Error, Op, Rank, Rendezvous
 use crate::NAME;
 use crate::alarm::Alarm;
 use crate::connect::Party;
+use crate::machines::Machines;
 use crate::rank_state::RankState;
 use crate::rendezvous::Meeting;
 
@@ -37,6 +38,16 @@ impl Communicator {
     /// [`Error::Deadline`] with the ranks that have not arrived, or with the addresses that were tried; [`Error::Aborted`];
     /// [`Error::Unsupported`] on a device; `DISCO_ENCRYPT` is neither 0 nor 1.
     pub fn connect(params: ConnectParams<'_>, at: &Rendezvous) -> Result<Self> {
+        let machines: Vec<_> = (0..params.world.size()).map(|rank| rank / params.world.per_node()).collect();
+        Self::connect_on(params, at, &machines)
+    }
+
+    /// Like [`connect`](Self::connect), with the machine of each rank: of large tensors, less goes from one machine to another
+    /// if several ranks are on one. All ranks give the same numbers, and ranks of one machine have the same one.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect); [`Error::Invalid`] unless there is a number for each rank.
+    pub fn connect_on(params: ConnectParams<'_>, at: &Rendezvous, machines: &[usize]) -> Result<Self> {
         let device = params.queue.device();
         if !device.is_host() {
             let operation = format!("connect on {device}");
@@ -46,6 +57,12 @@ impl Communicator {
         let (rank, size) = (params.rank.index(), params.world.size());
         if rank >= size {
             return Err(Error::invalid(format!("connect: rank {rank} of {size} ranks does not exist")));
+        }
+        if machines.len() != size {
+            return Err(Error::invalid(format!(
+                "connect: the machines of {} ranks, but there are {size}",
+                machines.len()
+            )));
         }
         let alarm = Alarm::new(None)?;
         // Registered before the first wait.
@@ -58,7 +75,9 @@ impl Communicator {
             encrypts: Variable::read("DISCO_ENCRYPT").flag()?.unwrap_or(true),
             deadline: params.connect_deadline,
         };
-        RankState::new(party, params.link.store(), alarm.clone(), params.deadline).map(|state| Self::new(state, alarm))
+        let machines = Machines::new(machines.iter().copied());
+        let state = RankState::new(party, machines, params.link.store(), alarm.clone(), params.deadline)?;
+        Ok(Self::new(state, alarm))
     }
 
     fn new(state: RankState, alarm: Arc<Alarm>) -> Self {

@@ -1,6 +1,6 @@
-//! Messages that go out and come in at the same time.
+//! The messages of a plan, which go out and come in at the same time.
 
-use std::collections::BTreeSet;
+use std::collections::VecDeque;
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -13,6 +13,7 @@ use crate::alarm::Alarm;
 use crate::connect::Links;
 use crate::head::{HEAD_BYTES, Head, Kind};
 use crate::link::{Acknowledged, Link, acknowledged};
+use crate::plan::{Label, Memory, Message, Plan};
 
 /// The longest sleep of a wait. Then the rank announces that it waits, so that others don't report it as absent, and checks
 /// that the machines of the awaited ranks acknowledge its packets.
@@ -31,40 +32,30 @@ pub(crate) struct Call<'a> {
     pub(crate) number: u64,
 }
 
-/// The number of a message among those of its kind, and its text if it is not that of the call.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Label<'a> {
-    pub(crate) number: u64,
-    pub(crate) text: Option<&'a str>,
-}
-
-/// The messages of one step of an operation. Those to one rank are sent in order, and so are those from one rank received.
+/// Messages to a rank.
 #[derive(Default)]
-pub(crate) struct Exchange<'a> {
-    outgoing: Vec<Outgoing<'a>>,
-    incoming: Vec<Incoming<'a>>,
-}
-
-/// A message to a rank.
-struct Outgoing<'a> {
-    to: usize,
-    label: Label<'a>,
-    content: &'a [u8],
-    /// The head and the call, once the message has begun.
+pub(crate) struct Outgoing<'a> {
+    pub(crate) messages: VecDeque<Message<'a>>,
+    /// The head and the call of the first one, once it has begun.
     head: Vec<u8>,
-    /// Bytes that the link has taken.
+    /// Bytes of it that the link has taken.
     sent: usize,
 }
 
-/// A message from a rank.
-struct Incoming<'a> {
-    from: usize,
-    label: Label<'a>,
-    content: &'a mut [u8],
+/// Messages from a rank.
+pub(crate) struct Incoming<'a> {
+    pub(crate) messages: VecDeque<Message<'a>>,
+    /// The head and the call of the first one.
     head: [u8; HEAD_BYTES],
     call: Vec<u8>,
-    /// Bytes that have come.
+    /// Bytes of it that have come.
     received: usize,
+}
+
+impl Default for Incoming<'_> {
+    fn default() -> Self {
+        Self { messages: VecDeque::new(), head: [0; HEAD_BYTES], call: Vec::new(), received: 0 }
+    }
 }
 
 /// The rank's end of all connections while an operation runs.
@@ -79,26 +70,17 @@ pub(crate) struct Wires<'a> {
     pub(crate) start: Instant,
 }
 
-impl<'a> Exchange<'a> {
-    /// Sends `content` to a rank.
-    pub(crate) fn send(&mut self, to: usize, label: Label<'a>, content: &'a [u8]) {
-        self.outgoing.push(Outgoing { to, label, content, head: Vec::new(), sent: 0 });
-    }
-
-    /// Receives the message of a rank with this label into `content`, which has its size.
-    pub(crate) fn receive(&mut self, from: usize, label: Label<'a>, content: &'a mut [u8]) {
-        let (head, call) = ([0; HEAD_BYTES], Vec::new());
-        self.incoming.push(Incoming { from, label, content, head, call, received: 0 });
-    }
-
-    /// Moves all messages.
+impl Plan<'_> {
+    /// Moves all messages, and computes what they are for.
     ///
     /// # Errors
-    /// [`Error::Mismatch`], [`Error::Lost`], [`Error::Deadline`], [`Error::Aborted`]. The connections can't be used after it.
+    /// [`Error::Mismatch`], [`Error::Lost`], [`Error::Deadline`], [`Error::Aborted`]; those of the computations. The connections
+    /// can't be used after it.
     pub(crate) fn run(mut self, call: Call<'_>, wires: &mut Wires<'_>) -> Result<()> {
         loop {
-            let has_moved = self.advance(call, wires)?;
-            if self.outgoing.is_empty() && self.incoming.is_empty() {
+            let mut has_moved = self.run_ready()?;
+            has_moved |= self.advance(call, wires)?;
+            if self.is_done() {
                 return Ok(());
             }
             self.check(call, wires)?;
@@ -108,7 +90,7 @@ impl<'a> Exchange<'a> {
         }
     }
 
-    /// Ends the exchange after an abort, and once the deadline has passed.
+    /// Ends the operation after an abort, and once the deadline has passed.
     fn check(&self, call: Call<'_>, wires: &Wires<'_>) -> Result<()> {
         wires.alarm.check()?;
         let (waited, deadline) = (wires.start.elapsed(), wires.deadline);
@@ -120,34 +102,40 @@ impl<'a> Exchange<'a> {
         if waited <= deadline {
             return Ok(());
         }
-        let peers = self.incoming.iter().map(|it| it.from).chain(self.outgoing.iter().map(|it| it.to));
-        let peers: BTreeSet<_> = peers.map(|peer| Rank::new(peer as u32).to_string()).collect();
-        let state = format!("messages of or to {} are missing", peers.into_iter().collect::<Vec<_>>().join(", "));
+        let peers = self.peers(|_| true).map(|(peer, ..)| Rank::new(peer as u32).to_string());
+        let state = format!("messages of or to {} are missing", peers.collect::<Vec<_>>().join(", "));
         Err(Error::Deadline { operation: operation(), after: deadline, state })
+    }
+
+    /// The ranks from or to which a message that the caller accepts is the next one, with whether one is to be sent, and received.
+    fn peers(&self, is_meant: impl Fn(&Message<'_>) -> bool) -> impl Iterator<Item = (usize, bool, bool)> {
+        (0..self.outgoing.len().max(self.incoming.len())).filter_map(move |peer| {
+            let sent = self.outgoing.get(peer).and_then(|outgoing| outgoing.messages.front());
+            let received = self.incoming.get(peer).and_then(|incoming| incoming.messages.front());
+            let (is_sent, is_received) = (sent.is_some_and(&is_meant), received.is_some_and(&is_meant));
+            (is_sent || is_received).then_some((peer, is_sent, is_received))
+        })
     }
 
     /// Moves what can be moved now. Returns whether a byte has moved, or a message is over.
     fn advance(&mut self, call: Call<'_>, wires: &mut Wires<'_>) -> Result<bool> {
-        let (mut has_moved, mut index) = (false, 0);
-        while let Some(message) = self.outgoing.get(index) {
-            let to = message.to;
-            let is_first = self.outgoing[..index].iter().all(|other| other.to != to);
-            if is_first && self.outgoing[index].advance(call, wires, &mut has_moved)? {
-                self.outgoing.remove(index);
+        let mut has_moved = false;
+        for to in 0..self.outgoing.len() {
+            while let Some(step) = self.outgoing[to].messages.front().map(|message| message.step)
+                && self.is_ready(step)
+                && self.outgoing[to].advance(&self.memory, to, call, wires, &mut has_moved)?
+            {
+                self.note_done(step);
                 has_moved = true;
-            } else {
-                index += 1;
             }
         }
-        index = 0;
-        while let Some(message) = self.incoming.get(index) {
-            let from = message.from;
-            let is_first = self.incoming[..index].iter().all(|other| other.from != from);
-            if is_first && self.incoming[index].advance(call, wires, &mut has_moved)? {
-                self.incoming.remove(index);
+        for from in 0..self.incoming.len() {
+            while let Some(step) = self.incoming[from].messages.front().map(|message| message.step)
+                && self.is_ready(step)
+                && self.incoming[from].advance(&mut self.memory, from, call, wires, &mut has_moved)?
+            {
+                self.note_done(step);
                 has_moved = true;
-            } else {
-                index += 1;
             }
         }
         Ok(has_moved)
@@ -156,13 +144,11 @@ impl<'a> Exchange<'a> {
     /// Sleeps until a connection may go on, or the alarm is raised.
     fn wait(&self, wires: &mut Wires<'_>) -> Result<()> {
         let mut fds = vec![PollFd::new(wires.alarm, PollFlags::IN)];
-        for (peer, link) in wires.links.iter().enumerate() {
-            let is_received = self.incoming.iter().any(|message| message.from == peer);
-            let is_sent = self.outgoing.iter().any(|message| message.to == peer);
+        for (peer, is_sent, is_received) in self.peers(|message| self.is_ready(message.step)) {
             let mut flags = PollFlags::empty();
             flags.set(PollFlags::IN, is_received);
             flags.set(PollFlags::OUT, is_sent);
-            if let Some(link) = link.as_ref().filter(|_| !flags.is_empty()) {
+            if let Some(Some(link)) = wires.links.get(peer) {
                 fds.push(PollFd::new(link, flags));
             }
         }
@@ -179,8 +165,9 @@ impl<'a> Exchange<'a> {
     /// Looks for connections that are cut, after a wait without an event. TCP itself would notice it after minutes, and only of
     /// a connection that has something to send, so a rank that only receives sends a probe.
     fn check_connections(&self, wires: &mut Wires<'_>) -> Result<()> {
-        for peer in self.outgoing.iter().map(|message| message.to).chain(self.incoming.iter().map(|it| it.from)) {
-            let is_sent = self.outgoing.iter().any(|message| message.to == peer);
+        for (peer, ..) in self.peers(|_| true) {
+            // A probe would cut a message in two.
+            let has_begun = self.outgoing.get(peer).is_some_and(|outgoing| !outgoing.head.is_empty());
             let link = wires.link(peer)?;
             match acknowledged(&*link) {
                 Acknowledged::Cut => {
@@ -188,7 +175,7 @@ impl<'a> Exchange<'a> {
                     return Err(lost(peer, LossCause::ConnectionFailed(why.to_owned())));
                 }
                 // The system has nothing to send, so it takes the whole probe.
-                Acknowledged::All if !is_sent => {
+                Acknowledged::All if !has_begun => {
                     link.send([&Head::bare(Kind::Probe), &[]]).map_err(|error| disconnected(peer, &error))?;
                 }
                 Acknowledged::All | Acknowledged::Some => {}
@@ -199,15 +186,24 @@ impl<'a> Exchange<'a> {
 }
 
 impl Outgoing<'_> {
-    /// Sends what the link takes. Returns whether the system has all of the message.
-    fn advance(&mut self, call: Call<'_>, wires: &mut Wires<'_>, has_moved: &mut bool) -> Result<bool> {
+    /// Sends what the link takes of the first message. Returns whether the system has all of it, and removes it then.
+    fn advance(
+        &mut self,
+        memory: &Memory<'_>,
+        to: usize,
+        call: Call<'_>,
+        wires: &mut Wires<'_>,
+        has_moved: &mut bool,
+    ) -> Result<bool> {
+        let Some(message) = self.messages.front() else { return Ok(false) };
+        let content = memory.get(&message.content);
         if self.head.is_empty() {
-            let text = self.label.text.unwrap_or(call.text);
-            let (length, content) = (text.len() as u32, self.content.len() as u64);
-            let head = Head { kind: call.kind, call: length, number: self.label.number, content };
+            let text = message.label.text.unwrap_or(call.text);
+            let (length, content) = (text.len() as u32, content.len() as u64);
+            let head = Head { kind: call.kind, call: length, number: message.label.number, content };
             self.head = [&head.to_bytes(), text.as_bytes()].concat();
         }
-        let (to, whole) = (self.to, self.head.len() + self.content.len());
+        let whole = self.head.len() + content.len();
         let link = wires.link(to)?;
         let is_lost = |error: io::Error| disconnected(to, &error);
         let limit = self.sent.saturating_add(MAX_TURN_BYTES);
@@ -216,21 +212,36 @@ impl Outgoing<'_> {
                 return Ok(false);
             }
             let head = self.head.get(self.sent..).unwrap_or_default();
-            let content = self.content.get(self.sent.saturating_sub(self.head.len())..).unwrap_or_default();
+            let content = content.get(self.sent.saturating_sub(self.head.len())..).unwrap_or_default();
             match link.send([head, content]).map_err(is_lost)? {
                 0 => return Ok(false),
                 count => self.sent += count,
             }
             *has_moved = true;
         }
-        link.flush().map_err(is_lost)
+        let is_over = link.flush().map_err(is_lost)?;
+        if is_over {
+            self.messages.pop_front();
+            self.head.clear();
+            self.sent = 0;
+        }
+        Ok(is_over)
     }
 }
 
 impl Incoming<'_> {
-    /// Receives what has come. Returns whether the message is complete.
-    fn advance(&mut self, call: Call<'_>, wires: &mut Wires<'_>, has_moved: &mut bool) -> Result<bool> {
-        let (from, caller) = (self.from, (wires.rank, wires.operation));
+    /// Receives what has come of the first message. Returns whether it is complete, and removes it then.
+    fn advance(
+        &mut self,
+        memory: &mut Memory<'_>,
+        from: usize,
+        call: Call<'_>,
+        wires: &mut Wires<'_>,
+        has_moved: &mut bool,
+    ) -> Result<bool> {
+        let Some(message) = self.messages.front() else { return Ok(false) };
+        let (label, content) = (message.label, memory.get_mut(&message.content)?);
+        let caller = (wires.rank, wires.operation);
         let limit = self.received.saturating_add(MAX_TURN_BYTES);
         let link = wires.link(from)?;
         loop {
@@ -242,9 +253,12 @@ impl Incoming<'_> {
             } else if in_call < self.call.len() {
                 &mut self.call[in_call..]
             } else {
-                &mut self.content[in_content..]
+                &mut content[in_content..]
             };
             if into.is_empty() {
+                self.messages.pop_front();
+                self.call.clear();
+                self.received = 0;
                 return Ok(true);
             }
             if at >= limit {
@@ -264,7 +278,7 @@ impl Incoming<'_> {
                 self.call = vec![0; head.call as usize];
             }
             if self.received == HEAD_BYTES + self.call.len() {
-                self.check_call(call, caller)?;
+                self.check_call((from, label, content.len()), call, caller)?;
             }
         }
     }
@@ -281,21 +295,24 @@ impl Incoming<'_> {
         }
     }
 
-    /// Compares the message with what this rank has called.
-    fn check_call(&self, call: Call<'_>, (rank, operation): (usize, &str)) -> Result<()> {
-        let head = self.check_head(self.from)?;
-        let expected = self.label.text.unwrap_or(call.text);
-        let is_expected =
-            self.call == expected.as_bytes() && (head.kind, head.number) == (call.kind, self.label.number);
-        let (theirs, from) = (String::from_utf8_lossy(&self.call), self.from);
+    /// Compares the message with what this rank has called, and expects from the other one.
+    fn check_call(
+        &self,
+        (from, label, bytes): (usize, Label<'_>, usize),
+        call: Call<'_>,
+        (rank, operation): (usize, &str),
+    ) -> Result<()> {
+        let head = self.check_head(from)?;
+        let expected = label.text.unwrap_or(call.text);
+        let is_expected = self.call == expected.as_bytes() && (head.kind, head.number) == (call.kind, label.number);
+        let theirs = String::from_utf8_lossy(&self.call);
         let detail = if !is_expected && (head.kind, call.kind) == (Kind::Send, Kind::Send) {
             format!("rank {from} sends {theirs} to rank {rank}, which expects {expected}")
         } else if !is_expected {
             let theirs = if head.kind == Kind::Send { format!("send of {theirs}") } else { theirs.into_owned() };
             format!("rank {rank} called {}, rank {from} called {theirs}", call.text)
-        } else if head.content != self.content.len() as u64 {
-            let (theirs, ours) = (head.content, self.content.len());
-            format!("rank {from} sends {theirs} bytes to rank {rank}, which expects {ours}")
+        } else if head.content != bytes as u64 {
+            format!("rank {from} sends {} bytes to rank {rank}, which expects {bytes}", head.content)
         } else {
             return Ok(());
         };

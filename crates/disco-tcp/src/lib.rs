@@ -6,9 +6,10 @@
 //!
 //! ```text
 //! Communicator ── Background ─▶ RankState      one rank, which its operations use in turn: on the worker's thread, or beside it
-//!                                └ collective, point_to_point     which bytes go to which rank
-//!                                   └ exchange                    messages that go out and come in at the same time
-//!                                      └ link                     a connection, in clear or encrypted
+//!                                └ collective, shares, point_to_point    schedules: which bytes go to which rank
+//!                                   └ plan                               their messages and computations, and what these wait for
+//!                                      └ exchange                        moves messages that go out and come in at the same time
+//!                                         └ link                         a connection, in clear or encrypted
 //! ```
 //!
 //! A communicator is made by `connect`: each rank writes into the session's store at which addresses it listens (`contact`), and
@@ -30,9 +31,12 @@ mod exchange;
 mod head;
 mod hello;
 mod link;
+mod machines;
+mod plan;
 mod point_to_point;
 mod rank_state;
 mod rendezvous;
+mod shares;
 
 pub use backend::{BACKEND, Tcp};
 pub use communicator::Communicator;

@@ -5,7 +5,8 @@ use std::collections::VecDeque;
 use disco_core::{Error, Op, Result, Tensor};
 
 use crate::buffers::Buffers;
-use crate::exchange::{Call, Exchange, Label, Wires};
+use crate::exchange::{Call, Wires};
+use crate::plan::{Label, Plan};
 
 /// Numbers of the messages between this rank and another one.
 #[derive(Clone, Copy, Debug, Default)]
@@ -22,7 +23,7 @@ fn extent(tensor: &Tensor) -> String {
 /// Runs a group of sends and receives. `buffers` are those of `ops`, and `counts` those of each rank.
 ///
 /// # Errors
-/// [`Error::Mismatch`] of a message of this rank to itself; errors of [`Exchange::run`].
+/// [`Error::Mismatch`] of a message of this rank to itself; errors of [`Plan::run`].
 pub(crate) fn run(
     call: Call<'_>,
     wires: &mut Wires<'_>,
@@ -31,7 +32,7 @@ pub(crate) fn run(
     counts: &mut [Counts],
 ) -> Result<()> {
     let texts: Vec<_> = ops.iter().map(|op| op.src().or(op.dst()).map(extent).unwrap_or_default()).collect();
-    let (mut exchange, mut to_self) = (Exchange::default(), VecDeque::new());
+    let (mut plan, mut to_self) = (Plan::default(), VecDeque::new());
     let (mut from_self, me) = (VecDeque::new(), wires.rank);
     for ((op, text), Buffers { input, output }) in ops.iter().zip(&texts).zip(buffers) {
         let Some(peer) = op.peer().map(disco_core::Rank::index) else { continue };
@@ -40,11 +41,13 @@ pub(crate) fn run(
             (Some(content), _) if peer == me => to_self.push_back((content, text)),
             (_, Some(content)) if peer == me => from_self.push_back((content, text)),
             (Some(content), _) => {
-                exchange.send(peer, Label { number: counts.sent, text }, content);
+                let content = plan.read(content);
+                plan.send(peer, Label { number: counts.sent, text }, content, None);
                 counts.sent += 1;
             }
             (_, Some(content)) => {
-                exchange.receive(peer, Label { number: counts.received, text }, content);
+                let content = plan.write(content);
+                plan.receive(peer, Label { number: counts.received, text }, content, None);
                 counts.received += 1;
             }
             (None, None) => {}
@@ -58,5 +61,5 @@ pub(crate) fn run(
         }
         into.copy_from_slice(content);
     }
-    exchange.run(call, wires)
+    plan.run(call, wires)
 }

@@ -12,9 +12,11 @@ use crate::alarm::Alarm;
 use crate::buffers::Buffers;
 use crate::collective::Collective;
 use crate::connect::{self, Links, Party};
-use crate::exchange::{Call, Exchange, Label, Wires};
+use crate::exchange::{Call, Wires};
 use crate::head::{Head, Kind};
 use crate::link::Link;
+use crate::machines::Machines;
+use crate::plan::{Label, Plan};
 use crate::point_to_point::{self, Counts};
 
 /// How long a rank whose connection to another one ends looks for the failure that the other one has recorded.
@@ -27,6 +29,7 @@ const DRAIN_INTERVAL: Duration = Duration::from_millis(5);
 /// The place of a rank among the others. Dropping it tells them that the rank has left.
 pub(crate) struct RankState {
     party: Arc<Party>,
+    machines: Arc<Machines>,
     links: Links,
     alarm: Arc<Alarm>,
     store: Arc<dyn Store>,
@@ -44,15 +47,21 @@ impl RankState {
     ///
     /// # Errors
     /// As [`connect::connect`].
-    pub(crate) fn new(party: Party, store: Arc<dyn Store>, alarm: Arc<Alarm>, deadline: Duration) -> Result<Self> {
+    pub(crate) fn new(
+        party: Party,
+        machines: Machines,
+        store: Arc<dyn Store>,
+        alarm: Arc<Alarm>,
+        deadline: Duration,
+    ) -> Result<Self> {
         let party = Arc::new(party);
         let (links, contacts) = connect::connect(&party, &*store, &alarm)?;
         let hosts: Vec<_> = contacts.iter().map(|contact| &*contact.host).collect();
         tracing::debug!(rank = party.rank, ?hosts, "connected");
         let attendance = Attendance::new(store.clone(), party.name.clone(), party.rank, party.size);
         let messages = vec![Counts::default(); party.size];
-        let (collectives, broken) = (0, None);
-        Ok(Self { party, links, alarm, store, attendance, deadline, collectives, messages, broken })
+        let (machines, collectives, broken) = (Arc::new(machines), 0, None);
+        Ok(Self { party, machines, links, alarm, store, attendance, deadline, collectives, messages, broken })
     }
 
     pub(crate) fn rank(&self) -> Rank {
@@ -124,7 +133,8 @@ impl RankState {
         let text = op.signature(size);
         self.collectives += 1;
         let call = Call { kind: Kind::Collective, text: &text, number: self.collectives };
-        Collective { call, wires: &mut self.wires(op.kind().name()), me, size }.run(op, buffers)
+        let machines = self.machines.clone();
+        Collective { call, wires: &mut self.wires(op.kind().name()), machines: &machines, me, size }.run(op, buffers)
     }
 
     /// The connections, for the next operation.
@@ -168,7 +178,7 @@ impl RankState {
         members.sort_unstable();
         let place = members.iter().position(|(_, rank)| *rank == self.party.rank);
         let child = match (color, place) {
-            (Some(color), Some(rank)) => Some(self.child(color, rank, members.len())?),
+            (Some(color), Some(rank)) => Some(self.child(color, rank, &members)?),
             _ => None,
         };
         // If a rank fails to make its child, all ranks fail.
@@ -176,12 +186,14 @@ impl RankState {
         Ok(child)
     }
 
-    fn child(&self, color: u32, rank: usize, size: usize) -> Result<(Self, Arc<Alarm>)> {
+    fn child(&self, color: u32, rank: usize, members: &[(i32, usize)]) -> Result<(Self, Arc<Alarm>)> {
+        let size = members.len();
         let Party { key, encrypts, deadline, .. } = &*self.party;
         let name = self.attendance.child(color, rank, size).name().to_owned();
         let party = Party { name, key: key.clone(), rank, size, encrypts: *encrypts, deadline: *deadline };
         let alarm = Alarm::new(Some(&self.alarm))?;
-        Ok((Self::new(party, self.store.clone(), alarm.clone(), self.deadline)?, alarm))
+        let machines = Machines::new(members.iter().map(|(_, rank)| self.machines.of(*rank)));
+        Ok((Self::new(party, machines, self.store.clone(), alarm.clone(), self.deadline)?, alarm))
     }
 
     /// Gathers bytes of all ranks, which all have the same number, for a split.
@@ -192,12 +204,14 @@ impl RankState {
         let label = Label { number: call.number, text: None };
         let mut all = vec![vec![0; mine.len()]; size];
         all[me].copy_from_slice(mine);
-        let mut exchange = Exchange::default();
+        let mut plan = Plan::default();
+        let mine = plan.read(mine);
         for (peer, bytes) in all.iter_mut().enumerate().filter(|(peer, _)| *peer != me) {
-            exchange.send(peer, label, mine);
-            exchange.receive(peer, label, bytes);
+            let theirs = plan.write(bytes);
+            plan.send(peer, label, mine.clone(), None);
+            plan.receive(peer, label, theirs, None);
         }
-        exchange.run(call, &mut self.wires("split"))?;
+        plan.run(call, &mut self.wires("split"))?;
         Ok(all)
     }
 
