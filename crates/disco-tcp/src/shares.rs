@@ -19,7 +19,7 @@ use crate::machines::Machines;
 use crate::plan::{Label, Memory, Part, Plan, Slots, StepId};
 
 /// Bytes of a piece: as many as stay in the cache of a core between two steps.
-const PIECE_BYTES: usize = 128 << 10;
+const PIECE_BYTES: usize = 256 << 10;
 
 /// How elements are reduced.
 #[derive(Clone, Copy)]
