@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::communicator::Communicator;
-use crate::config::WorkerConfig;
+use crate::config::{Uplink, WorkerConfig};
 use crate::device::DeviceKind;
 use crate::device_api::{self, Queue};
 use crate::error::{Error, Result, Unavailable};
@@ -170,13 +170,15 @@ pub struct ConnectParams<'a> {
     pub deadline: Duration,
     /// Limit for the wait for peers to connect.
     pub connect_deadline: Duration,
+    /// The connection of the worker's node to the controller; none on the controller's machine.
+    pub uplink: Option<Uplink>,
 }
 
 impl<'a> ConnectParams<'a> {
     /// Parameters with the deadlines of [`WorkerConfig::new`].
     pub fn new(rank: Rank, world: World, queue: &'a mut (dyn Queue + 'static), link: Arc<Link>) -> Self {
         let WorkerConfig { collective_deadline: deadline, connect_deadline, .. } = WorkerConfig::new(world);
-        Self { rank, world, queue, link, deadline, connect_deadline }
+        Self { rank, world, queue, link, deadline, connect_deadline, uplink: None }
     }
 }
 

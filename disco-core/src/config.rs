@@ -1,11 +1,12 @@
 //! Configuration of the workers of a session.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use crate::activity::RecorderConfig;
 use crate::world::World;
 
-/// Configuration of the workers of a session, the same for all of them.
+/// Configuration of the workers of a session, the same for all of them but for the [`Uplink`].
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug)]
 pub struct WorkerConfig {
@@ -22,6 +23,19 @@ pub struct WorkerConfig {
     pub check: bool,
     /// The kinds of records that workers keep, and their number.
     pub recorder: RecorderConfig,
+    /// The connection of the workers' node; none for workers on the controller's machine, and for nodes of TVM's sessions.
+    pub uplink: Option<Uplink>,
+}
+
+/// The connection of a node to the session's controller, or to the node that relays for it. Its path through the network works,
+/// so a backend whose ranks connect over the network tries its addresses first.
+#[allow(clippy::exhaustive_structs, reason = "the two ends of a connection")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Uplink {
+    /// The address of the node.
+    pub own: IpAddr,
+    /// The address of the other end.
+    pub upper: IpAddr,
 }
 
 impl WorkerConfig {
@@ -32,7 +46,7 @@ impl WorkerConfig {
     pub fn new(world: World) -> Self {
         let (collective_deadline, connect_deadline) = (Duration::from_secs(300), Duration::from_secs(30));
         let (value_limit, check, recorder) = (Self::VALUE_LIMIT, false, RecorderConfig::DEFAULT);
-        Self { world, collective_deadline, connect_deadline, value_limit, check, recorder }
+        Self { world, collective_deadline, connect_deadline, value_limit, check, recorder, uplink: None }
     }
 
     /// The same configuration for the workers of another world.

@@ -301,6 +301,7 @@ impl WorkerContext {
             link: self.link.clone(),
             deadline: self.config.collective_deadline,
             connect_deadline: self.config.connect_deadline,
+            uplink: self.config.uplink,
         };
         let comm = backend.connect(params, at)?;
         // The name is the same on all ranks, also after some ranks have failed to connect.

@@ -1,12 +1,13 @@
 //! The handshake of a connection: the identity of the peer, and the role that it is given.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::field::{Field, fields};
 use super::{Packet, VERSION, WireError};
 use crate::activity::RecorderConfig;
-use crate::config::WorkerConfig;
+use crate::config::{Uplink, WorkerConfig};
 use crate::id::WorkerId;
 use crate::value::Value;
 use crate::worker_range::WorkerRange;
@@ -121,7 +122,7 @@ fields!(Join { name, rack, is_spare, functions });
 fields!(Welcome { config, heartbeat, ring });
 fields!(RingPlace { reader, readers, capacity });
 fields!(Assignment { config, node, workers, processes, behind, heartbeat, silence, start });
-fields!(WorkerConfig { world, collective_deadline, connect_deadline, value_limit, check, recorder });
+fields!(WorkerConfig { world, collective_deadline, connect_deadline, value_limit, check, recorder, uplink });
 
 /// Four bytes for each size.
 impl Field for Arc<[u32]> {
@@ -158,5 +159,23 @@ impl Field for RecorderConfig {
 
     fn take(packet: &mut Packet<'_>) -> Result<Self, WireError> {
         Ok(RecorderConfig::new(Field::take(packet)?, Field::take(packet)?))
+    }
+}
+
+/// The text of each address, or none.
+impl Field for Option<Uplink> {
+    fn put(&self, args: &mut Vec<Value>) {
+        self.is_some().put(args);
+        if let Some(Uplink { own, upper }) = self {
+            args.extend([own, upper].map(|address| Value::from(&*address.to_string())));
+        }
+    }
+
+    fn take(packet: &mut Packet<'_>) -> Result<Self, WireError> {
+        if !packet.bool()? {
+            return Ok(None);
+        }
+        let mut address = || packet.string()?.parse::<IpAddr>().map_err(|_| WireError::Expected("an address"));
+        Ok(Some(Uplink { own: address()?, upper: address()? }))
     }
 }

@@ -77,7 +77,7 @@ pub use crate::shared_memory::MappedSnapshot;
 pub use crate::store::StoreCall;
 
 /// The version of the protocol of connections: packets, messages and the ring.
-pub const VERSION: i64 = 16;
+pub const VERSION: i64 = 17;
 
 /// First arguments of packets. The first nine are TVM's.
 mod action {

@@ -17,8 +17,8 @@ use disco_core::wire::{
 };
 use disco_core::worker::WorkerConfig;
 use disco_core::{
-    Calling, Command, DType, Device, DeviceKind, Error, Frame, Local, Members, Op, RegisterId, Shape, Tensor, Value,
-    WireObject, WorkerId, WorkerRange, World,
+    Calling, Command, DType, Device, DeviceKind, Error, Frame, Local, Members, Op, RegisterId, Shape, Tensor, Uplink,
+    Value, WireObject, WorkerId, WorkerRange, World,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -551,7 +551,8 @@ fn node_messages() -> Vec<Message> {
     let config = WorkerConfig::new(World::new(6, 2).unwrap());
     let [heartbeat, silence, start] = [1, 5, 30].map(Duration::from_secs);
     let workers = WorkerRange::new(3..6);
-    let on_nodes = WorkerConfig::new(config.world.on_nodes(2).unwrap());
+    let mut on_nodes = WorkerConfig::new(config.world.on_nodes(2).unwrap());
+    on_nodes.uplink = Some(Uplink { own: [192, 0, 2, 7].into(), upper: [0xfd00, 0, 0, 0, 0, 0, 0, 1].into() });
     let assignment = Assignment {
         node: 1,
         workers,

@@ -11,7 +11,7 @@ use disco_core::error::{LossCause, ProcessEnd};
 use disco_core::status::{ConnectionStatus, Known, NodeState, NodeStatus, Status};
 use disco_core::wire::{Assignment, Hello, Join, Message, Packet, RingPlace, StoreCall, Times, Welcome, WireError};
 use disco_core::worker::WorkerConfig;
-use disco_core::{Error, Op, Tensor, Value, WorkerId, WorkerRange, World};
+use disco_core::{Error, Op, Tensor, Uplink, Value, WorkerId, WorkerRange, World};
 
 disco_fuzz::target!(check, seeds);
 
@@ -89,7 +89,8 @@ fn messages_of_workers() -> Vec<Message> {
 /// Messages between a controller and its nodes.
 fn messages_of_nodes() -> Vec<Message> {
     let from = |message| Message::From { workers: WorkerRange::new(3..4), message: Box::new(message) };
-    let config = WorkerConfig::new(World::new(4, 2).and_then(|world| world.on_nodes(2)).expect("two nodes of two"));
+    let mut config = WorkerConfig::new(World::new(4, 2).and_then(|world| world.on_nodes(2)).expect("two nodes of two"));
+    config.uplink = Some(Uplink { own: [192, 0, 2, 7].into(), upper: [0xfd00, 0, 0, 0, 0, 0, 0, 1].into() });
     let [heartbeat, silence, start] = [1, 5, 30].map(Duration::from_secs);
     let workers = WorkerRange::new(2..4);
     vec![

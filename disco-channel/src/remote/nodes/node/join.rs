@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use disco_core::channel::Signal;
 use disco_core::error::{Loss, LossCause, LostPeer};
 use disco_core::wire::{Assignment, Join, Message};
-use disco_core::{Error, Result, World, function};
+use disco_core::{Error, Result, Uplink, World, function};
 use disco_engine::handshake::{
     GREETING_BYTES, HANDSHAKE_TIMEOUT, Keys, NodeHandshake, Request, Secret, VERDICT_BYTES, may_begin,
 };
@@ -112,6 +112,7 @@ pub(super) struct Joined {
     pub(super) assignment: Assignment,
     /// Where the nodes connect for which this one relays, if there are any.
     pub(super) listener: Option<Listener>,
+    pub(super) uplink: Uplink,
 }
 
 /// The other end of a node's connection.
@@ -272,6 +273,7 @@ fn attempt(
 ) -> Result<Told, Failed> {
     let (stream, (world, keys)) = enter(options, end)?;
     let own = stream.local_addr().map_err(Failed::of_system)?;
+    let upper_address = stream.peer_addr().map_err(Failed::of_system)?;
     let connection = Arc::new(nodes::connection(stream, waker.clone()).map_err(Failed::of_system)?);
     let functions = function::names().into_iter().map(str::to_owned).collect();
     let mut incoming = Incoming::new(MAX_PACKET_BYTES);
@@ -308,7 +310,8 @@ fn attempt(
             "it assigns workers of another world than in its handshake".into(),
         ))));
     }
-    Ok(Told::Assigned(Box::new(Joined { connection, incoming, assignment, listener: None })))
+    let uplink = Uplink { own: own.ip(), upper: upper_address.ip() };
+    Ok(Told::Assigned(Box::new(Joined { connection, incoming, assignment, listener: None, uplink })))
 }
 
 /// Connects to the first address at which the listener proves that it has the token. Each of several addresses gets a

@@ -60,7 +60,9 @@ where
     };
     let limit = options.max_workers.map_or(MAX_READERS, |limit| limit as usize);
     let count = assignment.workers.len() / (1 + assignment.behind.len());
-    let own = Assignment { workers: assignment.workers.part(0, count), behind: Arc::default(), ..assignment.clone() };
+    let mut own =
+        Assignment { workers: assignment.workers.part(0, count), behind: Arc::default(), ..assignment.clone() };
+    own.config.uplink = Some(joined.uplink);
     let made = if (1..=limit.min(MAX_READERS)).contains(&count) {
         lane(&own, shared.clone(), output).and_then(|own| {
             if assignment.behind.is_empty() {
