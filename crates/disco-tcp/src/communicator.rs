@@ -11,8 +11,9 @@ use disco_core::{Abort, Capabilities, ConnectParams, Error, Op, Rank, Rendezvous
 
 use crate::NAME;
 use crate::alarm::Alarm;
-use crate::connect::Party;
+use crate::contact::{INTERFACES, Network};
 use crate::machines::Machines;
+use crate::party::Party;
 use crate::rank_state::RankState;
 use crate::rendezvous::Meeting;
 
@@ -36,7 +37,7 @@ impl Communicator {
     ///
     /// # Errors
     /// [`Error::Deadline`] with the ranks that have not arrived, or with the addresses that were tried; [`Error::Aborted`];
-    /// [`Error::Unsupported`] on a device; `DISCO_ENCRYPT` is neither 0 nor 1.
+    /// [`Error::Unsupported`] on a device; `DISCO_ENCRYPT` is neither 0 nor 1; an interface of `DISCO_TCP_INTERFACES` is missing.
     pub fn connect(params: ConnectParams<'_>, at: &Rendezvous) -> Result<Self> {
         let machines: Vec<_> = (0..params.world.size()).map(|rank| rank / params.world.per_node()).collect();
         Self::connect_on(params, at, &machines)
@@ -64,6 +65,8 @@ impl Communicator {
                 machines.len()
             )));
         }
+        let name = |name: &str| Some(name.to_owned()).filter(|name| !name.is_empty());
+        let interfaces = Variable::read(INTERFACES).list("names of interfaces", "eth0,eth1", name)?;
         let alarm = Alarm::new(None)?;
         // Registered before the first wait.
         params.link.on_abort(&(alarm.clone() as Arc<dyn Abort>));
@@ -73,6 +76,7 @@ impl Communicator {
             rank,
             size,
             encrypts: Variable::read("DISCO_ENCRYPT").flag()?.unwrap_or(true),
+            network: Network { interfaces, uplink: params.uplink },
             deadline: params.connect_deadline,
         };
         let machines = Machines::new(machines.iter().copied());

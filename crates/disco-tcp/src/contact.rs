@@ -1,46 +1,70 @@
 //! How ranks reach each other: what each of them writes into the session's store.
 
+use std::collections::BTreeSet;
 use std::fs;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use disco_core::wire::{Reader, Writer};
-use disco_core::{Error, Result};
+use disco_core::{Error, Result, Uplink};
 use if_addrs::Interface;
+
+use crate::listeners::Listeners;
 
 /// The most addresses of a machine.
 const MAX_ADDRESSES: usize = 64;
+
+/// The variable with the names of the interfaces at which a rank may be reached.
+pub(crate) const INTERFACES: &str = "DISCO_TCP_INTERFACES";
 
 /// The machine of a rank and the addresses at which the rank listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Contact {
     /// The name of the machine, for texts.
     pub(crate) host: String,
-    /// Addresses at which the rank may be reached, the loopback address last.
+    /// Addresses at which the rank may be reached, best first and the loopback addresses last.
     pub(crate) addresses: Vec<SocketAddr>,
     /// Whether the rank asks for encrypted connections.
     pub(crate) encrypts: bool,
 }
 
+/// The part of the network that a rank uses.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Network {
+    /// The names of the interfaces at which the rank may be reached; all if there are none.
+    pub(crate) interfaces: Vec<String>,
+    /// The connection of the rank's node to the controller.
+    pub(crate) uplink: Option<Uplink>,
+}
+
 impl Contact {
-    /// How to reach the rank of this process that has this listener.
+    /// How to reach the rank of this process that has these listeners: first at the address of the uplink.
     ///
     /// # Errors
-    /// The system does not tell the listener's port.
-    pub(crate) fn of(listener: &TcpListener, encrypts: bool) -> Result<Self> {
-        let own = listener.local_addr().map_err(|error| Error::system("the port of a listener is unknown", error))?;
+    /// The machine has no interface of a given name with an address.
+    pub(crate) fn of(listeners: &Listeners, network: &Network, encrypts: bool) -> Result<Self> {
         let mut interfaces = if_addrs::get_if_addrs().unwrap_or_default();
-        interfaces.retain(|interface| interface.is_oper_up() && (own.is_ipv6() || interface.ip().is_ipv4()));
-        let (loopback, mut others): (Vec<_>, Vec<_>) = interfaces.iter().partition(|one| one.is_loopback());
         // A link-local address of IPv6 needs the name of an interface, which means nothing on other machines.
-        others.retain(|interface| !(interface.ip().is_ipv6() && interface.is_link_local()));
-        let mut ips: Vec<_> = others.into_iter().chain(loopback).map(Interface::ip).collect();
+        interfaces.retain(|it| it.is_oper_up() && !(it.ip().is_ipv6() && it.is_link_local()));
+        select(&mut interfaces, &network.interfaces)?;
+        let uplink = network.uplink.map(|uplink| uplink.own);
+        interfaces.sort_by_key(|it| (it.is_loopback(), Some(it.ip()) != uplink));
+        let mut ips: Vec<_> = interfaces.iter().map(Interface::ip).collect();
         if ips.is_empty() {
-            ips.push(if own.is_ipv4() { IpAddr::V4(Ipv4Addr::LOCALHOST) } else { IpAddr::V6(Ipv6Addr::LOCALHOST) });
+            ips.extend([IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)]);
         }
         ips.truncate(MAX_ADDRESSES);
+        let addresses = ips.into_iter().filter_map(|ip| Some(SocketAddr::new(ip, listeners.port(ip)?))).collect();
         let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned();
-        let addresses = ips.into_iter().map(|ip| SocketAddr::new(ip, own.port())).collect();
         Ok(Self { host, addresses, encrypts })
+    }
+
+    /// The addresses in the order in which a rank tries them: first that at which its node has reached the controller, or the
+    /// node that relays for it.
+    pub(crate) fn in_order(&self, network: &Network) -> Vec<SocketAddr> {
+        let upper = network.uplink.map(|uplink| uplink.upper).filter(|ip| !ip.is_loopback());
+        let mut addresses = self.addresses.clone();
+        addresses.sort_by_key(|address| Some(address.ip()) != upper);
+        addresses
     }
 
     pub(crate) fn write(&self) -> Vec<u8> {
@@ -67,6 +91,20 @@ impl Contact {
     }
 }
 
+/// Keeps the interfaces with these names, or all without names.
+fn select(interfaces: &mut Vec<Interface>, names: &[String]) -> Result<()> {
+    let has = |name: &String| interfaces.iter().any(|it| it.name == *name);
+    if let Some(name) = names.iter().find(|name| !has(name)) {
+        let there: BTreeSet<_> = interfaces.iter().map(|it| &*it.name).collect();
+        let there = there.into_iter().collect::<Vec<_>>().join(", ");
+        return Err(Error::invalid(format!(
+            "{INTERFACES}: this machine has no interface `{name}` that is up and has an address; it has {there}"
+        )));
+    }
+    interfaces.retain(|it| names.is_empty() || names.contains(&it.name));
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -77,5 +115,26 @@ mod tests {
         let contact = Contact { host: "a".into(), addresses: addresses.into(), encrypts: true };
         assert_eq!(Contact::read(&contact.write()).unwrap(), contact);
         assert!(Contact::read(&contact.write()[..20]).is_err());
+    }
+
+    #[test]
+    fn addresses_of_the_uplink_are_tried_first_unless_it_is_a_tunnel() {
+        let addresses = ["192.0.2.1:1", "198.51.100.1:1", "127.0.0.1:1"].map(|text| text.parse().unwrap());
+        let contact = Contact { host: "a".into(), addresses: addresses.into(), encrypts: true };
+        let over = |upper: &str| {
+            let uplink = Some(Uplink { own: upper.parse().unwrap(), upper: upper.parse().unwrap() });
+            contact.in_order(&Network { uplink, ..Network::default() })[0].to_string()
+        };
+        assert_eq!(
+            ["198.51.100.1", "127.0.0.1", "203.0.113.1"].map(over),
+            ["198.51.100.1:1", "192.0.2.1:1", "192.0.2.1:1"]
+        );
+    }
+
+    #[test]
+    fn an_interface_that_is_not_there_is_an_error() {
+        let network = Network { interfaces: vec!["nothing0".into()], ..Network::default() };
+        let error = Contact::of(&Listeners::bind().unwrap(), &network, true).unwrap_err();
+        assert!(matches!(error, Error::Invalid(_)), "{error}");
     }
 }

@@ -12,10 +12,11 @@
 //!                                         └ link                         a connection, in clear or encrypted
 //! ```
 //!
-//! A communicator is made by `connect`: each rank writes into the session's store at which addresses it listens (`contact`), and
-//! the higher rank of each pair connects to the lower one. A HELLO and a handshake with the key of the communicator, which the
-//! controller has made for it, prove both ends (`hello`, [`disco_engine::rank_handshake`]). So bytes of another communicator,
-//! or of an earlier epoch, are never read.
+//! A communicator is made by `connect`: each rank writes into the session's store at which addresses it listens (`contact`,
+//! `listeners`), and the higher rank of each pair connects to the lower one (`dial`, at several addresses in a `race`); after a
+//! second without a connection, the lower one connects, too. A HELLO and a handshake with the key of the communicator, which the
+//! controller has made for it, prove both ends (`hello`, `handshake`, [`disco_engine::rank_handshake`]). So bytes of another
+//! communicator, or of an earlier epoch, are never read.
 //!
 //! A rank whose operation fails records the cause in the session's store and ends its connections; the others find them ended,
 //! and report that cause.
@@ -27,13 +28,18 @@ mod collective;
 mod communicator;
 mod connect;
 mod contact;
+mod dial;
 mod exchange;
+mod handshake;
 mod head;
 mod hello;
 mod link;
+mod listeners;
 mod machines;
+mod party;
 mod plan;
 mod point_to_point;
+mod race;
 mod rank_state;
 mod rendezvous;
 mod shares;

@@ -11,11 +11,12 @@ use disco_core::{AbortCause, Attendance, Error, Op, Rank, Result, Store};
 use crate::alarm::Alarm;
 use crate::buffers::Buffers;
 use crate::collective::Collective;
-use crate::connect::{self, Links, Party};
+use crate::connect::{self, Links};
 use crate::exchange::{Call, Wires};
 use crate::head::{Head, Kind};
 use crate::link::Link;
 use crate::machines::Machines;
+use crate::party::Party;
 use crate::plan::{Label, Plan};
 use crate::point_to_point::{self, Counts};
 
@@ -188,11 +189,10 @@ impl RankState {
 
     fn child(&self, color: u32, rank: usize, members: &[(i32, usize)]) -> Result<(Self, Arc<Alarm>)> {
         let size = members.len();
-        let Party { key, encrypts, deadline, .. } = &*self.party;
         let name = self.attendance.child(color, rank, size).name().to_owned();
-        let party = Party { name, key: key.clone(), rank, size, encrypts: *encrypts, deadline: *deadline };
-        let alarm = Alarm::new(Some(&self.alarm))?;
+        let party = Party { name, rank, size, ..Party::clone(&self.party) };
         let machines = Machines::new(members.iter().map(|(_, rank)| self.machines.of(*rank)));
+        let alarm = party.record(&*self.store, Alarm::new(Some(&self.alarm)))?;
         Ok((Self::new(party, machines, self.store.clone(), alarm.clone(), self.deadline)?, alarm))
     }
 

@@ -133,6 +133,7 @@ pub(crate) fn run(program: &str) -> Option<ExitCode> {
         "stall" => stall(),
         "add" => tcp::main(),
         "cut" => tcp::cut(),
+        "reach" => tcp::reach(),
         "send" => network::send(),
         "doze" => service::doze(),
         "hurry" => hosts::hurry(),

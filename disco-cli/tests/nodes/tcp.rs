@@ -15,6 +15,8 @@ use super::{DISCO, Folder, PROGRAM, hello};
 crate::trials::tests!("nodes::tcp":
     workers_of_two_machines_add_tensors_over_tcp,
     a_rank_reports_that_the_machine_of_another_rank_is_cut_off,
+    ranks_connect_if_one_of_several_addresses_leads_from_one_to_the_other,
+    ranks_without_a_common_network_name_the_addresses_that_both_have_tried,
 );
 
 /// Numbers of elements: one round, and two rounds with shares that are not equal.
@@ -113,6 +115,104 @@ pub(crate) fn cut() -> ExitCode {
     });
     println!("{ended}");
     ExitCode::SUCCESS
+}
+
+/// `main` of a program that connects its workers, within 3 s.
+pub(crate) fn reach() -> ExitCode {
+    disco::init();
+    let session =
+        disco::Settings::from_env().unwrap().builder().connect_deadline(Duration::from_secs(3)).start().unwrap();
+    let reached = disco::block_on(async {
+        session.init_ccl("tcp", &[]).await?;
+        session.call("tcp.add", ()).await?;
+        session.sync_all().await?;
+        println!("connected");
+        session.shutdown().await
+    });
+    reached.map_or_else(
+        |error| {
+            println!("{error}");
+            ExitCode::FAILURE
+        },
+        |()| ExitCode::SUCCESS,
+    )
+}
+
+/// The machine `c` with a cable to `a` and one to `b`, and a cable between `a` and `b`, which reach no further: packets of `b` to
+/// the cable of `a` and `c` are dropped without an answer.
+const TRIANGLE: &str = "
+for name in a b c; do ip netns add $1$name; ip -n $1$name link set dev lo up; done
+ip link add ac netns $1a type veth peer name ca netns $1c
+ip link add bc netns $1b type veth peer name cb netns $1c
+ip link add ab netns $1a type veth peer name ba netns $1b
+up() { ip -n $1 address add $3/24 dev $2; ip -n $1 link set dev $2 up; }
+up $1a ac 10.95.1.2; up $1c ca 10.95.1.1; up $1b bc 10.95.2.2; up $1c cb 10.95.2.1; up $1a ab 10.95.3.1; up $1b ba 10.95.3.2
+ip -n $1b route add 10.95.1.2/32 via 10.95.2.1
+ip netns exec $1c sh -c 'echo 0 > /proc/sys/net/ipv4/ip_forward'
+";
+
+/// The output of the program `reach` with a worker on each machine: worker 0 on `c`, 1 on `a` and 2 on `b`, with these variables.
+fn reach_in(machines: &Namespaces, variables: [&[(&str, &str)]; 2]) -> String {
+    let folder = Folder::new(&machines.name("reach"));
+    let token = folder.token();
+    let mut run = machines.disco("c");
+    run.env(PROGRAM, "reach").args(["run", "--nodes", "3", "--listen", "0.0.0.0:4571", "--token-file"]).arg(&token);
+    let run = run.arg("--").arg(hello()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut nodes = Vec::new();
+    for ((name, controller, id), variables) in
+        [("a", "10.95.1.1:4571", "1"), ("b", "10.95.2.1:4571", "2")].into_iter().zip(variables)
+    {
+        let mut node = machines.disco(name);
+        node.env(PROGRAM, "reach").env("DISCO_NODE_ID", id).envs(variables.iter().copied());
+        node.args(["worker", "--connect", controller, "--token-file"]).arg(&token).arg("--").arg(hello());
+        nodes.push(node.stderr(Stdio::null()).spawn().unwrap());
+    }
+    let said = String::from_utf8(run.wait_with_output().unwrap().stdout).unwrap();
+    for mut node in nodes {
+        node.wait().unwrap();
+    }
+    said
+}
+
+/// Ranks give others first their address on the cable to `c`, which `b` and `a` do not reach from each other.
+fn ranks_connect_if_one_of_several_addresses_leads_from_one_to_the_other() {
+    if !network::may_make_namespaces() {
+        return;
+    }
+    let machines = Namespaces::make("triangle", TRIANGLE);
+    assert_eq!(reach_in(&machines, [&[], &[]]), "connected\n");
+    // Rank 2 does not reach rank 1, but rank 1 reaches rank 2.
+    assert_eq!(reach_in(&machines, [&[("DISCO_TCP_INTERFACES", "ac")], &[]]), "connected\n");
+    let set = |name: &str, setting: &str| {
+        let script = format!("for file in /proc/sys/net/ipv6/{setting}; do echo 1 > $file; done");
+        let set = Command::new("ip").args(["netns", "exec", &machines.name(name), "sh", "-c", &script]).status();
+        assert!(set.unwrap().success());
+    };
+    // Sockets for IPv6 take no connections over IPv4 on two machines, and the third one has no IPv6.
+    ["a", "c"].into_iter().for_each(|name| set(name, "bindv6only"));
+    set("b", "conf/*/disable_ipv6");
+    assert_eq!(reach_in(&machines, [&[], &[]]), "connected\n");
+}
+
+fn ranks_without_a_common_network_name_the_addresses_that_both_have_tried() {
+    if !network::may_make_namespaces() {
+        return;
+    }
+    let machines = Namespaces::make("apart", TRIANGLE);
+    let said = reach_in(&machines, [&[("DISCO_TCP_INTERFACES", "ac")], &[("DISCO_TCP_INTERFACES", "bc")]]);
+    for part in [
+        "no end after 3s: no connection to rank ",
+        "rank 1",
+        "tried 10.95.2.2:",
+        "Network is unreachable",
+        "rank 2",
+        "tried 10.95.1.2:",
+        "no answer",
+    ] {
+        assert!(said.contains(part), "no `{part}` in {said}");
+    }
+    let said = reach_in(&machines, [&[("DISCO_TCP_INTERFACES", "eth7")], &[]]);
+    assert!(said.contains("DISCO_TCP_INTERFACES: this machine has no interface `eth7` that is up and has an address; it has ab, ac, lo"), "{said}");
 }
 
 /// Two machines with one cable.
