@@ -16,7 +16,7 @@ use crate::alarm::Alarm;
 use crate::contact::Contact;
 use crate::dial::{Dial, Reached, Wanted};
 use crate::handshake;
-use crate::link::Link;
+use crate::link::{self, Link};
 use crate::listeners::Listeners;
 use crate::party::Party;
 
@@ -170,7 +170,7 @@ impl Gathering<'_> {
 
     fn keep(&mut self, peer: usize, link: Box<dyn Link>) {
         self.wanted.end(peer);
-        self.links[peer] = Some(link);
+        self.links[peer] = Some(link::counted(link, &self.contacts[peer].host));
     }
 
     /// The error after the deadline: the addresses that both ranks of each pair have tried.

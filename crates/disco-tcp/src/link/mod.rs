@@ -1,6 +1,8 @@
 //! Connections to other ranks, as byte streams that never block.
 
 mod acknowledged;
+#[cfg(feature = "metrics")]
+mod counted;
 mod plain;
 mod sealed;
 
@@ -33,6 +35,17 @@ pub(crate) trait Link: AsFd + Send {
 
     /// Ends the stream to the other rank.
     fn close(&self);
+}
+
+/// Records the bytes and waits of a connection to a rank of a machine, with the feature `metrics`.
+pub(crate) fn counted(link: Box<dyn Link>, machine: &str) -> Box<dyn Link> {
+    #[cfg(feature = "metrics")]
+    return Box::new(counted::Counted::new(link, machine));
+    #[cfg(not(feature = "metrics"))]
+    {
+        _ = machine;
+        link
+    }
 }
 
 /// The result of a call that would have blocked is 0.
