@@ -26,7 +26,8 @@ pub(crate) struct Check {
     /// Number of equal groups that the workers are split into
     #[arg(long, default_value_t = 1, value_parser = values::groups)]
     groups: usize,
-    /// Kind of session: where the workers run [default: processes for backend mpi and with --apart, else threads]
+    /// Kind of session: where the workers run [default: processes for backend mpi and with --apart, two
+    /// nodes of this machine for backend tcp, else threads]
     #[arg(long, value_parser = values::sessions())]
     session: Option<SessionKind>,
     /// Make worker 0 a process, too, so that this process outlives any worker
@@ -97,7 +98,7 @@ impl Harness for CliHarness {
     }
 
     fn is_exact(&self) -> bool {
-        self.backend == "local"
+        ["local", "tcp"].contains(&&*self.backend)
     }
 
     fn detects_mismatches(&self) -> bool {
@@ -105,7 +106,7 @@ impl Harness for CliHarness {
     }
 
     fn detects_dropped_peers(&self) -> bool {
-        self.backend == "local"
+        self.is_exact()
     }
 }
 
@@ -118,7 +119,7 @@ impl Check {
         if cases.is_empty() {
             anyhow::bail!("--filter matches no check: no name contains `{}`", self.filter);
         }
-        let layout = Layout::new(self.session, SessionKind::of(&self.backend), self.apart)?;
+        let layout = Layout::new(self.session, Layout::usual(&self.backend), self.apart)?;
         layout.check_reach(&self.backend, world)?;
         layout.start_ranks(&self.backend, self.workers, true)?;
         let suite = Suite::new(Arc::new(CliHarness { layout, backend: self.backend, world, devices: self.devices }));

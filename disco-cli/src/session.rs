@@ -28,6 +28,11 @@ impl Layout {
         Ok(Self { kind, apart })
     }
 
+    /// The usual kind of session for a backend: nodes of this machine for `tcp`, which would otherwise be `local`.
+    pub(crate) fn usual(backend: &str) -> SessionKind {
+        if backend == "tcp" { SessionKind::Nodes } else { SessionKind::of(backend) }
+    }
+
     /// A session with `workers` workers.
     pub(crate) fn builder(self, workers: usize) -> Builder {
         let builder = Builder::new(self.kind, workers);

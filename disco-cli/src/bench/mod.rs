@@ -42,7 +42,8 @@ pub(crate) struct Bench {
     /// Number of workers
     #[arg(short = 'g', long, default_value_t = 2, value_parser = values::workers)]
     workers: usize,
-    /// Kind of session: where the workers run [default: processes for backend mpi and with --apart, else threads]
+    /// Kind of session: where the workers run [default: processes for backend mpi and with --apart, two
+    /// nodes of this machine for backend tcp, else threads]
     #[arg(long, value_parser = values::sessions())]
     session: Option<SessionKind>,
     /// Make worker 0 a process, too, so that this process outlives any worker
@@ -88,7 +89,7 @@ impl Bench {
     pub(crate) fn run(self, out: &mut impl Write) -> anyhow::Result<ExitCode> {
         self.check_options()?;
         let probe = backend::find(&self.backend)?.probe()?;
-        let layout = Layout::new(self.session, SessionKind::of(&self.backend), self.apart)?;
+        let layout = Layout::new(self.session, Layout::usual(&self.backend), self.apart)?;
         layout.check_reach(&self.backend, World::new(self.workers, 1)?)?;
         layout.start_ranks(&self.backend, self.workers, false)?;
         let hop = || placement::cache_line_latency().map(|hop| hop.as_nanos());
