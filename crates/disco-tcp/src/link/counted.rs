@@ -69,3 +69,38 @@ impl Link for Counted {
         self.link.close();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+
+    use metrics_exporter_prometheus::PrometheusBuilder;
+
+    use super::*;
+    use crate::link::Plain;
+
+    #[test]
+    fn bytes_and_waits_are_counted_for_the_machine_at_the_other_end() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let ends = [TcpStream::connect(listener.local_addr().unwrap()).unwrap(), listener.accept().unwrap().0];
+        let recorder = PrometheusBuilder::new().build_recorder();
+        let link = |(stream, machine): (TcpStream, &str)| {
+            stream.set_nonblocking(true).unwrap();
+            metrics::with_local_recorder(&recorder, || Counted::new(Box::new(Plain::new(stream)), machine))
+        };
+        let [here, there] = ends;
+        let (mut here, mut there) = (link((here, "b")), link((there, "a")));
+        let mut bytes = [0; 12];
+        assert_eq!(there.receive(&mut bytes).unwrap(), 0);
+        assert_eq!(here.send([b"a head", b"content"]).unwrap(), 13);
+        while there.receive(&mut bytes).unwrap() == 0 {}
+        let said = recorder.handle().render();
+        for line in [
+            "disco_tcp_sent_bytes_total{machine=\"b\"} 13",
+            "disco_tcp_received_bytes_total{machine=\"a\"} 12",
+            "disco_tcp_wait_seconds_count{machine=\"a\"} 1",
+        ] {
+            assert!(said.lines().any(|it| it == line), "no `{line}` in {said}");
+        }
+    }
+}
