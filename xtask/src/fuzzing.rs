@@ -5,7 +5,7 @@ use std::env::consts::ARCH;
 use crate::steps::{Step, step};
 
 /// Fuzz targets. A test compares this with the manifest.
-const TARGETS: [&str; 21] = [
+const TARGETS: [&str; 22] = [
     "checkpoint",
     "connection",
     "formats",
@@ -23,6 +23,7 @@ const TARGETS: [&str; 21] = [
     "reply",
     "request",
     "shared_ring",
+    "tcp",
     "tensor_cache",
     "trace",
     "tvm",

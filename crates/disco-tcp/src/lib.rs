@@ -30,6 +30,9 @@ mod connect;
 mod contact;
 mod dial;
 mod exchange;
+#[cfg(fuzzing)]
+#[doc(hidden)]
+pub mod fuzzing;
 mod handshake;
 mod head;
 mod hello;
