@@ -24,13 +24,16 @@ use crate::party::Party;
 const REPORT_TIME: Duration = Duration::from_millis(200);
 /// Handshakes at a time, beyond one for each rank.
 const MORE_HANDSHAKES: usize = 16;
-/// How long the lower rank of a pair waits for the higher one before it connects itself.
+/// How long the lower rank of a pair waits for the higher one before it connects itself, and what each rank adds to it: ranks
+/// that share a processor make their handshakes one after the other.
 const HEAD_START: Duration = Duration::from_secs(1);
+const HEAD_START_OF_RANK: Duration = Duration::from_millis(20);
 /// Interval at which a rank looks for an abort while it waits for the addresses of others, and for the failure of another rank:
 /// longer than a round trip to the store, after which a wait has its answer.
 const STORE_INTERVAL: Duration = Duration::from_secs(1);
-/// Interval at which a rank that connects looks for new connections and for an abort.
+/// Interval at which a rank that connects looks for new connections and for an abort, and what each rank adds to it.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
+const POLL_INTERVAL_OF_RANK: Duration = Duration::from_micros(100);
 /// The most ranks without a connection whose addresses are in an error.
 const MAX_NAMED: usize = 4;
 
@@ -118,13 +121,15 @@ struct Gathering<'a> {
 impl Gathering<'_> {
     /// Connects, and accepts connections, until there is one to each rank.
     fn run(&mut self, alarm: &Alarm, listeners: &Listeners) -> Result<()> {
-        let start = Instant::now();
-        let (mut next_look, mut dials_up) = (start + STORE_INTERVAL, Some(start + HEAD_START));
+        let (start, size) = (Instant::now(), self.party.size as u32);
+        let interval = POLL_INTERVAL + size * POLL_INTERVAL_OF_RANK;
+        let mut next_look = start + STORE_INTERVAL;
+        let mut dials_up = Some(start + HEAD_START + size * HEAD_START_OF_RANK);
         (0..self.party.rank).try_for_each(|peer| self.dial(peer))?;
         while self.missing().next().is_some() {
             alarm.check()?;
             iter::from_fn(|| listeners.accept()).take(MORE_HANDSHAKES).for_each(|stream| self.answer(stream));
-            if let Ok(reached) = self.receiver.recv_timeout(POLL_INTERVAL) {
+            if let Ok(reached) = self.receiver.recv_timeout(interval) {
                 self.take(reached)?;
             }
             let now = Instant::now();
