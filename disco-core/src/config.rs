@@ -29,13 +29,15 @@ pub struct WorkerConfig {
 
 /// The connection of a node to the session's controller, or to the node that relays for it. Its path through the network works,
 /// so a backend whose ranks connect over the network tries its addresses first.
-#[allow(clippy::exhaustive_structs, reason = "the two ends of a connection")]
+#[allow(clippy::exhaustive_structs, reason = "the two ends of a connection, and whether it is encrypted")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Uplink {
     /// The address of the node.
     pub own: IpAddr,
     /// The address of the other end.
     pub upper: IpAddr,
+    /// Whether the connection is encrypted, as those between ranks are then.
+    pub is_encrypted: bool,
 }
 
 impl WorkerConfig {

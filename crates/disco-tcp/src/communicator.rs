@@ -75,13 +75,15 @@ impl Communicator {
             key: meeting.key()?,
             rank,
             size,
-            encrypts: Variable::read("DISCO_ENCRYPT").flag()?.unwrap_or(true),
+            machines: Arc::new(Machines::new(machines.iter().copied())),
+            encrypts: match params.uplink {
+                Some(uplink) => uplink.is_encrypted,
+                None => Variable::read("DISCO_ENCRYPT").flag()?.unwrap_or(true),
+            },
             network: Network { interfaces, uplink: params.uplink },
             deadline: params.connect_deadline,
         };
-        let machines = Machines::new(machines.iter().copied());
-        let state = RankState::new(party, machines, params.link.store(), alarm.clone(), params.deadline)?;
-        Ok(Self::new(state, alarm))
+        RankState::new(party, params.link.store(), alarm.clone(), params.deadline).map(|state| Self::new(state, alarm))
     }
 
     fn new(state: RankState, alarm: Arc<Alarm>) -> Self {

@@ -203,7 +203,7 @@ impl Gathering<'_> {
             party: party.clone(),
             peer,
             addresses: contact.in_order(&party.network),
-            encrypts: party.encrypts || contact.encrypts,
+            encrypts: party.encrypts(peer, contact),
             end: self.end - REPORT_TIME.min(party.deadline / 4),
             wanted: self.wanted.share(),
             sender: self.sender.clone(),
@@ -245,6 +245,7 @@ mod tests {
 
     use super::*;
     use crate::contact::Network;
+    use crate::machines::Machines;
 
     #[test]
     fn a_rank_that_does_not_connect_ends_the_wait_of_the_others() {
@@ -253,7 +254,8 @@ mod tests {
             let network = Network { interfaces, uplink: None };
             let (name, key) = ("test".to_owned(), Token::new("a secret of many words").unwrap());
             let deadline = Duration::from_secs(600);
-            let party = Party { name, key, rank, size: 2, encrypts: true, network, deadline };
+            let machines = Arc::new(Machines::new([0, 1].into_iter()));
+            let party = Party { name, key, rank, size: 2, machines, encrypts: true, network, deadline };
             super::connect(&Arc::new(party), &*store, &alarm).map(drop).unwrap_err()
         };
         let cause = connect(1, vec!["nothing0".to_owned()]);

@@ -122,7 +122,8 @@ mod tests {
         let addresses = ["192.0.2.1:1", "198.51.100.1:1", "127.0.0.1:1"].map(|text| text.parse().unwrap());
         let contact = Contact { host: "a".into(), addresses: addresses.into(), encrypts: true };
         let over = |upper: &str| {
-            let uplink = Some(Uplink { own: upper.parse().unwrap(), upper: upper.parse().unwrap() });
+            let uplink =
+                Some(Uplink { own: upper.parse().unwrap(), upper: upper.parse().unwrap(), is_encrypted: true });
             contact.in_order(&Network { uplink, ..Network::default() })[0].to_string()
         };
         assert_eq!(

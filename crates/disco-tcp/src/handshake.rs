@@ -81,7 +81,7 @@ pub(crate) fn follow(party: &Party, contacts: &[Contact], mut stream: TcpStream)
     handshake.read(&message)?;
     let peer = said.from as usize;
     let contact = contacts.get(peer).filter(|_| peer != party.rank);
-    if contact.is_none_or(|contact| said.encrypts != (party.encrypts || contact.encrypts)) {
+    if contact.is_none_or(|contact| said.encrypts != party.encrypts(peer, contact)) {
         return Err(Error::protocol(format!("{said:?} does not fit rank {} of {}", party.rank, party.size)));
     }
     stream.write_all(&handshake.write()?).map_err(failed)?;

@@ -1,11 +1,13 @@
 //! The ranks of a communicator that connect to each other.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use disco_core::{Error, Result, Store};
 use disco_engine::token::Token;
 
-use crate::contact::Network;
+use crate::contact::{Contact, Network};
+use crate::machines::Machines;
 
 /// The ranks that connect.
 #[derive(Clone, Debug)]
@@ -16,7 +18,8 @@ pub(crate) struct Party {
     pub(crate) key: Token,
     pub(crate) rank: usize,
     pub(crate) size: usize,
-    /// Whether the rank asks for encrypted connections. A connection is encrypted if one of its ends asks for it.
+    pub(crate) machines: Arc<Machines>,
+    /// Whether the rank asks for encrypted connections to other machines.
     pub(crate) encrypts: bool,
     /// The addresses that the rank tries, and gives to the others.
     pub(crate) network: Network,
@@ -25,6 +28,11 @@ pub(crate) struct Party {
 }
 
 impl Party {
+    /// Whether the connection to another rank is encrypted: if it leaves the machine, and one of its ends asks for it.
+    pub(crate) fn encrypts(&self, peer: usize, contact: &Contact) -> bool {
+        self.machines.of(self.rank) != self.machines.of(peer) && (self.encrypts || contact.encrypts)
+    }
+
     /// The key in the store of a rank's contact.
     pub(crate) fn contact_key(&self, rank: usize) -> String {
         format!("{}: contact of rank {rank}", self.name)
@@ -65,5 +73,23 @@ impl Party {
     /// The error of the connect deadline.
     pub(crate) fn late(&self, state: String) -> Error {
         Error::Deadline { operation: "connect".into(), after: self.deadline, state }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_that_leave_a_machine_are_encrypted_if_one_end_asks_for_it() {
+        let network = Network { interfaces: Vec::new(), uplink: None };
+        let machines = Arc::new(Machines::new([0, 0, 1].into_iter()));
+        let (name, key, deadline) = ("test".to_owned(), Token::new("a secret of many words").unwrap(), Duration::ZERO);
+        let party = Party { name, key, rank: 1, size: 3, machines, encrypts: false, network, deadline };
+        let contact = |encrypts| Contact { host: "a".into(), addresses: Vec::new(), encrypts };
+        let asking = Party { encrypts: true, ..party.clone() };
+        let encrypts = |party: &Party, encrypts| [0, 2].map(|peer| party.encrypts(peer, &contact(encrypts)));
+        assert_eq!([encrypts(&party, false), encrypts(&party, true)], [[false, false], [false, true]]);
+        assert_eq!(encrypts(&asking, false), [false, true]);
     }
 }

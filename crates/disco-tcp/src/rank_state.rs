@@ -30,7 +30,6 @@ const DRAIN_INTERVAL: Duration = Duration::from_millis(5);
 /// The place of a rank among the others. Dropping it tells them that the rank has left.
 pub(crate) struct RankState {
     party: Arc<Party>,
-    machines: Arc<Machines>,
     links: Links,
     alarm: Arc<Alarm>,
     store: Arc<dyn Store>,
@@ -48,21 +47,15 @@ impl RankState {
     ///
     /// # Errors
     /// As [`connect::connect`].
-    pub(crate) fn new(
-        party: Party,
-        machines: Machines,
-        store: Arc<dyn Store>,
-        alarm: Arc<Alarm>,
-        deadline: Duration,
-    ) -> Result<Self> {
+    pub(crate) fn new(party: Party, store: Arc<dyn Store>, alarm: Arc<Alarm>, deadline: Duration) -> Result<Self> {
         let party = Arc::new(party);
         let (links, contacts) = connect::connect(&party, &*store, &alarm)?;
         let hosts: Vec<_> = contacts.iter().map(|contact| &*contact.host).collect();
         tracing::debug!(rank = party.rank, ?hosts, "connected");
         let attendance = Attendance::new(store.clone(), party.name.clone(), party.rank, party.size);
         let messages = vec![Counts::default(); party.size];
-        let (machines, collectives, broken) = (Arc::new(machines), 0, None);
-        Ok(Self { party, machines, links, alarm, store, attendance, deadline, collectives, messages, broken })
+        let (collectives, broken) = (0, None);
+        Ok(Self { party, links, alarm, store, attendance, deadline, collectives, messages, broken })
     }
 
     pub(crate) fn rank(&self) -> Rank {
@@ -134,7 +127,7 @@ impl RankState {
         let text = op.signature(size);
         self.collectives += 1;
         let call = Call { kind: Kind::Collective, text: &text, number: self.collectives };
-        let machines = self.machines.clone();
+        let machines = self.party.machines.clone();
         Collective { call, wires: &mut self.wires(op.kind().name()), machines: &machines, me, size }.run(op, buffers)
     }
 
@@ -190,10 +183,10 @@ impl RankState {
     fn child(&self, color: u32, rank: usize, members: &[(i32, usize)]) -> Result<(Self, Arc<Alarm>)> {
         let size = members.len();
         let name = self.attendance.child(color, rank, size).name().to_owned();
-        let party = Party { name, rank, size, ..Party::clone(&self.party) };
-        let machines = Machines::new(members.iter().map(|(_, rank)| self.machines.of(*rank)));
+        let machines = Arc::new(Machines::new(members.iter().map(|(_, rank)| self.party.machines.of(*rank))));
+        let party = Party { name, rank, size, machines, ..Party::clone(&self.party) };
         let alarm = party.record(&*self.store, Alarm::new(Some(&self.alarm)))?;
-        Ok((Self::new(party, machines, self.store.clone(), alarm.clone(), self.deadline)?, alarm))
+        Ok((Self::new(party, self.store.clone(), alarm.clone(), self.deadline)?, alarm))
     }
 
     /// Gathers bytes of all ranks, which all have the same number, for a split.

@@ -162,12 +162,13 @@ impl Field for RecorderConfig {
     }
 }
 
-/// The text of each address, or none.
+/// The text of each address, and whether the connection is encrypted; or none.
 impl Field for Option<Uplink> {
     fn put(&self, args: &mut Vec<Value>) {
         self.is_some().put(args);
-        if let Some(Uplink { own, upper }) = self {
+        if let Some(Uplink { own, upper, is_encrypted }) = self {
             args.extend([own, upper].map(|address| Value::from(&*address.to_string())));
+            is_encrypted.put(args);
         }
     }
 
@@ -176,6 +177,7 @@ impl Field for Option<Uplink> {
             return Ok(None);
         }
         let mut address = || packet.string()?.parse::<IpAddr>().map_err(|_| WireError::Expected("an address"));
-        Ok(Some(Uplink { own: address()?, upper: address()? }))
+        let (own, upper) = (address()?, address()?);
+        Ok(Some(Uplink { own, upper, is_encrypted: packet.bool()? }))
     }
 }

@@ -552,7 +552,8 @@ fn node_messages() -> Vec<Message> {
     let [heartbeat, silence, start] = [1, 5, 30].map(Duration::from_secs);
     let workers = WorkerRange::new(3..6);
     let mut on_nodes = WorkerConfig::new(config.world.on_nodes(2).unwrap());
-    on_nodes.uplink = Some(Uplink { own: [192, 0, 2, 7].into(), upper: [0xfd00, 0, 0, 0, 0, 0, 0, 1].into() });
+    on_nodes.uplink =
+        Some(Uplink { own: [192, 0, 2, 7].into(), upper: [0xfd00, 0, 0, 0, 0, 0, 0, 1].into(), is_encrypted: true });
     let assignment = Assignment {
         node: 1,
         workers,

@@ -277,6 +277,7 @@ fn attempt(
     let connection = Arc::new(nodes::connection(stream, waker.clone()).map_err(Failed::of_system)?);
     let functions = function::names().into_iter().map(str::to_owned).collect();
     let mut incoming = Incoming::new(MAX_PACKET_BYTES);
+    let is_encrypted = keys.is_some();
     if let Some(keys) = keys {
         connection.encrypt(keys.clone()).map_err(Failed::ForGood)?;
         incoming.decrypt(keys);
@@ -310,7 +311,7 @@ fn attempt(
             "it assigns workers of another world than in its handshake".into(),
         ))));
     }
-    let uplink = Uplink { own: own.ip(), upper: upper_address.ip() };
+    let uplink = Uplink { own: own.ip(), upper: upper_address.ip(), is_encrypted };
     Ok(Told::Assigned(Box::new(Joined { connection, incoming, assignment, listener: None, uplink })))
 }
 
