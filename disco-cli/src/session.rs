@@ -1,7 +1,19 @@
 //! Sessions that the subcommands start.
 
 use anyhow::ensure;
-use disco::{Builder, SessionKind, World, backend};
+use disco::{Builder, SessionKind, Settings, World, backend};
+use disco_core::env::Variable;
+
+/// The session of `disco run`, if that has started this command as the program of several nodes.
+///
+/// # Errors
+/// Those of [`Settings::from_env`].
+pub(crate) fn of_run() -> anyhow::Result<Option<Settings>> {
+    match Variable::read("DISCO_NODES").number::<usize>()? {
+        Some(2..) => Ok(Some(Settings::from_env()?)),
+        _ => Ok(None),
+    }
+}
 
 /// Where the workers of a session run.
 #[derive(Clone, Copy, Debug)]

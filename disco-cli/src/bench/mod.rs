@@ -17,7 +17,7 @@ use self::job::{PREPARE, RUN, VERIFY};
 use self::operation::Operation;
 use crate::output::json;
 use crate::report::{Figures, Report, Row};
-use crate::session::Layout;
+use crate::session::{self, Layout};
 use crate::values;
 
 /// Target duration of one measurement without `--iters`, in seconds.
@@ -39,9 +39,9 @@ pub(crate) struct Bench {
     /// Backend of the data plane
     #[arg(long, default_value = "local", value_parser = values::backends())]
     backend: String,
-    /// Number of workers
-    #[arg(short = 'g', long, default_value_t = 2, value_parser = values::workers)]
-    workers: usize,
+    /// Number of workers [default: 2; in a program of `disco run` on several machines, its workers]
+    #[arg(short = 'g', long, value_parser = values::workers)]
+    workers: Option<usize>,
     /// Kind of session: where the workers run [default: processes for backend mpi and with --apart, two
     /// nodes of this machine for backend tcp, else threads]
     #[arg(long, value_parser = values::sessions())]
@@ -86,27 +86,36 @@ pub(crate) struct Bench {
 }
 
 impl Bench {
-    pub(crate) fn run(self, out: &mut impl Write) -> anyhow::Result<ExitCode> {
-        self.check_options()?;
+    pub(crate) fn run(mut self, out: &mut impl Write) -> anyhow::Result<ExitCode> {
         let probe = backend::find(&self.backend)?.probe()?;
-        let layout = Layout::new(self.session, Layout::usual(&self.backend), self.apart)?;
-        layout.check_reach(&self.backend, World::new(self.workers, 1)?)?;
-        layout.start_ranks(&self.backend, self.workers, false)?;
+        let (kind, builder) = if let Some(settings) = session::of_run()? {
+            let is_told = self.workers.is_some() || self.session.is_some() || self.apart;
+            ensure!(!is_told, "--workers, --session and --apart have no effect: `disco run` has them for its program");
+            self.workers = Some(settings.workers);
+            self.check_options()?;
+            (settings.session, settings.builder())
+        } else {
+            self.check_options()?;
+            let layout = Layout::new(self.session, Layout::usual(&self.backend), self.apart)?;
+            layout.check_reach(&self.backend, World::new(self.workers(), 1)?)?;
+            layout.start_ranks(&self.backend, self.workers(), false)?;
+            (layout.kind, layout.builder(self.workers()))
+        };
         let hop = || placement::cache_line_latency().map(|hop| hop.as_nanos());
         let mut report = Report {
             version: env!("CARGO_PKG_VERSION").into(),
             operation: self.operation.name().into(),
             backend: self.backend.clone(),
             library: format!("{} {}", probe.library, probe.version),
-            workers: self.workers,
-            session: layout.kind.name().into(),
+            workers: self.workers(),
+            session: kind.name().into(),
             cpus: available_parallelism().map_or(1, usize::from),
             hop_ns: [hop(), None],
             initial_warmup_iters: 0,
             rows: Vec::new(),
             avg_busbw: None,
         };
-        let session = layout.builder(self.workers).start()?;
+        let session = builder.start()?;
         block_on(session.init_ccl(&self.backend, &self.devices))?;
         if !self.json {
             report.print_header(out)?;
@@ -141,18 +150,22 @@ impl Bench {
 
     /// Rejects contradictory options and options that have no effect.
     fn check_options(&self) -> anyhow::Result<()> {
-        let Self { operation, workers, .. } = self;
+        let (operation, workers) = (&self.operation, self.workers());
         let name = operation.name();
         let (min, max) = (self.min_bytes, self.max_bytes);
         ensure!(min <= max, "--min-bytes is larger than --max-bytes: {min} bytes and {max} bytes");
         if let Some(root) = self.root {
-            ensure!((root as usize) < *workers, "--root {root} is out of range: the session has {workers} workers");
+            ensure!((root as usize) < workers, "--root {root} is out of range: the session has {workers} workers");
             ensure!(operation.has_root(), "--root {root} has no effect: {name} has no root");
         }
         if let Some(reduction) = self.reduction {
             ensure!(operation.reduces(), "--op {} has no effect: {name} does not reduce", reduction.name());
         }
         values::check_devices(&self.backend, &self.devices)
+    }
+
+    fn workers(&self) -> usize {
+        self.workers.unwrap_or(2)
     }
 
     fn root(&self) -> u32 {
@@ -171,7 +184,7 @@ impl Bench {
 
     /// Elements per block and number of blocks of a size: at least one element, so that there is a result to check.
     fn elements(&self, bytes: usize) -> (usize, usize) {
-        let blocks = if self.operation.has_blocks() { self.workers } else { 1 };
+        let blocks = if self.operation.has_blocks() { self.workers() } else { 1 };
         ((bytes / self.dtype.size() / blocks).max(1), blocks)
     }
 
@@ -240,7 +253,7 @@ impl Bench {
         };
         let seconds = time(iters).await?;
         let algbw = size as f64 / seconds / 1e9;
-        let busbw = algbw * self.operation.bus_factor(self.workers);
+        let busbw = algbw * self.operation.bus_factor(self.workers());
         Ok(Figures { time_us: seconds * 1e6, algbw, busbw, wrong, iters, warmup_iters })
     }
 }
