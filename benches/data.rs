@@ -4,15 +4,9 @@
 
 mod collective;
 mod common;
-#[cfg(feature = "mpi")]
-mod mpi;
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    common::main(&[
-        ("collective", collective::main),
-        #[cfg(feature = "mpi")]
-        ("mpi", mpi::main),
-    ])
+    common::main(&[("collective", collective::main)])
 }

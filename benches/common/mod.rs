@@ -4,9 +4,7 @@
 #![allow(dead_code)]
 
 pub(crate) mod floor;
-pub(crate) mod libraries;
 pub(crate) mod spin;
-pub(crate) mod tcp;
 
 use std::env;
 use std::process::{Command, ExitCode};

@@ -76,8 +76,6 @@ mod machine;
 mod member;
 mod numbers;
 mod pmi;
-#[doc(hidden)]
-pub mod raw;
 mod reduction;
 mod span;
 mod split;

@@ -10,7 +10,7 @@ use std::process::Command;
 pub const ALL_FEATURES: &str = "--features disco-core/metrics,disco-core/ndarray,disco-core/serde,disco-engine/nodes,disco-channel/nodes,disco-channel/tvm,disco-models/hub,disco-nccl/cuda-bindings,disco-tcp/metrics,\
     disco-runtime/candle,disco-runtime/checkpoint,disco-runtime/ffi,disco-runtime/local,disco-runtime/metrics,disco-runtime/models,disco-runtime/mpi,disco-runtime/nccl,disco-runtime/nccl-without-bindings,\
     disco-runtime/ndarray,disco-runtime/nodes,disco-runtime/rccl,disco-runtime/serde,disco-runtime/tcp,disco-runtime/trace,disco-runtime/tvm,disco-trace/analysis,disco-runtime-cli/local,disco-runtime-cli/mpi,\
-    disco-runtime-cli/nccl,disco-runtime-cli/nodes,disco-runtime-cli/rccl,disco-runtime-cli/tcp,disco-serve/otlp,disco-benches/metrics,disco-benches/mpi,disco-benches/nccl";
+    disco-runtime-cli/nccl,disco-runtime-cli/nodes,disco-runtime-cli/rccl,disco-runtime-cli/tcp,disco-serve/otlp,disco-benches/metrics,disco-benches/nccl";
 
 /// A command of cargo without the variables of the package whose program calls it: if these change, build scripts such as
 /// that of `ring` run again.
