@@ -2,12 +2,11 @@
 # Tests and measures the backends `nccl` and `cuda_p2p` on one NVIDIA GPU. Usage: `bash FOLDER/gpu-evidence.sh PART`, in
 # the folder that `cargo xtask gpu-bundle` makes. Part 0 touches everything once within 3 minutes. The others take at
 # most 9 minutes each: 1 one rank, and threads that share the device; 2 processes that share it; 3 failures, sanitizers
-# and PyTorch; 4 language models beside transformers; 5 the processors, within 6 minutes and without a GPU. The most important
-# steps come first. A step that fails or hangs takes at most its own time limit. The variables that change a run are in gpu-steps.sh.
+# and PyTorch; 4 language models beside transformers. The most important steps come first. A step that fails or hangs takes at most its own time limit. The variables that change a run are in gpu-steps.sh.
 # $OUT/summary.tsv has a line for each step, $OUT/figures.txt the figures, $OUT/logs-PART.tgz all output. The exit code
 # is 1 if a step fails.
 set -u
-part=${1:?the first argument is the part: 0 to 5}
+part=${1:?the first argument is the part: 0 to 4}
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/gpu-steps.sh"
 
@@ -130,19 +129,6 @@ case $part in
     ;;
 4)
     . "$here/gpu-models.sh"
-    ;;
-5) # Of a processor for each rank, beside Open MPI and gloo.
-    machine "lscpu; command -v mpirun cc; mpirun --version; true"
-    # cores NAME LIMIT WHAT...: a step of gpu_cores.py, which has 5 s to print its result.
-    cores() { in_env B="$B" W="$W" LIMIT=$(($2 * $(short 1 4) - 5)) -- "$1" "$2" "$python" "$here/gpu_cores.py" "${@:3}"; }
-    cores started 60 started
-    for ranks in 8 16 2 4; do
-        [ "$ranks" -le "$(short "$(nproc)" 2)" ] && cores "collectives_$ranks" 60 collectives $ranks
-    done
-    cores calls 40 calls
-    cores bound 40 bound
-    cores model 60 model
-    figures=(started collectives_16 collectives_8 collectives_4 collectives_2 calls bound model)
     ;;
 *)
     echo "there is no part $part" >&2; exit 2

@@ -10,7 +10,7 @@ set -u
 OUT=${OUT:-/tmp/out} W=${W:-/tmp/disco-gpu}
 L=$W/logs-$part B=$W/bin
 mkdir -p "$OUT" "$L"
-began=$SECONDS budget=${BUDGET:-$(case $part in 0) echo 180;; 5) echo 360;; *) echo 535;; esac)} failed=0
+began=$SECONDS budget=${BUDGET:-$(case $part in 0) echo 180;; *) echo 535;; esac)} failed=0
 quick=${GPU_EVIDENCE_QUICK:-0}
 PATH=$PATH:/usr/local/cuda/bin
 

@@ -24,7 +24,6 @@ SPEED, LONG, SPEED_TOKENS = (9, 128), (10, 2048), 128
 SHAPES = {
     "small": dict(layers=12, hidden=768, heads=12, kv_heads=4, ffn=2048, vocabulary=32000),
     "large": dict(layers=22, hidden=2048, heads=32, kv_heads=4, ffn=5632, vocabulary=32000),
-    "smollm2": dict(layers=30, hidden=576, heads=9, kv_heads=3, ffn=1536, vocabulary=49152),
     "tiny": dict(layers=2, hidden=96, heads=12, kv_heads=4, ffn=128, vocabulary=300, long=256),
 }
 

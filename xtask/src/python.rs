@@ -87,7 +87,7 @@ impl Python {
 }
 
 /// Debian 12's torch, which is for Python 3.11, as `cargo xtask test --long` fetches it.
-pub(crate) fn debian_torch() -> PathBuf {
+fn debian_torch() -> PathBuf {
     libraries::cache().join("debian-torch")
 }
 
@@ -107,7 +107,7 @@ fn torch(folder: &Path) -> Result<Option<PathBuf>> {
 }
 
 /// The folders of the libraries of Debian's torch.
-pub(crate) fn libraries_of_torch() -> OsString {
+fn libraries_of_torch() -> OsString {
     let folders = [
         "lib/x86_64-linux-gnu",
         "usr/lib",

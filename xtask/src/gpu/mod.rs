@@ -19,12 +19,10 @@ pub(crate) use rehearsal::rehearse;
 /// The folder of the scripts.
 const SCRIPTS_FOLDER: &str = "testing/scripts";
 /// The script, and the files that it reads and runs in addition to the programs.
-const SCRIPTS: [&str; 9] = [
+const SCRIPTS: [&str; 7] = [
     "gpu-evidence.sh",
     "gpu-steps.sh",
     "gpu-models.sh",
-    "gpu_cores.py",
-    "gpu_gloo.py",
     "gpu_models.py",
     "gpu_generate.py",
     "gpu_python.py",

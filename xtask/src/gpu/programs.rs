@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 
 use crate::built::root;
-use crate::{built, cuda, peers};
+use crate::{built, cuda};
 
 /// A program: its name in the kit, and the file that cargo built.
 pub(crate) struct Program {
@@ -15,24 +15,22 @@ pub(crate) struct Program {
 }
 
 /// Names in the kit, with the kind and name of each cargo target.
-const PROGRAMS: [(&str, &str, &str); 8] = [
+const PROGRAMS: [(&str, &str, &str); 7] = [
     ("disco", "bin", "disco"),
     ("digits", "example", "digits"),
     ("gpu_evidence", "example", "gpu_evidence"),
     ("nccl_tests", "test", "nccl"),
     ("nccl_bench", "bench", "nccl"),
-    ("cores", "example", "cores"),
     ("attention", "example", "attention"),
     ("generate", "example", "generate"),
 ];
 
-const BUILDS: [&str; 6] = [
+const BUILDS: [&str; 5] = [
     "build --package disco-python",
     "build --package disco-runtime-cli",
     "build --package disco-runtime --features nccl --example digits --example gpu_evidence",
     "test --package disco-tests --test nccl --no-run",
     "test --package disco-benches --features nccl --bench nccl --no-run",
-    "build --package disco-benches --features nccl --example cores",
 ];
 
 /// The sources of the Python package.
@@ -85,6 +83,5 @@ pub(crate) fn build(is_release: bool) -> Result<Vec<Program>> {
     // The native part of the Python package, which is no program.
     let file = programs[0].file.with_file_name("lib_disco.so");
     programs.push(Program { name: "python/disco/_disco.abi3.so", file });
-    programs.push(Program { name: "mpi_ranks", file: peers::ranks_of_open_mpi()? });
     Ok(programs)
 }

@@ -1,9 +1,7 @@
 //! Runs all parts of the script on the test double, with small sizes and counts, so that the kit keeps working.
 
 use std::env;
-use std::ffi::OsStr;
 use std::fs;
-use std::iter;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,11 +11,10 @@ use anyhow::{Context, Result, ensure};
 
 use super::{SCRIPTS_FOLDER, programs};
 use crate::built::root;
-use crate::{libraries, python};
+use crate::libraries;
 
-/// The parts of the script. The last one needs no GPU.
-const PARTS: [&str; 6] = ["0", "1", "2", "3", "4", PROCESSORS];
-const PROCESSORS: &str = "5";
+/// The parts of the script.
+const PARTS: [&str; 5] = ["0", "1", "2", "3", "4"];
 
 /// Names under which loaders look for the libraries that the double replaces.
 const NAMES: [&str; 4] = ["libcuda.so.1", "libcuda.so", "libnccl.so.2", "libnvidia-ml.so.1"];
@@ -83,22 +80,6 @@ impl Rehearsal<'_> {
         }
         command.env("NVRTC", libraries::nvrtc());
         command.env("GPU_DOUBLE_DEVICES", "1").env("GPU_DOUBLE_NCCL_VERSION", "23007");
-        if part == PROCESSORS {
-            peers(&mut command, double);
-        }
         command
-    }
-}
-
-/// Lets the part of the processors find the peers that tests have fetched: Open MPI and, after long tests, PyTorch. The script
-/// says why it leaves one out.
-fn peers(command: &mut Command, double: &Path) {
-    let path = env::var_os("PATH").unwrap_or_default();
-    let folders = iter::once(libraries::open_mpi().join("bin")).chain(env::split_paths(&path));
-    command.env("PATH", env::join_paths(folders).unwrap_or_default());
-    let torch = python::debian_torch().join("usr/lib/python3/dist-packages");
-    if torch.is_dir() {
-        let libraries = [double.as_os_str(), &python::libraries_of_torch()].join(OsStr::new(":"));
-        command.env("PYTHONPATH", torch).env("LD_LIBRARY_PATH", libraries);
     }
 }
