@@ -78,7 +78,7 @@ enum Command {
     Crates,
     /// Count the sleeps of tests, and compare their number with its limit
     Sleeps,
-    /// Measure Disco beside TVM and MPI libraries, and print tables
+    /// Measure Disco beside MPI libraries or an earlier commit, and print tables
     Peers(peers::Peers),
     /// Check the types and stubs of the Python package, and run its tests
     Python(python::Python),

@@ -11,7 +11,7 @@ use serde::Deserialize;
 
 use super::conditions;
 use super::programs::{self, MPIS, Mpi, Programs};
-use super::tables::{self, cell, spread, winner};
+use super::tables::{cell, spread, winner};
 
 pub(super) const OPERATIONS: [&str; 5] = ["all_reduce", "all_gather", "broadcast", "reduce_scatter", "all_to_all"];
 /// The largest size: 64 MiB, or 1 MiB for more than [`FEW_RANKS`] ranks or a quick run.
@@ -57,17 +57,16 @@ struct Time {
     time_us: f64,
 }
 
-/// Measures collectives of one number of ranks, `starts` times in turn, and shows the tables.
+/// Measures collectives of one number of ranks, `starts` times in turn, and prints the tables.
 ///
 /// # Errors
-/// Disco fails, or a document can't be written. A failure of a peer is printed.
+/// Disco fails. A failure of a peer is printed.
 pub(super) fn measure(
     programs: &Programs,
     operations: &[&str],
     ranks: usize,
     starts: usize,
     quick: bool,
-    is_written: bool,
 ) -> Result<()> {
     let largest = LARGEST[usize::from(quick || ranks > FEW_RANKS)];
     let sizes: Vec<u64> = SIZES.into_iter().filter(|size| *size <= largest).collect();
@@ -98,17 +97,9 @@ pub(super) fn measure(
     let libraries = programs.mpis.iter().zip(&settings).map(|((mpi, _), setting)| described(mpi, *setting));
     let conditions = conditions(&libraries.collect::<Vec<_>>(), &placement)?;
     for &operation in operations {
-        let table = table(&figures, operation, ranks);
-        tables::show(&format!("{operation} {ranks}"), &format!("{table}\n{conditions}"), is_written)?;
+        println!("{}\n{conditions}", table(&figures, operation, ranks));
     }
     Ok(())
-}
-
-/// Latencies of a cache line between two threads in ns, as `disco bench` measures them.
-pub(super) fn placement(disco: &Path) -> Result<Vec<u64>> {
-    let args = ["bench", "all_reduce", "--json", "--max-bytes", "8", "--iters", "1", "--warmup-iters", "0"];
-    let report: Report = programs::json(Command::new(disco).args(args))?;
-    Ok(report.hop_ns.into_iter().flatten().collect())
 }
 
 /// The report of `disco bench` of one size.

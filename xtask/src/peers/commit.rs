@@ -5,14 +5,42 @@ use std::process::Command;
 use std::thread::available_parallelism;
 
 use anyhow::Result;
+use serde::Deserialize;
 
-use super::calls::{METRICS, Metric, Ping};
 use super::programs;
 use super::tables::spread;
 use crate::built::root;
 use crate::fast::git;
 
-const NO_ARGUMENTS: Metric = ("call without arguments", "µs", |ping| ping.calls_0_args.per_call_us);
+/// The output of `disco ping --json`.
+#[derive(Debug, Deserialize)]
+struct Ping {
+    ready_ms: f64,
+    sync_one: Latency,
+    sync_all: Latency,
+    calls_0_args: Rate,
+    calls_4_args: Rate,
+}
+
+#[derive(Debug, Deserialize)]
+struct Latency {
+    median_us: f64,
+}
+
+#[derive(Debug, Deserialize)]
+struct Rate {
+    per_call_us: f64,
+}
+
+/// A figure: its name, its unit, and its value.
+type Metric = (&'static str, &'static str, fn(&Ping) -> f64);
+const METRICS: [Metric; 5] = [
+    ("call without arguments", "µs", |ping| ping.calls_0_args.per_call_us),
+    ("call with 4 arguments", "µs", |ping| ping.calls_4_args.per_call_us),
+    ("sync of one worker", "µs", |ping| ping.sync_one.median_us),
+    ("sync of all workers", "µs", |ping| ping.sync_all.median_us),
+    ("start-up", "ms", |ping| ping.ready_ms),
+];
 
 /// Builds `disco` of `commit`, in a worktree that stays in `target/peers`, and prints medians and smallest figures
 /// of `starts` process starts of both programs in turn.
@@ -35,7 +63,7 @@ pub(crate) fn compare(commit: &str, starts: usize, rounds: &str) -> Result<()> {
             let workers = if kind == "nodes" { workers.next_multiple_of(2) } else { workers };
             let pings =
                 in_turn(&disco, &["--session", kind, "--workers", &workers.to_string(), "--rounds", rounds], starts)?;
-            for (name, unit, value) in METRICS.iter().chain([&NO_ARGUMENTS]) {
+            for (name, unit, value) in &METRICS {
                 let [old, new] = pings.each_ref().map(|pings| spread(pings.iter().map(value)).unwrap_or_default());
                 print!("{kind:<9} {workers:>4}  {name:<22}");
                 for (old, new) in old.iter().zip(new).take(2) {

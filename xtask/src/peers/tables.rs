@@ -1,35 +1,4 @@
-//! Cells of tables, and the places of tables in documents, between `<!-- peers: NAME -->` and `<!-- peers end -->`.
-
-use std::fs;
-
-use anyhow::Result;
-
-use crate::built::root;
-
-/// Documents with tables.
-const DOCUMENTS: [&str; 2] = ["README.md", "docs/maintainers/performance.md"];
-const END: &str = "<!-- peers end -->";
-
-/// Prints a table and, if `is_written`, writes it into the documents that have a place for it.
-///
-/// # Errors
-/// A document can't be read or written.
-pub(crate) fn show(name: &str, table: &str, is_written: bool) -> Result<()> {
-    println!("{table}");
-    for document in DOCUMENTS.iter().filter(|_| is_written) {
-        let path = root().join(document);
-        let text = fs::read_to_string(&path)?;
-        fs::write(&path, replaced(&text, name, table))?;
-    }
-    Ok(())
-}
-
-/// The text with this table in its place; the same text if it has no such place.
-fn replaced(text: &str, name: &str, table: &str) -> String {
-    let begin = format!("<!-- peers: {name} -->\n");
-    let place = text.split_once(&begin).and_then(|(before, rest)| Some((before, rest.split_once(END)?.1)));
-    place.map_or_else(|| text.to_owned(), |(before, after)| format!("{before}{begin}{table}\n{END}{after}"))
-}
+//! Cells of tables.
 
 /// Median, smallest and largest.
 pub(crate) fn spread(values: impl IntoIterator<Item = f64>) -> Option<[f64; 3]> {
@@ -58,7 +27,7 @@ pub(crate) fn cell(value: Option<[f64; 3]>) -> String {
     }
 }
 
-pub(crate) fn between(low: f64, high: f64) -> String {
+fn between(low: f64, high: f64) -> String {
     let (low, high) = (number(low), number(high));
     if low == high { low } else { format!("{low}–{high}") }
 }
@@ -69,18 +38,5 @@ fn number(value: f64) -> String {
         _ if value >= 9.95 => format!("{value:.0}"),
         _ if value >= 0.995 => format!("{value:.1}"),
         _ => format!("{value:.2}"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::replaced;
-
-    #[test]
-    fn a_table_is_written_into_its_place_only() {
-        let text = "a <!-- peers: calls -->\nold\n<!-- peers end --> b";
-        let new = "a <!-- peers: calls -->\nnew\n<!-- peers end --> b";
-        assert_eq!(replaced(text, "calls", "new"), new);
-        assert_eq!(replaced(text, "all_reduce 2", "new"), text);
     }
 }
