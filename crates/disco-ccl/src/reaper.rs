@@ -15,9 +15,8 @@ use disco_core::sync;
 
 static JOBS: Mutex<Jobs> = Mutex::new(Jobs { waiting: Vec::new(), has_thread: false });
 
-/// Pause between two passes over the jobs. It doubles, up to the longest, while no job is ready.
-const MIN_POLL_INTERVAL: Duration = Duration::from_micros(50);
-const MAX_POLL_INTERVAL: Duration = Duration::from_millis(1);
+/// Pause between two passes over the jobs.
+const POLL_INTERVAL: Duration = Duration::from_micros(250);
 
 struct Jobs {
     /// Jobs that the thread has not taken over.
@@ -60,7 +59,7 @@ pub(crate) fn submit(job: Job) {
 }
 
 fn run() {
-    let (mut waiting, mut poll_interval) = (Vec::new(), MIN_POLL_INTERVAL);
+    let mut waiting = Vec::new();
     loop {
         let mut jobs = lock();
         let arrived = mem::take(&mut jobs.waiting);
@@ -72,12 +71,9 @@ fn run() {
         drop(jobs);
         let now = Instant::now();
         waiting.extend(arrived.into_iter().map(|job| Waiting(job, now)));
-        let before = waiting.len();
         waiting = pass(waiting);
-        poll_interval =
-            if waiting.len() < before { MIN_POLL_INTERVAL } else { (poll_interval * 2).min(MAX_POLL_INTERVAL) };
         if !waiting.is_empty() {
-            thread::sleep(poll_interval);
+            thread::sleep(POLL_INTERVAL);
         }
     }
 }
