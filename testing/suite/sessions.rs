@@ -6,7 +6,6 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 #![cfg(target_os = "linux")]
 
-mod apart;
 mod kinds;
 mod launchers;
 mod leftovers;
@@ -32,7 +31,6 @@ fn main() -> ExitCode {
     }
     disco::init();
     modules::run([
-        apart::module(),
         kinds::module(),
         launchers::module(),
         nodes::module(),

@@ -13,8 +13,6 @@ mod interrupt;
 mod own_process;
 mod own_session;
 mod replacement;
-#[cfg(target_os = "linux")]
-mod resources;
 mod session;
 #[cfg(target_os = "linux")]
 mod standard_harness;

@@ -65,38 +65,6 @@ fn calling_a_register_that_is_no_function_is_an_error_with_its_type() {
     });
 }
 
-fn all_reduce_of_uneven(check: bool) -> String {
-    let session = Builder::threads(3).check(check).collective_deadline(Duration::from_secs(20)).start().unwrap();
-    block_on(async {
-        session.init_ccl("local", &[]).await.unwrap();
-        let x = session.call("tests.uneven", (2,)).await.unwrap();
-        session.all_reduce(&x, &x, Reduction::Sum, Scope::World).await.unwrap();
-        let error = text(session.sync_all().await);
-        session.shutdown().await.unwrap();
-        error
-    })
-}
-
-#[test]
-fn a_wrong_shape_on_one_rank_is_an_error_with_both_shapes_without_checks() {
-    let error = all_reduce_of_uneven(false);
-    assert!(error.contains("disco.all_reduce (command"), "{error}");
-    assert!(error.contains("all_reduce: ranks disagree: "), "{error}");
-    assert!(error.contains("all_reduce sum f32 x 4") && error.contains("all_reduce sum f32 x 5"), "{error}");
-    assert!(error.contains("rank 2"), "{error}");
-}
-
-#[test]
-fn a_wrong_shape_on_one_rank_is_an_error_with_both_shapes_with_checks() {
-    let error = all_reduce_of_uneven(true);
-    assert!(error.contains("all_reduce: ranks disagree: rank "), "{error}");
-    assert!(
-        error.contains("calls all_reduce sum f32 x 4") && error.contains("calls all_reduce sum f32 x 5"),
-        "{error}"
-    );
-    assert!(error.contains("rank 2"), "{error}");
-}
-
 fn never_entered(check: bool) -> String {
     let deadline = Duration::from_millis(300);
     let session = Builder::threads(3).check(check).collective_deadline(deadline).start().unwrap();
@@ -198,16 +166,6 @@ fn handles_after_shutdown_and_of_other_sessions_are_rejected() {
         // A handle may outlive its session.
         drop(foreign);
     });
-}
-
-#[test]
-fn impossible_worlds_and_workers_are_rejected() {
-    let start_error = |workers, groups| text(Builder::threads(workers).groups(groups).start());
-    assert_eq!(start_error(0, 1), "0 workers in 1 groups: a session needs at least 1 worker");
-    assert_eq!(start_error(4, 3), "4 workers in 3 groups: groups must be of equal size");
-    let session = threads(4);
-    let error = text(block_on(session.sync_worker(WorkerId::new(99))));
-    assert_eq!(error, "worker 99: no such worker; the session has 4, numbered from 0");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use disco::{CommunicatorExt as _, DType, Error, Tensor, WorkerContext};
+use disco::{CommunicatorExt as _, Error, WorkerContext};
 
 use crate::gate::Gate;
 
@@ -13,11 +13,6 @@ struct StepFailed(#[source] std::num::ParseIntError);
 /// Fails on one worker with an error that has a cause.
 fn fail_on(ctx: &mut WorkerContext, worker: u32) -> Result<(), StepFailed> {
     if ctx.worker() == worker.into() { "x".parse::<i32>().map(drop).map_err(StepFailed) } else { Ok(()) }
-}
-
-fn panic_on(ctx: &mut WorkerContext, worker: u32) -> disco::Result<()> {
-    assert!(ctx.worker() != worker.into(), "index {worker} is out of luck");
-    Ok(())
 }
 
 fn add_one(_: &mut WorkerContext, x: i64) -> disco::Result<i64> {
@@ -79,12 +74,6 @@ fn fail_after_a_drop(ctx: &mut WorkerContext, worker: u32, gate: u64) -> disco::
     own.barrier()
 }
 
-/// Returns a tensor that has one more element on worker `longer`.
-fn uneven(ctx: &mut WorkerContext, longer: u32) -> disco::Result<Tensor> {
-    let extra = i64::from(ctx.worker() == longer.into());
-    ctx.empty(DType::F32, [4 + extra])
-}
-
 /// One worker takes this time.
 fn sleep_on(ctx: &mut WorkerContext, worker: u32, milliseconds: u64) -> disco::Result<()> {
     if ctx.worker() == worker.into() {
@@ -105,12 +94,10 @@ disco::register_function!("tests.sleep_on", sleep_on);
 disco::register_function!("tests.count_up", count_up);
 disco::register_function!("tests.huge", huge);
 disco::register_function!("tests.fail_on", fail_on);
-disco::register_function!("tests.panic_on", panic_on);
 disco::register_function!("tests.add_one", add_one);
 disco::register_function!("tests.wait_on", wait_on);
 disco::register_function!("tests.barrier_without", barrier_without);
 disco::register_function!("tests.fail_beside_barrier", fail_beside_barrier);
 disco::register_function!("tests.fail_after_a_drop", fail_after_a_drop);
-disco::register_function!("tests.uneven", uneven);
 disco::register_function!("tests.wait_at_barrier", wait_at_barrier);
 disco::register_function!("tests.fail_in_turn", fail_in_turn);

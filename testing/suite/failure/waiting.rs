@@ -58,26 +58,6 @@ fn a_wait_for_a_collective_without_a_worker_ends_at_the_limit_of_the_program() {
 }
 
 #[test]
-fn a_stalled_call_names_the_stuck_worker_and_not_those_that_wait_for_it() {
-    with_session(Builder::threads(3).deadlines(short_deadlines()), async |session| {
-        let gate = Gate::new();
-        session.init_ccl("local", &[]).await.unwrap();
-        let add_one = session.function("tests.add_one").await.unwrap();
-        session.call("tests.wait_at_barrier", (2, gate.id())).await.unwrap();
-        let (_, stalled) = call_until_error(session, &add_one).await;
-        let table = "\nMissing: worker 2 has not called it.";
-        assert!(stalled.ends_with(table), "{stalled}");
-        assert_eq!(
-            stalled.lines().next().unwrap(),
-            "worker 2 took no command for 200ms and its lane is full: \
-             finished command 5, in command 6, inside `tests.wait_at_barrier`"
-        );
-        gate.open();
-        session.sync_all().await.unwrap();
-    });
-}
-
-#[test]
 fn a_submit_that_is_no_longer_polled_does_not_block_others() {
     let session = Builder::threads(2).deadlines(short_deadlines()).start().unwrap();
     block_on(async {
@@ -176,23 +156,6 @@ fn dropping_a_waiting_submit_changes_nothing() {
         assert_eq!(session.value(&next, WorkerId::new(1)).await.unwrap(), Value::Int(2));
         assert_eq!(next.register().index(), last.register().index() + 1, "no register was spent");
     });
-}
-
-#[test]
-fn a_call_past_its_deadline_names_worker_and_function() {
-    with_session(
-        Builder::threads(2).deadlines(Deadlines::default().with_call(Duration::from_millis(200))),
-        async |session| {
-            let gate = Gate::new();
-            session.call("tests.wait_on", (1, gate.id())).await.unwrap();
-            assert_eq!(
-                text(session.sync_all().await),
-                "sync_all: no end after 200ms: worker 1 does not answer: \
-             finished command 1, in command 2, inside `tests.wait_on`"
-            );
-            gate.open();
-        },
-    );
 }
 
 /// Runs `work` and returns the `tracing` log of this thread. Each line is also given to `on_line` on another thread.

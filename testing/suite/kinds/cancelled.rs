@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use disco::error::ErrorKind;
 use disco::{
-    CommunicatorExt as _, DRef, Deadlines, Error, LaneSession, Op, Reduction, Result, Scope, Tensor, Value,
-    WorkerContext, WorkerId, block_on,
+    CommunicatorExt as _, DRef, Deadlines, Error, LaneSession, Op, Reduction, Result, Tensor, Value, WorkerContext,
+    WorkerId,
 };
 use disco_conformance::waiting::{wait_for, wait_until_in_collective, wait_until_inside};
 
@@ -19,13 +19,9 @@ super::tests![
     a_call_that_has_not_begun_is_left_out,
     a_function_that_asks_returns_its_result_and_breaks_nothing,
     a_collective_under_way_ends_and_the_session_goes_on,
-    a_started_operation_ends_too,
     an_operation_that_not_all_workers_have_started_ends_with_its_call,
-    a_call_that_is_left_out_breaks_nothing,
     the_cancelled_handle_says_so_whatever_is_queued_behind_it,
     a_later_call_never_meets_a_cancelled_one,
-    a_later_call_of_a_group_never_meets_a_cancelled_one,
-    a_data_plane_that_is_queued_behind_a_cancelled_call_is_made,
     a_cancellation_after_the_end_has_no_effect,
     a_deadline_cancels_the_late_call,
 ];
@@ -36,8 +32,6 @@ disco::register_function!("tests.total", total);
 disco::register_function!("kinds.sum_of", sum_of);
 disco::register_function!("tests.start_and_go", start_and_go);
 disco::register_function!("tests.nap_of", nap_of);
-disco::register_function!("tests.mixed", mixed);
-disco::register_function!("tests.group_sum", group_sum);
 
 /// Returns once the call is cancelled.
 fn until_cancelled(ctx: &mut WorkerContext, entered: String) -> Result<i64> {
@@ -46,20 +40,13 @@ fn until_cancelled(ctx: &mut WorkerContext, entered: String) -> Result<i64> {
     Ok(ctx.worker().wire())
 }
 
-/// A sum over all workers, which worker 0 joins only after a cancellation. `how`: 0 waits inside of it, 1 computes beside it.
-fn sum_without_0(ctx: &mut WorkerContext, how: u32) -> Result<()> {
+/// A sum over all workers, which worker 0 joins only after a cancellation.
+fn sum_without_0(ctx: &mut WorkerContext) -> Result<()> {
     let x = Tensor::from_slice(&[1i64], [1])?;
     if ctx.worker().index() == 0 {
         wait_for("the cancellation", || ctx.cancelled().then_some(()));
-        return ctx.comm()?.all_reduce_in_place(&x, Reduction::Sum);
     }
-    if how == 0 {
-        return ctx.comm()?.all_reduce_in_place(&x, Reduction::Sum);
-    }
-    let work = ctx.comm()?.start(&[Op::AllReduce { src: None, dst: x, reduction: Reduction::Sum }])?;
-    ctx.store().add("started", 1)?;
-    wait_for("the cancellation", || ctx.cancelled().then_some(()));
-    work.wait()
+    ctx.comm()?.all_reduce_in_place(&x, Reduction::Sum)
 }
 
 fn total(ctx: &mut WorkerContext) -> Result<i64> {
@@ -145,7 +132,7 @@ fn a_function_that_asks_returns_its_result_and_breaks_nothing(kind: Kind) {
 fn a_collective_under_way_ends_and_the_session_goes_on(kind: Kind) {
     with_session(builder(kind), async |session| {
         session.init_ccl("local", &[]).await.unwrap();
-        let call = session.call("tests.sum_without_0", (0,)).await.unwrap();
+        let call = session.call("tests.sum_without_0", ()).await.unwrap();
         wait_until_in_collective(session, 1..4);
         session.cancel(&call, "too late").unwrap();
         session.sync_all().await.unwrap();
@@ -158,22 +145,6 @@ fn a_collective_under_way_ends_and_the_session_goes_on(kind: Kind) {
         session.call("tests.total", ()).await.unwrap();
         let error = session.sync_all().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Broken, "{error}");
-        session.init_ccl("local", &[]).await.unwrap();
-        assert_eq!(totals(session).await, [10; 4]);
-    });
-}
-
-fn a_started_operation_ends_too(kind: Kind) {
-    with_session(builder(kind), async |session| {
-        session.init_ccl("local", &[]).await.unwrap();
-        let call = session.call("tests.sum_without_0", (1,)).await.unwrap();
-        wait_until_inside(session, "tests.sum_without_0", 0..4);
-        // Each worker has started its operation, or will fail to.
-        session.cancel(&call, "too late").unwrap();
-        session.sync_all().await.unwrap();
-        for worker in 0..4 {
-            expect_cancelled(session, &call, worker, "too late").await;
-        }
         session.init_ccl("local", &[]).await.unwrap();
         assert_eq!(totals(session).await, [10; 4]);
     });
@@ -198,29 +169,10 @@ fn an_operation_that_not_all_workers_have_started_ends_with_its_call(kind: Kind)
     });
 }
 
-fn a_call_that_is_left_out_breaks_nothing(kind: Kind) {
-    with_session(builder(kind), async |session| {
-        assert!(!session.is_whole().await.unwrap(), "there are no communicators");
-        session.init_ccl("local", &[]).await.unwrap();
-        for _ in 0..5 {
-            let file = Marker::new();
-            let first = session.call("tests.until_cancelled", (file.path(),)).await.unwrap();
-            let call = session.call("tests.total", ()).await.unwrap();
-            let next = session.call("tests.total", ()).await.unwrap();
-            wait_until_inside(session, "tests.until_cancelled", 0..4);
-            session.cancel(&call, "not needed").unwrap();
-            session.cancel(&first, "go on").unwrap();
-            assert_eq!(session.get_all::<i64>(&next).await.unwrap(), [10; 4]);
-            expect_cancelled(session, &call, 3, "not needed").await;
-            assert!(session.is_whole().await.unwrap());
-        }
-    });
-}
-
 fn the_cancelled_handle_says_so_whatever_is_queued_behind_it(kind: Kind) {
     with_session(builder(kind), async |session| {
         session.init_ccl("local", &[]).await.unwrap();
-        let call = session.call("tests.sum_without_0", (0,)).await.unwrap();
+        let call = session.call("tests.sum_without_0", ()).await.unwrap();
         let queued = session.call("tests.total", ()).await.unwrap();
         wait_until_in_collective(session, 1..4);
         session.cancel(&call, "too late").unwrap();
@@ -247,61 +199,6 @@ fn a_later_call_never_meets_a_cancelled_one(kind: Kind) {
     for check in [false, true] {
         with_session(builder(kind).check(check), cancel_at_moments);
     }
-}
-
-/// Workers 0 and 2 wait for messages that nobody sends; worker 3 waits for worker 2 in the sum of their group.
-fn mixed(ctx: &mut WorkerContext) -> Result<i64> {
-    let x = Tensor::from_slice(&[0i64], [1])?;
-    match ctx.worker().index() {
-        0 => ctx.comm()?.recv(&x, 1.into())?,
-        2 => ctx.comm()?.recv(&x, 0.into())?,
-        3 => {}
-        _ => return Ok(0),
-    }
-    group_sum(ctx, 1000)
-}
-
-fn group_sum(ctx: &mut WorkerContext, number: i64) -> Result<i64> {
-    let x = Tensor::from_slice(&[number], [1])?;
-    ctx.comm_in(&Scope::Group)?.all_reduce_in_place(&x, Reduction::Sum)?;
-    Ok(x.view::<i64>()?[0])
-}
-
-/// A worker learns of the cancellation by the communicator of all workers, and goes on to the one of its group.
-fn a_later_call_of_a_group_never_meets_a_cancelled_one(kind: Kind) {
-    with_session(builder(kind).groups(2), async |session| {
-        for round in 0..30u32 {
-            session.init_ccl("local", &[]).await.unwrap();
-            let call = session.call("tests.mixed", ()).await.unwrap();
-            let next = session.call("tests.group_sum", (1,)).await.unwrap();
-            wait_until_in_collective(session, [0, 2, 3]);
-            session.cancel(&call, "not needed").unwrap();
-            match session.get_all::<i64>(&next).await {
-                Ok(sums) => assert_eq!(sums, [2; 4], "round {round}"),
-                Err(error) => {
-                    assert!(matches!(error.kind(), ErrorKind::Broken | ErrorKind::Aborted), "round {round}: {error}");
-                }
-            }
-        }
-    });
-}
-
-/// The first workers that learn of the cancellation do not drop their communicators while others are inside.
-fn a_data_plane_that_is_queued_behind_a_cancelled_call_is_made(kind: Kind) {
-    with_session(builder(kind), async |session| {
-        session.init_ccl("local", &[]).await.unwrap();
-        for _ in 0..20 {
-            let call = session.call("tests.sum_without_0", (0,)).await.unwrap();
-            let made = thread::scope(|scope| {
-                let made = scope.spawn(|| block_on(session.init_ccl("local", &[])));
-                wait_until_in_collective(session, 1..4);
-                session.cancel(&call, "not needed").unwrap();
-                made.join().unwrap()
-            });
-            made.unwrap();
-            assert_eq!(totals(session).await, [10; 4]);
-        }
-    });
 }
 
 async fn cancel_at_moments(session: &LaneSession) {

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use disco::error::ErrorKind;
 use disco::{
-    CommunicatorExt as _, DType, Deadlines, Error, LaneSession, Mesh, Placement, Reduction, Result, Scope, Tensor,
-    WorkerContext, block_on,
+    CommunicatorExt as _, DType, Deadlines, LaneSession, Mesh, Placement, Reduction, Result, Tensor, WorkerContext,
+    block_on,
 };
 
 use super::marker::stay;
@@ -15,8 +15,6 @@ super::tests![
     a_mesh_that_does_not_fit_is_refused_with_sizes_that_would,
     before_init_ccl_there_is_no_communicator_along_an_axis,
     an_unknown_axis_or_a_text_that_is_no_mesh_is_an_error_of_the_worker_function,
-    after_a_failure_the_communicators_are_made_again,
-    after_a_resize_another_mesh_is_needed,
     workers_that_use_different_axes_first_are_a_mismatch,
     an_absent_worker_of_a_collective_along_an_axis_is_named,
     a_worker_that_does_not_use_the_axes_is_named_with_comm_in,
@@ -25,7 +23,6 @@ super::tests![
 disco::register_function!("tests.mesh_sum", sum);
 disco::register_function!("tests.mesh_divided", divided);
 disco::register_function!("tests.mesh_apart", apart);
-disco::register_function!("tests.mesh_fail", fail);
 disco::register_function!("tests.mesh_forgotten", forgotten);
 
 /// The sum of the workers' numbers along an axis.
@@ -47,14 +44,6 @@ fn apart(ctx: &mut WorkerContext, mesh: Mesh) -> Result<i64> {
         return Ok(ctx.comm()?.split(None, 0)?.is_some().into());
     }
     sum(ctx, mesh, "tp".into())
-}
-
-/// Worker 2 fails, and the others wait for it along an axis.
-fn fail(ctx: &mut WorkerContext, scope: Scope) -> Result<()> {
-    if ctx.worker().index() == 2 {
-        return Err(Error::invalid("on purpose"));
-    }
-    ctx.comm_in(&scope)?.barrier()
 }
 
 /// Worker 1 forgets the communicator.
@@ -126,34 +115,6 @@ fn an_unknown_axis_or_a_text_that_is_no_mesh_is_an_error_of_the_worker_function(
     let called = call(&session, "tests.mesh_sum", ("dp=2;tp=2", "tp")).unwrap();
     let error = block_on(session.get_all::<i64>(&called)).unwrap_err().to_string();
     assert!(error.contains("expected a mesh") && error.contains("`dp=2;tp=2` is no mesh"), "{error}");
-    block_on(session.shutdown()).unwrap();
-}
-
-fn after_a_failure_the_communicators_are_made_again(kind: Kind) {
-    let session = start(kind);
-    assert_eq!(sums(&session, "dp=2,tp=2", "tp").unwrap(), [1, 1, 5, 5]);
-    assert_eq!(sums(&session, "dp=2,tp=2", "dp").unwrap(), [2, 4, 2, 4]);
-    let dp = mesh("dp=2,tp=2").along(&["dp"]).unwrap();
-    call(&session, "tests.mesh_fail", (dp,)).unwrap();
-    let error = block_on(session.sync_all()).unwrap_err().to_string();
-    assert!(error.contains("worker 2") && error.contains("on purpose"), "{error}");
-    block_on(session.init_ccl("local", &[])).unwrap();
-    // In another order than before.
-    assert_eq!(sums(&session, "dp=2,tp=2", "dp").unwrap(), [2, 4, 2, 4]);
-    assert_eq!(sums(&session, "dp=2,tp=2", "tp").unwrap(), [1, 1, 5, 5]);
-    block_on(session.shutdown()).unwrap();
-}
-
-fn after_a_resize_another_mesh_is_needed(kind: Kind) {
-    let session = start(kind);
-    assert_eq!(sums(&session, "dp=2,tp=2", "tp").unwrap(), [1, 1, 5, 5]);
-    block_on(session.resize(6)).unwrap();
-    block_on(session.init_ccl("local", &[])).unwrap();
-    let error = sums(&session, "dp=2,tp=2", "tp").unwrap_err().to_string();
-    let why = "mesh `dp=2,tp=2` has 4 places, and the session has 6 workers; `dp=2,tp=3` or `dp=3,tp=2` would fit";
-    assert!(error.ends_with(why), "{error}");
-    block_on(session.init_ccl("local", &[])).unwrap();
-    assert_eq!(sums(&session, "dp=2,tp=3", "tp").unwrap(), [3, 3, 3, 12, 12, 12]);
     block_on(session.shutdown()).unwrap();
 }
 

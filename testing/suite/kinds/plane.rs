@@ -2,15 +2,11 @@
 
 use disco::error::ErrorKind;
 use disco::{DRef, DType, Error, LaneSession, Placement, Rank, Reduction, Result, Scope, Tensor, WorkerId, block_on};
-use disco_conformance::waiting::wait_until_in_collective;
-use futures_lite::future;
 
-use super::marker::stay;
 use super::{Kind, builder};
 
 super::tests![
     a_tensor_that_only_the_root_needs_may_exist_on_the_root_alone,
-    a_barrier_waits_for_the_slowest_worker,
     roots_and_counts_out_of_range_are_rejected_by_the_controller,
     wrong_shapes_are_errors_that_name_worker_operation_and_reason,
 ];
@@ -46,29 +42,6 @@ fn a_tensor_that_only_the_root_needs_may_exist_on_the_root_alone(kind: Kind) {
         session.broadcast_from(&only, &numbers, Rank::new(0), Scope::World).await?;
         for tensor in session.get_all::<Tensor>(&numbers).await? {
             assert_eq!(tensor.to_vec::<i64>()?, [0, 1]);
-        }
-        session.shutdown().await
-    })
-    .unwrap();
-}
-
-fn a_barrier_waits_for_the_slowest_worker(kind: Kind) {
-    let session = plane(kind);
-    block_on(async {
-        for (scope, waiting) in [(Scope::World, &[0, 1, 3][..]), (Scope::Group, &[3])] {
-            let late = stay(&session, 2);
-            session.barrier(scope.clone()).await?;
-            wait_until_in_collective(&session, waiting.iter().copied());
-            for worker in 0..4 {
-                let mut sync = session.sync_worker(WorkerId::new(worker));
-                if worker == 2 || waiting.contains(&(worker as usize)) {
-                    assert!(future::poll_once(&mut sync).await.is_none(), "worker {worker} in {scope:?}")
-                } else {
-                    sync.await?
-                }
-            }
-            drop(late);
-            session.sync_all().await?;
         }
         session.shutdown().await
     })

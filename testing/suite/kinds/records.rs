@@ -21,8 +21,6 @@ use super::{Kind, SOON, builder, call, within};
 
 super::tests![
     records_can_be_read_while_a_worker_hangs,
-    a_timeline_has_each_command_of_every_worker,
-    a_timeline_of_few_records_has_the_last_ones,
     a_timeline_has_the_counters_of_the_session,
     a_signal_dumps_the_records_of_workers_that_hang,
 ];
@@ -215,33 +213,6 @@ pub(crate) fn commands(recording: &Recording) -> Vec<(u64, &str)> {
     commands.map(|record| (record.command, record.name.as_deref().unwrap_or("-"))).collect()
 }
 
-fn a_timeline_has_each_command_of_every_worker(kind: Kind) {
-    let timeline = timeline(kind, 4096, |session| {
-        for _ in 0..4 {
-            call(&session, "records.work", (0.001,)).unwrap();
-        }
-        // Its worker records the function, too.
-        block_on(block_on(session.call_returning(3, "records.work", (0.001,))).unwrap()).unwrap();
-        sync(&session).unwrap();
-        block_on(session.shutdown()).unwrap();
-    });
-    let submitted = commands(&timeline.controller);
-    assert!(submitted.iter().map(|(number, _)| *number).eq(1..=submitted.len() as u64), "{submitted:?}");
-    assert!(submitted.contains(&(submitted.len() as u64, "shutdown")), "{submitted:?}");
-    assert_eq!(submitted.iter().filter(|(_, name)| *name == "records.work").count(), 5);
-    let mut waits = timeline.controller.records.iter().filter(|record| record.kind == RecordKind::Wait);
-    assert_eq!(waits.next_back().unwrap().name.as_deref(), Some("sync_all"));
-    assert_eq!(timeline.workers.len(), 4);
-    for (worker, recording) in &timeline.workers {
-        let recording = recording.as_ref().unwrap();
-        assert_eq!((recording.replaced, commands(recording)), (0, submitted.clone()), "{worker}");
-        let slept = recording.records.iter().filter(|record| record.name.as_deref() == Some("records.work"));
-        for record in slept.filter(|_| worker.index() == 3) {
-            assert!(record.end.unwrap() - record.start >= 1_000_000, "{record:?}");
-        }
-    }
-}
-
 fn a_timeline_has_the_counters_of_the_session(kind: Kind) {
     // The counters are sampled at a command, at most once in 10 ms: at the last sync at the latest.
     let sample = |session: &LaneSession| {
@@ -278,26 +249,6 @@ fn a_timeline_has_the_counters_of_the_session(kind: Kind) {
         let (_, worker) = &timeline.workers[3];
         let bytes = values(worker.as_ref().unwrap(), "bytes of shared tensors");
         assert!(bytes.iter().any(|bytes| *bytes >= 4 << 20), "{bytes:?}");
-    }
-}
-
-fn a_timeline_of_few_records_has_the_last_ones(kind: Kind) {
-    let timeline = timeline(kind, 8, |session| {
-        for _ in 0..100 {
-            call(&session, "records.work", (0.0,)).unwrap();
-        }
-        block_on(session.shutdown()).unwrap();
-    });
-    for (worker, recording) in &timeline.workers {
-        let recording = recording.as_ref().unwrap();
-        // The counters of workers that share memory are records, too.
-        assert_eq!(recording.records.len(), 8, "{worker}");
-        assert!(recording.replaced >= 94, "{worker}: {}", recording.replaced);
-        let numbers: Vec<u64> = commands(recording).iter().map(|(number, _)| *number).collect();
-        assert!(
-            numbers.len() >= 6 && numbers.iter().copied().eq(103 - numbers.len() as u64..=102),
-            "{worker}: {numbers:?}"
-        );
     }
 }
 

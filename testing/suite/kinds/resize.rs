@@ -1,23 +1,16 @@
 //! Sessions that get another number of workers: the same in all kinds.
 
-use std::sync::Arc;
-
 use disco::{DType, Deadlines, LaneSession, Placement, Reduction, Scope, Tensor, Value, WorkerId, block_on};
 use futures_lite::future;
 
 use super::marker::{Marker, stay};
-use super::{Kind, SOON, builder, call, within};
+use super::{Kind, builder, call};
 
 super::tests!(
-    a_session_shrinks_and_grows,
     workers_that_leave_execute_the_commands_before,
     a_worker_that_hangs_can_not_be_made_to_leave,
-    callers_wait_while_a_resize_waits_for_the_workers,
-    workers_that_came_later_execute_the_commands_before_a_shutdown,
     a_failure_that_nobody_has_heard_of_is_an_error_of_a_resize,
     a_failure_that_a_method_has_returned_ends_with_a_resize,
-    a_failure_during_a_resize_ends_the_init_ccl_of_another_thread,
-    a_failure_during_a_resize_ends_a_checked_collective,
 );
 
 /// Checks that each worker knows its number, and that an all-reduce has an exact sum.
@@ -41,23 +34,6 @@ fn check(session: &LaneSession, workers: usize) {
         Ok::<_, disco::Error>(())
     })
     .unwrap();
-}
-
-fn a_session_shrinks_and_grows(kind: Kind) {
-    let session = builder(kind).start().unwrap();
-    check(&session, 4);
-    let before = call(&session, "tests.count", (7,)).unwrap();
-    for workers in [2, 6, 4, 8, 2, 4] {
-        block_on(session.resize(workers)).unwrap();
-        check(&session, workers);
-        for worker in [0, 1] {
-            assert_eq!(block_on(session.get::<i64>(&before, WorkerId::new(worker))).unwrap(), 8);
-        }
-    }
-    // A worker of two resizes before is not that of now.
-    block_on(session.value(&before, WorkerId::new(3))).unwrap_err();
-    block_on(session.recover()).unwrap();
-    block_on(session.shutdown()).unwrap();
 }
 
 fn workers_that_leave_execute_the_commands_before(kind: Kind) {
@@ -89,42 +65,6 @@ fn a_worker_that_hangs_can_not_be_made_to_leave(kind: Kind) {
     block_on(session.resize(2)).unwrap();
     check(&session, 2);
     block_on(session.shutdown()).unwrap();
-}
-
-fn callers_wait_while_a_resize_waits_for_the_workers(kind: Kind) {
-    let session = builder(kind).start().unwrap();
-    let count = block_on(session.function("tests.count")).unwrap();
-    let inside = stay(&session, 3);
-    let mut resize = Box::pin(session.resize(2));
-    assert!(block_on(future::poll_once(&mut resize)).is_none());
-    let mut call = Box::pin(session.call(&count, (1,)));
-    assert!(block_on(future::poll_once(&mut call)).is_none());
-    // Nothing has changed, and callers go on.
-    drop(resize);
-    let counted = block_on(call).unwrap();
-    let mut resize = Box::pin(session.resize(2));
-    assert!(block_on(future::poll_once(&mut resize)).is_none());
-    let mut get = Box::pin(session.values(&counted));
-    assert!(block_on(future::poll_once(&mut get)).is_none());
-    drop(inside);
-    block_on(resize).unwrap();
-    // The epoch has begun.
-    assert_eq!(block_on(get).unwrap().len(), 2);
-    check(&session, 2);
-    block_on(session.shutdown()).unwrap();
-}
-
-/// The first workers leave while a worker that came later still has commands to execute.
-fn workers_that_came_later_execute_the_commands_before_a_shutdown(kind: Kind) {
-    let session = builder(kind).start().unwrap();
-    block_on(session.resize(6)).unwrap();
-    check(&session, 6);
-    let inside = stay(&session, 5);
-    // Polled in this order.
-    let ends = future::zip(session.sync_all(), session.shutdown());
-    let ((synced, ended), ()) = block_on(future::zip(ends, async { drop(inside) }));
-    synced.unwrap();
-    ended.unwrap();
 }
 
 /// Makes worker 1 stay inside a function that fails once the returned marker is dropped.
@@ -160,33 +100,5 @@ fn a_failure_that_a_method_has_returned_ends_with_a_resize(kind: Kind) {
     block_on(session.sync_all()).unwrap_err();
     block_on(session.resize(2)).unwrap();
     check(&session, 2);
-    block_on(session.shutdown()).unwrap();
-}
-
-fn a_failure_during_a_resize_ends_the_init_ccl_of_another_thread(kind: Kind) {
-    let session = Arc::new(builder(kind).start().unwrap());
-    let inside = fail_later(&session);
-    let mut init = Box::pin(session.init_ccl("local", &[]));
-    assert!(block_on(future::poll_once(&mut init)).is_none());
-    let other = session.clone();
-    let errors = within(SOON, "the resize", move || errors_of_resize(&other, inside));
-    assert!(errors.iter().all(|error| error.ends_with("no weights")), "{errors:?}");
-    assert!(block_on(init).unwrap_err().to_string().ends_with("no weights"));
-    block_on(session.resize(6)).unwrap();
-    check(&session, 6);
-    block_on(session.shutdown()).unwrap();
-}
-
-fn a_failure_during_a_resize_ends_a_checked_collective(kind: Kind) {
-    let session = Arc::new(builder(kind).check(true).start().unwrap());
-    block_on(session.init_ccl("local", &[])).unwrap();
-    let tensor = block_on(session.empty(DType::F64, [8], Placement::All)).unwrap();
-    let inside = fail_later(&session);
-    block_on(session.all_reduce(&tensor, &tensor, Reduction::Sum, Scope::World)).unwrap();
-    let other = session.clone();
-    let errors = within(SOON, "the resize", move || errors_of_resize(&other, inside));
-    assert!(errors.iter().all(|error| error.ends_with("no weights")), "{errors:?}");
-    block_on(session.resize(6)).unwrap();
-    check(&session, 6);
     block_on(session.shutdown()).unwrap();
 }

@@ -1,18 +1,15 @@
 //! Calls whose result one worker returns with the call's reply.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use disco::{Deadlines, Error, Result, Value, WorkerContext, block_on};
+use disco::{Error, Result, Value, WorkerContext, block_on};
 
-use super::marker::hang;
 use super::{Kind, SOON, builder, within};
 
 super::tests!(
     a_worker_returns_its_result_in_one_command,
     results_come_in_any_order_and_large_ones_too,
     a_failed_call_returns_the_failure,
-    a_wait_for_a_worker_that_hangs_ends_at_the_deadline,
     results_that_nobody_awaits_yet_come_or_end,
 );
 
@@ -87,19 +84,6 @@ fn a_failed_call_returns_the_failure(kind: Kind) {
         assert_eq!(session.call_returning(2, "returned.refuse", (9,)).await.unwrap().await.unwrap(), Value::Int(1));
         session.shutdown().await.unwrap();
     });
-}
-
-fn a_wait_for_a_worker_that_hangs_ends_at_the_deadline(kind: Kind) {
-    let deadlines = Deadlines::default().with_call(Duration::from_millis(500));
-    let session = builder(kind).deadlines(deadlines).start().unwrap();
-    hang(&session, 3);
-    let returned = block_on(session.call_returning(3, "returned.text", (3,))).unwrap();
-    let error = block_on(returned).unwrap_err().to_string();
-    assert!(error.starts_with("call: no end after 500ms: worker 3 does not answer: "), "{error}");
-    assert!(error.ends_with(", inside `kinds.hang`"), "{error}");
-    // Another worker answers.
-    let returned = block_on(session.call_returning(0, "returned.text", (3,))).unwrap();
-    assert_eq!(block_on(returned).unwrap(), Value::from("000"));
 }
 
 fn results_that_nobody_awaits_yet_come_or_end(kind: Kind) {

@@ -13,7 +13,6 @@ use super::{Kind, builder};
 use crate::with_session::with_session;
 
 super::tests![
-    results_arrive_while_the_call_runs_in_the_order_of_each_worker,
     large_and_small_results_arrive_in_order_also_the_last_and_before_a_failure,
     a_worker_waits_once_the_controller_has_left_16_results,
     a_failure_is_the_last_result,
@@ -89,26 +88,6 @@ fn emit_and_exit(ctx: &mut WorkerContext, worker: u32) -> Result<()> {
 /// The number under a key of the store.
 fn store_entry(ctx: &mut WorkerContext, key: String) -> Result<i64> {
     ctx.store().add(&key, 0)
-}
-
-fn results_arrive_while_the_call_runs_in_the_order_of_each_worker(kind: Kind) {
-    with_session(builder(kind), async |session| {
-        for count in [0_i64, 1, 100] {
-            let mut results = stream(session, "tests.emit", (count, 9)).await.unwrap();
-            let mut got = [(); 4].map(|()| Vec::new());
-            while let Some(result) = results.next().await {
-                let (worker, value) = result.unwrap();
-                let Value::Int(number) = value else { panic!("{value:?}") };
-                got[worker.index()].push(number);
-            }
-            let expected =
-                |worker: i64| (0..if worker == 1 { 0 } else { count }).map(move |number| 1000 * worker + number);
-            assert_eq!(got, [0, 1, 2, 3].map(|worker| expected(worker).collect::<Vec<i64>>()));
-            assert!(results.next().await.is_none());
-            let call = results.call().clone();
-            assert_eq!(session.get_all::<i64>(&call).await.unwrap(), [0, 1, 2, 3]);
-        }
-    });
 }
 
 fn large_and_small_results_arrive_in_order_also_the_last_and_before_a_failure(kind: Kind) {

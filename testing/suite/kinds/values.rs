@@ -4,32 +4,22 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use disco::error::ErrorKind;
-use disco::{
-    Builder, DRef, Error, LaneSession, Result, SessionKind, Tensor, Value, WorkerId, WorkerRange, World, block_on,
-};
+use disco::{Builder, DRef, Error, LaneSession, Result, SessionKind, Tensor, WorkerId, WorkerRange, World, block_on};
 use disco_channel::processes::{self, ProcessLane};
 use disco_channel::threads::ThreadLane;
 use disco_core::link::Shared;
 use disco_core::session::Deadlines;
 use disco_core::worker::{self, WorkerConfig};
 
-use super::{Kind, SOON, functions, within};
+use super::{Kind, SOON, within};
 use crate::with_session::with_session;
 
 super::tests!(
-    tensors_of_any_size_make_a_round_trip,
-    tensors_of_any_size_are_arguments_and_results,
     other_workers_get_the_original_of_an_argument_that_worker_0_modifies,
-    set_gives_each_worker_its_own_weights,
-    set_does_not_modify_an_argument_that_the_register_holds,
     a_value_above_the_limit_is_an_error_that_names_the_alternatives,
-    small_commands_work_during_concurrent_large_sets,
     a_worker_that_dies_during_the_transfer_of_a_tensor_is_named,
     lists_and_pairs_are_arguments_and_results,
 );
-
-/// Sizes around the limit of inline values, above a socket buffer, and above the bytes that a lane leaves unread.
-const SIZES: [usize; 7] = [0, 1, (64 << 10) - 1, 64 << 10, (64 << 10) + 1, 5 << 20, 64 << 20];
 
 /// Sessions of two or four workers that cover all transports of tensors to workers.
 fn sessions(kind: Kind) -> Vec<(&'static str, LaneSession)> {
@@ -107,41 +97,6 @@ async fn integer(session: &LaneSession) -> Result<DRef> {
     session.call("tests.count", (1,)).await
 }
 
-fn tensors_of_any_size_make_a_round_trip(kind: Kind) {
-    with_sessions(kind, async |name, session| {
-        for worker in [last(session), WorkerId::new(0)] {
-            for bytes in SIZES {
-                let handle = integer(session).await.unwrap();
-                let sent = pattern(bytes, 1);
-                session.set(&handle, worker, (&sent).into()).await.unwrap();
-                let back: Tensor = session.get(&handle, worker).await.unwrap();
-                assert!(same(&sent, &back), "{name}: {bytes} bytes of {worker}");
-                let other = pattern(bytes, 2);
-                session.set(&handle, worker, (&other).into()).await.unwrap();
-                let back: Tensor = session.get(&handle, worker).await.unwrap();
-                assert!(same(&other, &back), "{name}: {bytes} bytes of {worker}, again");
-            }
-        }
-    });
-}
-
-fn tensors_of_any_size_are_arguments_and_results(kind: Kind) {
-    with_sessions(kind, async |name, session| {
-        let double = session.function("tests.double").await.unwrap();
-        // The largest one goes the way of the one before it.
-        for bytes in &SIZES[..6] {
-            let (a, b) = (pattern(*bytes, 1), pattern(bytes / 2, 2));
-            let doubled = session.call(&double, (&a, "between", &b)).await.unwrap();
-            let mut expected = [a.bytes().unwrap().to_vec(), b.bytes().unwrap().to_vec()].concat();
-            functions::double_each(&mut expected);
-            for worker in session.world().workers() {
-                let back: Tensor = session.get(&doubled, worker).await.unwrap();
-                assert!(*back.bytes().unwrap() == *expected, "{name}: {bytes} bytes on {worker}");
-            }
-        }
-    });
-}
-
 fn other_workers_get_the_original_of_an_argument_that_worker_0_modifies(kind: Kind) {
     // Workers that are threads share the tensor itself.
     for (name, session) in sessions(kind).into_iter().filter(|_| kind != Kind::Threads) {
@@ -167,39 +122,6 @@ fn other_workers_get_the_original_of_an_argument_that_worker_0_modifies(kind: Ki
             session.shutdown().await.unwrap();
         });
     }
-}
-
-fn set_gives_each_worker_its_own_weights(kind: Kind) {
-    with_sessions(kind, async |name, session| {
-        let weights = integer(session).await.unwrap();
-        for worker in session.world().workers() {
-            let own = pattern(1000 + (200 << 10) * worker.index(), worker.index());
-            session.set(&weights, worker, (&own).into()).await.unwrap();
-            // The worker has its own copy.
-            own.bytes_mut().unwrap().fill(0);
-        }
-        let sum = session.call("kinds.sum", (&weights,)).await.unwrap();
-        for worker in session.world().workers() {
-            let own = pattern(1000 + (200 << 10) * worker.index(), worker.index());
-            let expected: i64 = own.bytes().unwrap().iter().map(|byte| i64::from(*byte)).sum();
-            assert_eq!(session.value(&sum, worker).await.unwrap(), Value::Int(expected), "{name}: {worker}");
-        }
-    });
-}
-
-fn set_does_not_modify_an_argument_that_the_register_holds(kind: Kind) {
-    with_sessions(kind, async |name, session| {
-        let shared = pattern(1000, 0);
-        let handle = session.call("tests.echo", (&shared,)).await.unwrap();
-        session.set_each(&handle, |worker| pattern(1000, 1 + worker.index())).await.unwrap();
-        for (index, back) in session.get_all::<Tensor>(&handle).await.unwrap().iter().enumerate() {
-            assert!(same(back, &pattern(1000, 1 + index)), "{name}: worker {index}");
-        }
-        assert!(same(&shared, &pattern(1000, 0)), "{name}: the controller's tensor");
-        session.set_each(&handle, |worker| worker.index()).await.unwrap();
-        let expected: Vec<usize> = (0..session.world().size()).collect();
-        assert_eq!(session.get_all::<usize>(&handle).await.unwrap(), expected, "{name}");
-    });
 }
 
 fn a_value_above_the_limit_is_an_error_that_names_the_alternatives(kind: Kind) {
@@ -262,29 +184,6 @@ async fn worker_0_takes_a_value_above_the_limit_if_it_is_a_thread(session: &Lane
         }
         Err(error) => assert!(kind.is_apart(), "worker 0 is a thread of this process: {error}"),
     }
-}
-
-fn small_commands_work_during_concurrent_large_sets(kind: Kind) {
-    let session = kind.builder(4).start().unwrap();
-    within(2 * SOON, "large sets", move || {
-        let handle = block_on(integer(&session)).unwrap();
-        let sent =
-            [1, 2, 3].map(|worker| (WorkerId::new(worker), pattern((worker as usize) * (20 << 20), worker as usize)));
-        std::thread::scope(|scope| {
-            for (worker, tensor) in &sent {
-                scope.spawn(|| block_on(session.set(&handle, *worker, tensor.into())).unwrap());
-            }
-            for number in 0..100 {
-                let next = block_on(session.call("tests.count", (number,))).unwrap();
-                assert_eq!(block_on(session.value(&next, WorkerId::new(0))).unwrap(), Value::Int(number + 1));
-            }
-        });
-        for (worker, tensor) in &sent {
-            let back: Tensor = block_on(session.get(&handle, *worker)).unwrap();
-            assert!(same(tensor, &back), "{worker}");
-        }
-        block_on(session.shutdown()).unwrap();
-    });
 }
 
 fn a_worker_that_dies_during_the_transfer_of_a_tensor_is_named(kind: Kind) {

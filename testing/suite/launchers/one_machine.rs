@@ -9,7 +9,6 @@ use super::{assert_others_are_silent, run, task, text, with};
 super::tests!(
     "one_machine":
     tasks_of_torchrun_are_worker_processes,
-    tasks_of_srun_are_worker_processes,
     tasks_exchange_tensors_in_each_of_two_sessions,
     tasks_beyond_the_workers_end_with_task_0,
     tasks_end_with_a_task_0_without_a_session,
@@ -140,13 +139,6 @@ pub(crate) fn srun(job: &str, rank: usize, size: usize) -> Vec<(&'static str, St
         ("SLURM_STEP_NUM_NODES", "1".into()),
         ("SLURM_STEP_NODELIST", "node7".into()),
     ]
-}
-
-fn tasks_of_srun_are_worker_processes() {
-    let job = job();
-    let outputs = run(2, |rank| task("names", &srun(&job, rank, 2)));
-    assert_eq!(text(&outputs[0]), "worker 0 of 2 in task 0\nworker 1 of 2 in task 1\n");
-    assert_others_are_silent(&outputs);
 }
 
 fn tasks_exchange_tensors_in_each_of_two_sessions() {

@@ -61,27 +61,6 @@ pub(crate) fn pattern(bytes: usize, seed: usize) -> Vec<u8> {
     all
 }
 
-on_the_double!(copies_of_every_size_arrive_intact, [], {
-    let mut queue = queue();
-    let sizes = [1, 255, 257, 5000, MIB + 1, 3 * MIB, 4 * MIB, 4 * MIB + 1, 21 * MIB + 77];
-    let pairs: Vec<_> = sizes
-        .into_iter()
-        .enumerate()
-        .map(|(seed, bytes)| (pattern(bytes, seed), device_tensor(&mut *queue, bytes)))
-        .collect();
-    for (host, device) in &pairs {
-        queue.copy_in(device, &Tensor::from_slice(host, [host.len() as i64]).unwrap()).unwrap();
-    }
-    let back: Vec<_> = pairs.iter().map(|(host, _)| Tensor::zeros(DType::U8, [host.len() as i64]).unwrap()).collect();
-    for ((_, device), to) in pairs.iter().zip(&back) {
-        queue.copy_out(to, device).unwrap();
-    }
-    queue.synchronize(SYNCHRONIZE_DEADLINE).unwrap();
-    for ((host, _), to) in pairs.iter().zip(&back) {
-        assert!(to.to_vec::<u8>().unwrap() == *host, "{} bytes", host.len());
-    }
-});
-
 on_the_double!(copies_take_little_pinned_memory, [], {
     let mut queue = queue();
     let device = device_tensor(&mut *queue, 64 * MIB);
@@ -95,31 +74,6 @@ on_the_double!(copies_take_little_pinned_memory, [], {
     // Two for each of up to eight threads, and more while the double's stream thread gets no CPU time.
     let chunks = crate::costs::counts().allocations - before;
     assert!((1..=96).contains(&chunks), "{chunks} chunks for 384 pieces");
-});
-
-on_the_double!(large_and_small_copies_run_in_the_order_of_the_stream, [], {
-    let mut queue = queue();
-    let sizes = [4 * MIB - 1, 4 * MIB, 4 * MIB + 1, 300, 5 * MIB + 77, 17 * MIB + 333, MIB, 40 * MIB + 13];
-    let mut copies = Vec::new();
-    for (seed, bytes) in sizes.into_iter().enumerate() {
-        let (source, contents) = (host_tensor(&pattern(bytes, seed)), pattern(bytes, seed));
-        let (first, second) = (device_tensor(&mut *queue, bytes), device_tensor(&mut *queue, bytes));
-        queue.copy_in(&first, &source).unwrap();
-        // The copy has read its source.
-        source.bytes_mut().unwrap().fill(0xEE);
-        queue.copy_within(&second, &first).unwrap();
-        queue.copy_in(&first, &source).unwrap();
-        let (first_back, second_back) = (zeros(bytes), zeros(bytes));
-        queue.copy_out(&second_back, &second).unwrap();
-        queue.copy_out(&first_back, &first).unwrap();
-        queue.copy_in(&second, &source).unwrap();
-        copies.push((contents, first_back, second_back));
-    }
-    queue.synchronize(SYNCHRONIZE_DEADLINE).unwrap();
-    for (contents, first, second) in copies {
-        assert_has(&first, &vec![0xEE; contents.len()]);
-        assert_has(&second, &contents);
-    }
 });
 
 /// Copies to windows of one host tensor, of which later ones overlap earlier ones, and expects that later ones win.
@@ -143,16 +97,6 @@ fn overlap(queue: &mut dyn Queue, to: &Tensor) -> Vec<u8> {
     }
     expected
 }
-
-on_the_double!(of_copies_to_the_same_bytes_the_last_one_is_delivered_last, [], {
-    let mut queue = queue();
-    for bytes in [7 * MIB, 12 * MIB + 5] {
-        let to = zeros(bytes);
-        let expected = overlap(&mut *queue, &to);
-        queue.synchronize(SYNCHRONIZE_DEADLINE).unwrap();
-        assert_has(&to, &expected);
-    }
-});
 
 on_the_double!(a_large_copy_to_a_viewed_tensor_is_busy_and_all_others_are_complete, [], {
     let mut queue = queue();

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use disco::{Builder, CommunicatorExt as _, Tensor, WorkerContext, block_on};
+use disco_conformance::waiting::wait_until;
 
 use crate::alone::{connected, session, sum, synchronize, text, works_again};
 use crate::costs::{counts, end};
@@ -31,13 +32,6 @@ fn all_reduce_or_fail(ctx: &mut WorkerContext, worker: u32) -> disco::Result<()>
         return Err(disco::Error::invalid("it can't take part"));
     }
     let tensor = ctx.empty(disco::DType::F32, [4])?;
-    ctx.comm()?.all_reduce_in_place(&tensor, disco::Reduction::Sum)
-}
-
-/// Calls an all-reduce with tensors of different sizes.
-fn differ(ctx: &mut WorkerContext) -> disco::Result<()> {
-    let len = 4 + i64::from(ctx.worker().index() == 1);
-    let tensor: Tensor = ctx.empty(disco::DType::F32, [len])?;
     ctx.comm()?.all_reduce_in_place(&tensor, disco::Reduction::Sum)
 }
 
@@ -111,7 +105,6 @@ disco::register_function!("tests.nccl.copy_behind", copy_behind);
 disco::register_function!("tests.nccl.barrier_without", barrier_without);
 disco::register_function!("tests.nccl.all_reduce_without", all_reduce_without);
 disco::register_function!("tests.nccl.all_reduce_or_fail", all_reduce_or_fail);
-disco::register_function!("tests.nccl.differ", differ);
 
 on_the_double!(an_error_leaves_out_the_text_of_an_earlier_call, [], {
     let session = session(1);
@@ -164,8 +157,6 @@ on_the_double!(memory_is_not_reused_while_peers_may_write_to_it, [], {
     block_on(call(&session, "tests.nccl.abort_one_after_the_other", ())).unwrap();
     works_again(&session);
 });
-
-on_the_double!(a_missing_rank_is_named_by_blocking_calls, [], { assert_a_missing_rank_is_named() });
 
 fn assert_a_missing_rank_is_named() {
     let session = session(3);
@@ -256,17 +247,6 @@ on_the_double!(
     }
 );
 
-on_the_double!(ranks_with_different_calls_get_an_error_with_both, [], {
-    let session = disco::Builder::threads(2).check(true).start().unwrap();
-    block_on(async {
-        session.init_ccl("nccl", &[]).await.unwrap();
-        session.call("tests.nccl.differ", ()).await.unwrap();
-        let error = text(session.sync_all().await);
-        assert!(error.contains("all_reduce sum f32 x 4") && error.contains("all_reduce sum f32 x 5"), "{error}");
-    });
-    works_again(&session);
-});
-
 on_the_double!(a_program_may_end_with_a_live_communicator, [], {
     let session = session(2);
     works_again(&session);
@@ -282,6 +262,20 @@ on_the_double!(
         let session = session(2);
         works_again(&session);
         block_on(session.shutdown()).unwrap();
+    }
+);
+
+on_the_double!(
+    a_communicator_whose_end_fails_is_logged_with_the_function,
+    ["GPU_DOUBLE_FAULTS" = "ncclCommDestroy:*:1=1"],
+    {
+        let log = tempfile::NamedTempFile::new().unwrap();
+        tracing_subscriber::fmt().with_writer(std::sync::Mutex::new(log.reopen().unwrap())).init();
+        block_on(connected(2).shutdown()).unwrap();
+        wait_until("the failure in the log", || {
+            let text = std::fs::read_to_string(log.path()).unwrap();
+            text.contains("nccl: ncclCommDestroy returned 1: ")
+        });
     }
 );
 

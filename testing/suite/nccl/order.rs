@@ -1,44 +1,10 @@
-//! Dependent operations of a group run in order, although the library does not order operations of a group.
+//! Sums whose inputs are scaled first, by functions that only NCCL and RCCL have.
 
 use disco::{DType, Op, Reduction, Tensor, WorkerContext, block_on};
 
-use crate::alone::{answers, connected, synchronize};
+use crate::alone::{connected, synchronize};
 use crate::p2p::call;
 use crate::{on_the_double, on_the_double_or_a_gpu};
-
-/// Each collective of the group needs the one before.
-fn chain(ctx: &mut WorkerContext) -> disco::Result<f64> {
-    let host = Tensor::from_slice(&[1.0f32, 2.0], [2])?;
-    let mut tensor = || ctx.empty(DType::F32, [2]);
-    let (a, b, c) = (tensor()?, tensor()?, tensor()?);
-    ctx.queue().copy_in(&a, &host)?;
-    let reduce = |src: Option<&Tensor>, dst: &Tensor| Op::AllReduce {
-        src: src.cloned(),
-        dst: dst.clone(),
-        reduction: Reduction::Sum,
-    };
-    let comm = ctx.comm()?;
-    comm.enqueue(&[
-        reduce(Some(&a), &b),
-        reduce(Some(&b), &c),
-        Op::Barrier,
-        reduce(None, &c),
-        Op::ReduceScatter { src: None, dst: c.clone(), reduction: Reduction::Sum },
-        Op::AllToAll { src: None, dst: a.clone() },
-        Op::AllToAll { src: None, dst: a.clone() },
-    ])?;
-    comm.synchronize()?;
-    for tensor in [&c, &a] {
-        ctx.queue().copy_out(&host, tensor)?;
-        synchronize(ctx)?;
-        if tensor.data() == a.data() {
-            assert_eq!(host.to_vec::<f32>()?, [1.0, 2.0], "there and back");
-        }
-    }
-    ctx.queue().copy_out(&host, &c)?;
-    synchronize(ctx)?;
-    Ok(host.to_vec::<f32>()?[0].into())
-}
 
 /// Rank r's input is (1, 2, …) and its factor r + 1.
 fn scaled(ctx: &mut WorkerContext) -> disco::Result<()> {
@@ -110,12 +76,6 @@ fn scaled_alone(ctx: &mut WorkerContext) -> disco::Result<()> {
 
 disco::register_function!("tests.nccl.scaled", scaled);
 disco::register_function!("tests.nccl.scaled_alone", scaled_alone);
-disco::register_function!("tests.nccl.chain", chain);
-
-on_the_double!(dependent_collectives_of_a_group_run_in_order, ["GPU_DOUBLE_DELAY_US" = "200"], {
-    let found: Vec<f64> = answers(&connected(2), "tests.nccl.chain", ());
-    assert_eq!(found, [16.0, 32.0], "two sums, one in place, and a block of another");
-});
 
 on_the_double!(scaled_sums_multiply_inputs_before_the_sum, [], { assert_scaled_sums_are_right_and_run_by_nccl() });
 

@@ -13,10 +13,7 @@ use super::programs::{TEST_TIMEOUT, builder, complaint, end, node, with};
 
 super::tests!(
     small_commands_overtake_a_large_set_to_the_same_node,
-    small_commands_overtake_a_large_argument,
-    a_dropped_large_set_is_cancelled_and_the_next_one_succeeds,
     a_large_set_that_is_not_polled_does_not_stop_the_next_one,
-    a_link_cut_during_a_transfer_is_the_loss_of_its_node,
     a_stalled_transfer_fails_with_the_number_of_bytes_sent,
     a_large_argument_waits_for_a_full_lane,
     a_transfer_ends_with_the_lanes_of_before_a_resize,
@@ -79,54 +76,6 @@ fn small_commands_overtake_a_large_set_to_the_same_node() {
     }
 }
 
-fn small_commands_overtake_a_large_argument() {
-    let (session, proxy, node) = behind(builder(2, 2), |address| Proxy::throttled(address, SLOW_RATE));
-    let tensor = large(3);
-    let small = block_on(session.call("tests.length", ("four",))).unwrap();
-    let sum = block_on(session.function("nodes.sum")).unwrap();
-    block_on(session.sync_all()).unwrap();
-    thread::scope(|scope| {
-        let call = scope.spawn(|| block_on(session.call(&sum, (&tensor, &tensor.slice(0..1000).unwrap()))));
-        wait_for_bytes(&proxy, 1 << 20);
-        block_on(small_commands(&session, &small));
-        assert!(!call.is_finished());
-        proxy.set_rate(0);
-        let sums = block_on(session.get_all::<u64>(&call.join().unwrap().unwrap())).unwrap();
-        let expected: u64 = [LARGE / 8, 1000].into_iter().flat_map(|len| 3..3 + len as u64).sum();
-        assert_eq!(sums, [expected; 4]);
-    });
-    block_on(session.shutdown()).unwrap();
-    assert!(end(node).status.success());
-}
-
-fn a_dropped_large_set_is_cancelled_and_the_next_one_succeeds() {
-    // The limit admits one of the tensors, but not two.
-    let builder =
-        builder(2, 2).node_options(|nodes| nodes.workers = SessionKind::Threads).value_limit(LARGE + LARGE / 2);
-    let (session, proxy, node) = behind(builder, |address| Proxy::throttled(address, RATE));
-    let worker = WorkerId::new(2);
-    let register = block_on(session.call("tests.length", ("four",))).unwrap();
-    block_on(session.sync_all()).unwrap();
-    for first in 0..3 {
-        let mut set = session.set(&register, worker, large(first).into());
-        let begun = proxy.passed();
-        // The set is polled until some bytes have been sent, and is dropped then.
-        wait_until("bytes to the node", || {
-            assert!(block_on(future::poll_once(&mut set)).is_none());
-            proxy.passed() >= begun + (1 << 20)
-        });
-    }
-    let got: i64 = block_on(session.get(&register, worker)).unwrap();
-    assert_eq!(got, 4, "no command was sent");
-    let tensor = large(9);
-    block_on(session.set(&register, worker, tensor.clone().into())).unwrap();
-    let back: Tensor = block_on(session.get(&register, worker)).unwrap();
-    assert!(is_same(&back, &tensor));
-    assert!(proxy.passed() < 2 * LARGE, "{} bytes were sent", proxy.passed());
-    block_on(session.shutdown()).unwrap();
-    assert!(end(node).status.success());
-}
-
 fn a_large_set_that_is_not_polled_does_not_stop_the_next_one() {
     // Both together are above the limit.
     let builder =
@@ -149,24 +98,6 @@ fn a_large_set_that_is_not_polled_does_not_stop_the_next_one() {
     }
     block_on(session.shutdown()).unwrap();
     assert!(end(node).status.success());
-}
-
-fn a_link_cut_during_a_transfer_is_the_loss_of_its_node() {
-    let (session, proxy, node) = behind(builder(2, 1), |address| Proxy::throttled(address, RATE));
-    let (worker, tensor) = (WorkerId::new(1), large(0));
-    let register = block_on(session.call("tests.length", ("four",))).unwrap();
-    block_on(session.sync_all()).unwrap();
-    thread::scope(|scope| {
-        let set = scope.spawn(|| block_on(session.set(&register, worker, tensor.clone().into())));
-        wait_for_bytes(&proxy, 1 << 20);
-        proxy.cut();
-        let error = set.join().unwrap().unwrap_err().to_string();
-        assert!(error.starts_with("node 1 (") && error.ends_with("its connection was closed"), "{error}");
-    });
-    // The session no longer reads the tensor.
-    tensor.bytes_mut().unwrap().fill(1);
-    block_on(session.shutdown()).unwrap();
-    complaint(node);
 }
 
 fn a_stalled_transfer_fails_with_the_number_of_bytes_sent() {

@@ -18,7 +18,6 @@ disco::register_function!("nodes.sum", sum);
 disco::register_function!("tests.stay", stay);
 disco::register_function!("tests.stay_until_abort", stay_until_abort);
 disco::register_function!("tests.barriers", barriers);
-disco::register_function!("tests.barrier_after_abort", barrier_after_abort);
 disco::register_function!("tests.fail_beside", fail_beside);
 
 fn parent(_: &mut WorkerContext) -> disco::Result<i64> {
@@ -66,12 +65,6 @@ fn stay_until_abort(ctx: &mut WorkerContext, worker: u32) -> disco::Result<()> {
 fn barriers(ctx: &mut WorkerContext, times: i64, stuck: u32) -> disco::Result<()> {
     hang(ctx, stuck)?;
     (0..times).try_for_each(|_| ctx.comm()?.barrier())
-}
-
-/// Enters a barrier; worker `late` waits until the session is aborted first.
-fn barrier_after_abort(ctx: &mut WorkerContext, late: u32) -> disco::Result<()> {
-    stay_until_abort(ctx, late)?;
-    ctx.comm()?.barrier()
 }
 
 /// One worker fails. The others wait for it.

@@ -2,7 +2,6 @@
 
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 use std::{fs, thread};
 
 use disco::error::ErrorKind;
@@ -18,11 +17,9 @@ super::tests!(
     nodes_have_workers_that_are_processes_or_threads,
     output_of_workers_is_forwarded_with_node_and_worker,
     control_characters_of_nodes_are_escaped_on_a_terminal,
-    nodes_and_workers_end_when_their_session_is_dropped,
     commands_in_flight_when_a_session_is_dropped_cause_no_error_on_its_node,
     token_address_and_invitation_are_removed_from_the_environment_of_workers,
     nodes_of_one_machine_share_memory_and_those_of_other_containers_are_told_what_to_use,
-    a_node_that_receives_large_frames_is_not_lost,
     large_gets_at_once_return_all_values_and_the_node_buffers_few_of_them,
 );
 
@@ -73,16 +70,6 @@ fn control_characters_of_nodes_are_escaped_on_a_terminal() {
     let said = terminal::output(programs::command("painter"));
     assert!(!said.contains(['\x1b', '\x07', '\u{9b}']), "{said:?}");
     assert!(said.contains("[node 1 worker 2] \\x1b[31mred\\u{9b}0m \\x1b]0;title\\x07\r\n"), "{said:?}");
-}
-
-fn nodes_and_workers_end_when_their_session_is_dropped() {
-    for kind in [SessionKind::Processes, SessionKind::Threads] {
-        let (session, node) = pair(builder(2, 2).node_options(|nodes| nodes.workers = kind));
-        let pids = [2, 3].map(|worker| ask(&session, "tests.pid", worker));
-        drop(session);
-        assert!(end(node).status.success());
-        pids.into_iter().for_each(programs::wait_for_end_of);
-    }
 }
 
 fn commands_in_flight_when_a_session_is_dropped_cause_no_error_on_its_node() {
@@ -154,20 +141,6 @@ fn nodes_of_one_machine_share_memory_and_those_of_other_containers_are_told_what
     assert!(parts.iter().all(|part| error.contains(part)), "{error}");
     block_on(session.shutdown()).unwrap();
     end(child.lock().unwrap().take().unwrap());
-}
-
-fn a_node_that_receives_large_frames_is_not_lost() {
-    let (session, node) = pair(builder(2, 1).silence(Duration::from_secs(5)));
-    block_on(async {
-        let length = session.function("tests.length").await.unwrap();
-        let text = "x".repeat(100 << 20);
-        for _ in 0..5 {
-            let handle = session.call(&length, (text.as_str(),)).await.unwrap();
-            assert_eq!(session.value(&handle, WorkerId::new(1)).await.unwrap(), Value::Int(100 << 20));
-        }
-        session.shutdown().await.unwrap();
-    });
-    assert!(end(node).status.success());
 }
 
 /// Peak resident memory of a process, in bytes.

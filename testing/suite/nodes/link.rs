@@ -6,21 +6,18 @@ use std::process::Child;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use disco::{Builder, Deadlines, LaneSession, SessionKind, Tensor, Value, WorkerId, block_on};
+use disco::{Builder, Deadlines, LaneSession, SessionKind, Tensor, WorkerId, block_on};
 use disco_conformance::waiting;
 use rustix::net::sockopt::{set_socket_recv_buffer_size, set_socket_send_buffer_size};
 
 use super::first_line;
-use super::programs::{self, TEST_TIMEOUT, ask, builder, complaint, end, node, read_until, with};
-use crate::workers::NOBODY;
+use super::programs::{self, ask, builder, complaint, end, node, read_until, with};
 
 super::tests!(
-    a_link_cut_during_a_command_is_the_loss_of_its_node,
     a_link_cut_in_the_greeting_is_retried_and_after_the_verdict_fails_the_start,
     a_silent_link_is_a_loss_on_both_ends_after_the_silence_limit,
-    a_session_works_over_a_link_with_100_ms_delay,
     a_transfer_longer_than_the_reply_deadline_succeeds_while_bytes_move,
 );
 
@@ -69,20 +66,11 @@ const NOT_FORWARDING: u8 = 1;
 
 impl Proxy {
     pub(crate) fn start(to: SocketAddr) -> Self {
-        Self::delayed(to, Duration::ZERO)
+        Self::throttled(to, 0)
     }
 
-    /// Forwards at most `rate` bytes per second in each direction.
+    /// Forwards at most `rate` bytes per second in each direction; 0 is unlimited.
     pub(crate) fn throttled(to: SocketAddr, rate: usize) -> Self {
-        Self::new(to, Duration::ZERO, rate)
-    }
-
-    /// Delays all bytes by `delay` in each direction.
-    fn delayed(to: SocketAddr, delay: Duration) -> Self {
-        Self::new(to, delay, 0)
-    }
-
-    fn new(to: SocketAddr, delay: Duration, rate: usize) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let state = Arc::new(LinkState { left: usize::MAX.into(), rate: rate.into(), ..LinkState::default() });
@@ -99,9 +87,9 @@ impl Proxy {
                 shared.streams.lock().unwrap().extend([&node, &controller].map(|stream| stream.try_clone().unwrap()));
                 let back = [&node, &controller].map(|stream| stream.try_clone().unwrap());
                 let (up, down) = (shared.clone(), shared.clone());
-                thread::spawn(move || pump(node, controller, delay, &up, true));
+                thread::spawn(move || pump(node, controller, &up, true));
                 let [node, controller] = back;
-                thread::spawn(move || pump(controller, node, delay, &down, false));
+                thread::spawn(move || pump(controller, node, &down, false));
             }
         });
         Self { address, state }
@@ -154,14 +142,11 @@ impl LinkState {
 }
 
 /// Forwards one direction until it is closed. `is_up` is the direction to the controller.
-fn pump(mut from: TcpStream, mut to: TcpStream, delay: Duration, state: &Arc<LinkState>, is_up: bool) {
-    let (tell, told) =
-        mpsc::sync_channel::<(Instant, Vec<u8>)>(if state.rate.load(Ordering::SeqCst) > 0 { 1 } else { 1 << 16 });
+fn pump(mut from: TcpStream, mut to: TcpStream, state: &Arc<LinkState>, is_up: bool) {
+    let (tell, told) = mpsc::sync_channel::<Vec<u8>>(if state.rate.load(Ordering::SeqCst) > 0 { 1 } else { 1 << 16 });
     let keeper = state.clone();
     let writer = thread::spawn(move || {
-        for (due, mut bytes) in told {
-            // The delay of the link.
-            thread::sleep(due.saturating_duration_since(Instant::now()));
+        for mut bytes in told {
             if keeper.mode.load(Ordering::SeqCst) == NOT_FORWARDING {
                 waiting::hang();
             }
@@ -205,7 +190,7 @@ fn pump(mut from: TcpStream, mut to: TcpStream, delay: Duration, state: &Arc<Lin
         if let Some(record) = state.record.lock().unwrap().as_ref().filter(|_| is_up) {
             record.lock().unwrap().extend_from_slice(&bytes);
         }
-        if tell.send((Instant::now() + delay, bytes)).is_err() {
+        if tell.send(bytes).is_err() {
             break;
         }
     }
@@ -221,30 +206,6 @@ pub(crate) fn behind(builder: Builder, proxy: impl FnOnce(SocketAddr) -> Proxy +
         (proxy, node)
     });
     (session.unwrap(), proxy, node)
-}
-
-fn a_link_cut_during_a_command_is_the_loss_of_its_node() {
-    for kind in [SessionKind::Processes, SessionKind::Threads] {
-        let (session, proxy, node) = behind(builder(2, 2).node_options(|nodes| nodes.workers = kind), Proxy::start);
-        let pid = ask(&session, "tests.pid", 3);
-        block_on(async {
-            session.init_ccl("tcp", &[]).await.unwrap();
-            // Worker 3 sleeps in the function, all others are in a collective.
-            session.call("tests.barriers", (1, 3)).await.unwrap();
-            proxy.cut();
-            let text = session.sync_all().await.unwrap_err();
-            let error = first_line(&text);
-            assert!(error.starts_with("node 1 (") && error.contains(") with workers 2 to 3 lost: "), "{error}");
-            assert!(error.ends_with("its connection was closed"), "{error}");
-            let later = session.sync_all().await.unwrap_err();
-            assert_eq!(later.to_string(), text.to_string());
-            session.shutdown().await.unwrap();
-        });
-        let told = complaint(node);
-        let last = told.lines().next_back().unwrap();
-        assert!(last.starts_with("disco: the controller lost: it closed the connection"), "{told}");
-        programs::wait_for_end_of(pid);
-    }
 }
 
 fn a_link_cut_in_the_greeting_is_retried_and_after_the_verdict_fails_the_start() {
@@ -298,33 +259,6 @@ fn a_silent_link_is_a_loss_on_both_ends_after_the_silence_limit() {
         assert!(last.starts_with("disco: the controller lost: no message came from it for 600ms"), "{told}");
         programs::wait_for_end_of(pid);
     }
-}
-
-fn a_session_works_over_a_link_with_100_ms_delay() {
-    let delay = Duration::from_millis(100);
-    let session = builder(2, 2).silence(Duration::from_secs(2));
-    let (session, _proxy, node) = behind(session, |address| Proxy::delayed(address, delay));
-    block_on(async {
-        session.init_ccl("tcp", &[]).await.unwrap();
-        let start = Instant::now();
-        let length = session.function("tests.length").await.unwrap();
-        let handles: Vec<_> = {
-            let mut handles = Vec::new();
-            for size in 0..3000 {
-                handles.push(session.call(&length, ("x".repeat(size % 100),)).await.unwrap());
-            }
-            handles
-        };
-        for index in [0, 1500, 2999] {
-            let length = session.value(&handles[index], WorkerId::new(3)).await.unwrap();
-            assert_eq!(length, Value::Int(index as i64 % 100));
-        }
-        session.call("tests.barriers", (2, NOBODY)).await.unwrap();
-        session.sync_all().await.unwrap();
-        assert!(start.elapsed() > 3 * delay && start.elapsed() < TEST_TIMEOUT);
-        session.shutdown().await.unwrap();
-    });
-    assert!(end(node).status.success());
 }
 
 fn a_transfer_longer_than_the_reply_deadline_succeeds_while_bytes_move() {

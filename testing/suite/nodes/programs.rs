@@ -135,8 +135,6 @@ pub(crate) fn run() -> Option<ExitCode> {
         "tree-printer" => print_on(Builder::nodes(4, 1).node_options(|nodes| nodes.fan_out = Some(1)), "nodes.print"),
         "painter" => printer("tests.paint"),
         "controller" => controller(Builder::nodes(3, 2)),
-        "tree-controller" => controller(Builder::nodes(3, 2).node_options(|nodes| nodes.fan_out = Some(1))),
-        "late" => late(),
         "few files" => few_files(),
         other => match other.strip_prefix(NODE_OF) {
             Some(workers) => join(workers.parse().unwrap()),
@@ -175,19 +173,6 @@ fn join(workers: u32) {
     let error = disco::join(&options).unwrap_err();
     eprintln!("disco: {error}");
     std::process::exit(1);
-}
-
-/// Time in which the nodes of the program `late` must join.
-const LATE_DEADLINE: Duration = Duration::from_millis(500);
-
-/// Prints the start error of a session whose node joins too late.
-fn late() {
-    if env::var_os("DISCO_CONNECT").is_some() {
-        // The node has started after the controller, and so joins after the deadline.
-        thread::sleep(LATE_DEADLINE);
-    }
-    disco::init();
-    println!("{}", Builder::nodes(2, 1).start_deadline(LATE_DEADLINE).start().unwrap_err());
 }
 
 /// Silence limit of the sessions of the programs `controller` and `tree-controller`, also on a busy machine.

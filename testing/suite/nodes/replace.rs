@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 
 use disco::error::ErrorKind;
-use disco::{Announce, Builder, LaneSession, SessionKind, WorkerId, block_on};
+use disco::{Announce, Builder, LaneSession, WorkerId, block_on};
 use disco_conformance::waiting::wait_until_in_collective;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -11,13 +11,7 @@ use super::first_line;
 use super::programs::{HEARTBEAT, ask, builder, node};
 use crate::workers::{NOBODY, lost};
 
-super::tests!(
-    a_killed_node_is_replaced_by_a_node_with_its_number,
-    a_node_that_relays_is_replaced_with_those_behind_it,
-    a_node_behind_another_one_is_replaced_alone,
-    a_node_of_another_machine_can_replace_a_lost_one,
-    a_worker_of_a_node_can_not_be_replaced_alone,
-);
+super::tests!(a_node_of_another_machine_can_replace_a_lost_one, a_worker_of_a_node_can_not_be_replaced_alone,);
 
 pub(crate) fn kill(pid: i64) {
     kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::KILL).unwrap();
@@ -53,40 +47,6 @@ pub(crate) fn replace(session: &LaneSession, pid: i64, of: std::ops::Range<u32>)
     let status = session.status();
     assert_eq!(status.workers.iter().map(|it| it.worker).collect::<Vec<_>>(), (0..before.len()).collect::<Vec<_>>());
     assert!(status.nodes.iter().map(|it| it.node).eq(1..=status.nodes.len() as u32), "{status:?}");
-}
-
-fn a_killed_node_is_replaced_by_a_node_with_its_number() {
-    for (kind, function) in [(SessionKind::Threads, "tests.pid"), (SessionKind::Processes, "tests.parent")] {
-        let session =
-            Builder::nodes(3, 2).node_options(|nodes| nodes.workers = kind).heartbeat(HEARTBEAT).start().unwrap();
-        for worker in [4, 2, 4] {
-            replace(&session, ask(&session, function, worker), worker..worker + 2);
-        }
-        block_on(session.shutdown()).unwrap();
-    }
-}
-
-/// A session whose nodes relay for each other.
-fn chain() -> LaneSession {
-    let builder = Builder::nodes(4, 1).node_options(|nodes| {
-        nodes.fan_out = Some(1);
-        nodes.workers = SessionKind::Threads;
-    });
-    builder.heartbeat(HEARTBEAT).start().unwrap()
-}
-
-fn a_node_that_relays_is_replaced_with_those_behind_it() {
-    let session = chain();
-    replace(&session, ask(&session, "tests.pid", 2), 2..4);
-    replace(&session, ask(&session, "tests.pid", 1), 1..2);
-    block_on(session.shutdown()).unwrap();
-}
-
-fn a_node_behind_another_one_is_replaced_alone() {
-    let session = chain();
-    replace(&session, ask(&session, "tests.pid", 3), 3..4);
-    replace(&session, ask(&session, "tests.pid", 3), 3..4);
-    block_on(session.shutdown()).unwrap();
 }
 
 fn a_node_of_another_machine_can_replace_a_lost_one() {

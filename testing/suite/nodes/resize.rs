@@ -3,16 +3,13 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use disco::error::ErrorKind;
 use disco::{Announce, Builder, Deadlines, Error, LaneSession, SessionKind, WorkerId, block_on};
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::programs::{ask, builder, end, node, wait_for_end_of};
+use super::programs::{ask, builder, end, node};
 use crate::workers::{NOBODY, lost};
 
 super::tests!(
-    lost_nodes_are_dropped_and_the_others_are_numbered_anew,
-    trees_of_nodes_shrink_and_grow,
     nodes_of_other_machines_leave_and_join,
     a_part_of_a_node_can_not_leave,
     messages_name_workers_by_their_numbers,
@@ -22,15 +19,6 @@ super::tests!(
 fn kill(session: &LaneSession, pid: i64) {
     kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::KILL).unwrap();
     lost(session);
-}
-
-fn numbers(resized: &disco::Resized) -> Vec<i64> {
-    resized.numbers.iter().map(|number| number.map_or(-1, WorkerId::wire)).collect()
-}
-
-/// The processes of all workers.
-fn pids(session: &LaneSession) -> Vec<i64> {
-    block_on(session.get_all(&block_on(session.call("tests.pid", ())).unwrap())).unwrap()
 }
 
 /// Checks that everything follows the numbers 0 to `workers`, and that all workers meet in barriers.
@@ -46,60 +34,6 @@ fn check(session: &LaneSession, workers: usize, nodes: usize) {
     assert_eq!(first, (1..nodes).map(|it| it * workers / nodes).collect::<Vec<_>>(), "{status:?}");
     let recordings = session.observer().recordings(usize::MAX, Duration::from_secs(5)).unwrap();
     assert!(recordings.len() == workers && recordings.iter().all(|(_, recording)| recording.is_ok()));
-}
-
-fn lost_nodes_are_dropped_and_the_others_are_numbered_anew() {
-    for (kind, function) in [(SessionKind::Threads, "tests.pid"), (SessionKind::Processes, "tests.parent")] {
-        let session = Builder::nodes(4, 2).node_options(|nodes| nodes.workers = kind).start().unwrap();
-        let before = block_on(session.call("tests.pid", ())).unwrap();
-        let pids: Vec<i64> = block_on(session.get_all(&before)).unwrap();
-        kill(&session, ask(&session, function, 2));
-        let resized = block_on(session.resize(6)).unwrap();
-        assert_eq!(numbers(&resized), [0, 1, -1, -1, 2, 3, 4, 5]);
-        assert_eq!(block_on(session.get_all::<i64>(&before)).unwrap(), [&pids[..2], &pids[4..]].concat());
-        check(&session, 6, 3);
-        // The next one is lost by its new number.
-        kill(&session, ask(&session, function, 3));
-        let resized = block_on(session.resize(8)).unwrap();
-        assert_eq!(numbers(&resized), [0, 1, -1, -1, 2, 3]);
-        assert_eq!(resized.workers, [4, 5, 6, 7].map(WorkerId::new));
-        let error = block_on(session.value(&before, WorkerId::new(7))).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::NotRestored { epoch: resized.epoch });
-        block_on(session.recover()).unwrap();
-        check(&session, 8, 4);
-        // A replacement after it.
-        kill(&session, ask(&session, function, 6));
-        let replaced = block_on(session.replace_lost()).unwrap();
-        assert_eq!(replaced.workers, [6, 7].map(WorkerId::new));
-        check(&session, 8, 4);
-        block_on(session.shutdown()).unwrap();
-    }
-}
-
-fn trees_of_nodes_shrink_and_grow() {
-    // A chain, and a tree of width 2.
-    for fan_out in [1, 2] {
-        let session = Builder::nodes(6, 1)
-            .node_options(|nodes| {
-                nodes.fan_out = Some(fan_out);
-                nodes.workers = SessionKind::Threads;
-            })
-            .start()
-            .unwrap();
-        let pids = pids(&session);
-        assert_eq!(numbers(&block_on(session.resize(4)).unwrap()), [0, 1, 2, 3, -1, -1]);
-        check(&session, 4, 4);
-        pids[4..].iter().for_each(|pid| wait_for_end_of(*pid));
-        block_on(session.resize(6)).unwrap();
-        check(&session, 6, 6);
-        // Those behind the lost node are lost with it, or not.
-        kill(&session, pids[3]);
-        block_on(session.resize(3)).unwrap();
-        check(&session, 3, 3);
-        block_on(session.resize(5)).unwrap();
-        check(&session, 5, 5);
-        block_on(session.shutdown()).unwrap();
-    }
 }
 
 fn nodes_of_other_machines_leave_and_join() {

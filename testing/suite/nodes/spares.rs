@@ -3,10 +3,9 @@
 use std::net::SocketAddr;
 use std::process::Child;
 use std::sync::{Arc, Mutex};
-use std::thread;
 use std::time::Duration;
 
-use disco::{Announce, LaneSession, ReplacementPolicy, WorkerId, block_on};
+use disco::{Announce, LaneSession, ReplacementPolicy, block_on};
 use disco_conformance::waiting::wait_until;
 use disco_testing::random::Random;
 use rustix::process::Pid;
@@ -17,11 +16,8 @@ use crate::workers::{NOBODY, kill_after, lost};
 
 super::tests!(
     a_spare_takes_the_place_of_a_lost_node_without_an_announcement,
-    a_node_that_comes_late_takes_the_place_of_a_lost_one,
     a_node_that_tries_again_and_again_takes_the_place_of_a_lost_one,
-    a_spare_that_is_killed_while_it_takes_a_place_is_replaced_by_the_next_one,
     random_nodes_and_spares_are_killed_again_and_again,
-    spares_end_with_the_session,
 );
 
 /// A session that waits for nodes. Those of the first announcement are started, and of later ones if `starts_more`.
@@ -98,21 +94,6 @@ fn a_spare_takes_the_place_of_a_lost_node_without_an_announcement() {
     }
 }
 
-fn a_node_that_comes_late_takes_the_place_of_a_lost_one() {
-    let host = Host::start(2, 1, ReplacementPolicy::when_asked(), false);
-    kill(host.pid(1));
-    lost(&host.session);
-    let replaced = thread::scope(|scope| {
-        let replaced = scope.spawn(|| block_on(host.session.replace_lost()).unwrap());
-        wait_until("the second announcement", || host.announcements().len() == 2);
-        // To the address of the session, not to that of the announcement.
-        host.nodes.lock().unwrap().push(host.node(false));
-        replaced.join().unwrap()
-    });
-    assert_eq!(replaced.workers, [WorkerId::new(1)]);
-    host.finish();
-}
-
 fn a_node_that_tries_again_and_again_takes_the_place_of_a_lost_one() {
     let host = Host::start(3, 1, ReplacementPolicy::when_asked(), false);
     let mut late = host.node(false);
@@ -128,32 +109,6 @@ fn check(host: &Host) {
     block_on(host.session.init_ccl("tcp", &[])).unwrap();
     block_on(host.session.call("tests.barriers", (3, NOBODY))).unwrap();
     block_on(host.session.sync_all()).unwrap();
-}
-
-fn a_spare_that_is_killed_while_it_takes_a_place_is_replaced_by_the_next_one() {
-    for milliseconds in [0, 1, 4] {
-        let host = Host::start(2, 1, ReplacementPolicy::when_asked(), false);
-        let mut first = host.node(true);
-        host.await_spares(1);
-        kill(host.pid(1));
-        lost(&host.session);
-        let second = thread::scope(|scope| {
-            let replaced = scope.spawn(|| block_on(host.session.replace_lost()));
-            kill_after(Duration::from_millis(milliseconds), Pid::from_child(&first));
-            first.wait().unwrap();
-            let second = host.node(true);
-            // Fails if the first one has joined and then ends.
-            _ = replaced.join().unwrap();
-            second
-        });
-        while block_on(host.session.sync_all()).is_err() {
-            _ = block_on(host.session.replace_lost());
-        }
-        check(&host);
-        assert_eq!(host.pid(1), i64::from(second.id()));
-        host.nodes.lock().unwrap().push(second);
-        host.finish();
-    }
 }
 
 fn random_nodes_and_spares_are_killed_again_and_again() {
@@ -181,20 +136,4 @@ fn random_nodes_and_spares_are_killed_again_and_again() {
         assert_eq!(std::collections::BTreeSet::from_iter(&pids).len(), 4, "{pids:?}");
     }
     host.finish();
-}
-
-fn spares_end_with_the_session() {
-    for drops in [false, true] {
-        let host = Host::start(2, 1, ReplacementPolicy::when_asked(), false);
-        let spare = host.node(true);
-        host.await_spares(1);
-        let Host { session, nodes, .. } = host;
-        if drops {
-            drop(session)
-        } else {
-            block_on(session.shutdown()).unwrap()
-        }
-        assert_eq!(end(spare).status.code(), Some(0));
-        std::mem::take(&mut *nodes.lock().unwrap()).into_iter().for_each(|node| _ = end(node));
-    }
 }

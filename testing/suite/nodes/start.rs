@@ -6,36 +6,28 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use disco::{Announce, Builder, SessionKind, Token, block_on};
+use disco::{Announce, Builder, SessionKind, block_on};
 use disco_channel::nodes::{Announcement, NodeProcess};
 use disco_engine::handshake::{ANSWER_BYTES, ControllerHandshake, VERDICT_BYTES};
 
-use super::programs::{self, HAS_JOINED, TOKEN, ask, builder, command, complaint, end, node, pair, read_until, with};
+use super::programs::{self, ask, builder, command, complaint, end, node, read_until, with};
 
 super::tests!(
     a_node_whose_starter_has_ended_waits_for_no_controller,
     listening_on_an_address_in_use_is_an_error_with_the_address_and_the_process,
     listening_on_a_name_or_address_that_is_not_this_machine_s_is_an_error_with_the_reason,
     a_session_that_listens_without_a_token_does_not_start,
-    a_node_joins_a_controller_that_listens_on_all_interfaces,
-    a_node_joins_a_controller_that_listens_on_ipv6,
     a_node_without_a_token_does_not_connect,
     missing_nodes_are_named_at_the_start_deadline,
-    a_node_that_waits_for_other_nodes_prints_it,
-    nodes_end_when_the_start_of_their_session_fails,
     a_node_retries_until_its_controller_listens_and_prints_it,
     a_node_without_a_controller_fails_after_its_join_time,
     a_host_name_that_does_not_resolve_is_an_error,
     a_server_that_is_no_controller_is_an_error,
     a_node_gives_up_a_silent_controller_after_its_join_time,
     a_node_retries_after_a_rejection_without_proof_of_the_token,
-    nodes_get_the_ids_they_ask_for_in_any_order_of_joining,
-    a_node_that_joins_after_the_start_is_told_so_and_tries_again,
-    a_session_starts_although_more_nodes_join_than_it_has,
     limits_that_no_session_could_work_with_are_errors_that_name_them,
-    a_session_with_limits_of_its_own_starts,
     heartbeat_intervals_of_zero_or_above_half_the_silence_limit_are_rejected,
     a_node_whose_workers_can_not_start_is_lost_with_the_reason,
     a_node_with_too_few_files_to_join_ends_and_fails_the_start,
@@ -93,16 +85,6 @@ fn a_session_that_listens_without_a_token_does_not_start() {
     }
 }
 
-fn a_node_joins_a_controller_that_listens_on_all_interfaces() {
-    let session = Builder::nodes(2, 1).node_options(|nodes| {
-        nodes.token = Some(Token::new(TOKEN).unwrap());
-        nodes.listen = Some("0.0.0.0:0".into());
-    });
-    let (session, node) = with(session, |address| node(format!("127.0.0.1:{}", address.port())).spawn().unwrap());
-    block_on(session.unwrap().shutdown()).unwrap();
-    assert!(end(node).status.success());
-}
-
 fn a_node_without_a_token_does_not_connect() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let told = complaint(node(listener.local_addr().unwrap()).env_remove("DISCO_TOKEN").spawn().unwrap());
@@ -128,29 +110,6 @@ fn missing_nodes_are_named_at_the_start_deadline() {
     assert_eq!(start(None).0, "start: no end after 1.5s: 2 of node 1, node 2, node 3 did not join");
 }
 
-fn a_node_that_waits_for_other_nodes_prints_it() {
-    let session = builder(3, 1);
-    let (session, nodes) = with(session, |address| {
-        let mut first = node(address).spawn().unwrap();
-        let told = read_until(&mut first, HAS_JOINED);
-        assert!(told.starts_with("disco: joined the controller at 127.0.0.1:"), "{told}");
-        [first, node(address).spawn().unwrap()]
-    });
-    block_on(session.unwrap().shutdown()).unwrap();
-    assert_eq!(nodes.map(|node| String::from_utf8(end(node).stderr).unwrap()), ["", ""]);
-}
-
-fn nodes_end_when_the_start_of_their_session_fails() {
-    let start = Instant::now();
-    let late = command("late").stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    // Returns when all processes that inherited the standard error have ended.
-    let output = end(late);
-    let [said, told] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
-    assert_eq!(said, "start: no end after 500ms: node 1 did not join\n");
-    assert!(told.contains("disco: joining the controller at ") && told.contains(": no end after 1s: "), "{told}");
-    assert!(start.elapsed() < Duration::from_secs(15), "after {:?}", start.elapsed());
-}
-
 fn a_node_retries_until_its_controller_listens_and_prints_it() {
     let address = free_address();
     let mut waits = node(address).spawn().unwrap();
@@ -170,18 +129,6 @@ fn a_node_without_a_controller_fails_after_its_join_time() {
     let last =
         format!("disco: joining the controller at {address}: no end after 1s: Connection refused (os error 111)\n");
     assert!(told.ends_with(&last), "{told}");
-}
-
-fn a_node_joins_a_controller_that_listens_on_ipv6() {
-    for listen in ["[::1]:0", "[::]:0"] {
-        let session = Builder::nodes(2, 1).node_options(|nodes| {
-            nodes.token = Some(Token::new(TOKEN).unwrap());
-            nodes.listen = Some(listen.into());
-        });
-        let (session, node) = with(session, |address| node(format!("[::1]:{}", address.port())).spawn().unwrap());
-        block_on(session.unwrap().shutdown()).unwrap();
-        assert!(end(node).status.success());
-    }
 }
 
 fn a_host_name_that_does_not_resolve_is_an_error() {
@@ -251,60 +198,6 @@ fn a_node_retries_after_a_rejection_without_proof_of_the_token() {
     assert!(output.status.success() && told.contains("s more: the controller has another token"), "{told}");
 }
 
-fn nodes_get_the_ids_they_ask_for_in_any_order_of_joining() {
-    let session = builder(4, 1);
-    let (session, nodes) = with(session, |address| {
-        [Some(3), None, Some(1)].map(|id| {
-            let mut node = node(address);
-            id.map(|id: u32| node.env("DISCO_NODE_ID", id.to_string()));
-            let mut node = node.spawn().unwrap();
-            // The session starts with the last one.
-            if id != Some(1) {
-                read_until(&mut node, HAS_JOINED);
-            }
-            node
-        })
-    });
-    let session = session.unwrap();
-    let pids = [1, 2, 3].map(|worker| ask(&session, "tests.pid", worker));
-    let [third, other, first] = [0, 1, 2].map(|index| i64::from(nodes[index].id()));
-    assert_eq!(pids, [first, other, third]);
-    block_on(session.shutdown()).unwrap();
-    nodes.into_iter().for_each(|node| assert!(end(node).status.success()));
-}
-
-fn a_node_that_joins_after_the_start_is_told_so_and_tries_again() {
-    let (session, (node, address)) = with(builder(2, 1), |address| (node(address).spawn().unwrap(), address));
-    let session = session.unwrap();
-    let told = complaint(programs::node(address).env("DISCO_JOIN_SECONDS", "1").spawn().unwrap());
-    let reason = told.split_once(": no end after 1s: ").map_or("", |(_, reason)| reason);
-    // Without processor time, its last attempt may get no answer; the error then also has the reason of one before.
-    let why = "it closed the connection: the session has started with all its nodes\n";
-    assert!(told.contains("waiting for the controller at ") && reason.ends_with(why), "{told}");
-    assert_eq!(ask(&session, "tests.pid", 1), i64::from(node.id()));
-    block_on(session.shutdown()).unwrap();
-    assert!(end(node).status.success());
-}
-
-fn a_session_starts_although_more_nodes_join_than_it_has() {
-    let address = free_address();
-    let start = || node(address).env("DISCO_JOIN_SECONDS", "3").spawn().unwrap();
-    let mut nodes: Vec<_> = (0..4).map(|_| start()).collect();
-    nodes.iter_mut().for_each(|node| _ = read_until(node, "disco: waiting for the controller at "));
-    let session = builder(3, 1).node_options(|nodes| nodes.listen = Some(address.to_string())).start().unwrap();
-    let pids = [1, 2].map(|worker| ask(&session, "tests.pid", worker));
-    for node in nodes {
-        // Nodes that did not get in are rejected, or find no listener.
-        let is_in = pids.contains(&i64::from(node.id()));
-        if is_in {
-            continue;
-        }
-        let told = complaint(node);
-        assert!(told.contains("all nodes have joined") || told.contains("joining the controller at "), "{told}");
-    }
-    block_on(session.shutdown()).unwrap();
-}
-
 fn limits_that_no_session_could_work_with_are_errors_that_name_them() {
     let error = |builder: Builder| builder.start().unwrap_err().to_string();
     let none = error(builder(2, 1).node_options(|nodes| nodes.max_pending = Some(0)));
@@ -315,16 +208,6 @@ fn limits_that_no_session_could_work_with_are_errors_that_name_them() {
         small
             .starts_with("max_unsent is 68157439 bytes: it must be at least 68157440, the value limit of 1048576 and ")
     );
-}
-
-fn a_session_with_limits_of_its_own_starts() {
-    let (session, node) = pair(builder(2, 1).value_limit(1 << 20).node_options(|nodes| {
-        nodes.max_unsent = Some(65 << 20);
-        nodes.max_pending = Some(1);
-    }));
-    assert_eq!(ask(&session, "tests.pid", 1), i64::from(node.id()));
-    block_on(session.shutdown()).unwrap();
-    assert!(end(node).status.success());
 }
 
 fn heartbeat_intervals_of_zero_or_above_half_the_silence_limit_are_rejected() {

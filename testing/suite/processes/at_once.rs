@@ -4,23 +4,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use disco::{Builder, Error, LaneSession, Launch, ReplacementPolicy, Value, WorkerId, block_on};
+use disco::{Builder, Error, LaneSession, Launch, ReplacementPolicy, WorkerId, block_on};
 use disco_conformance::waiting::wait_until;
 
 use super::first_line;
 use super::replace::{accept, call, check_sums_anew, kill, lose};
-use crate::workers::lost;
 
 super::tests!(
-    a_wait_ends_with_the_loss_and_the_next_one_finds_new_workers,
     a_loss_that_ends_no_wait_is_returned_once_by_the_next_method,
-    new_workers_are_restored_before_the_next_method,
     a_worker_that_ends_again_and_again_ends_the_session_with_the_reason,
     each_method_tries_again_to_start_new_workers,
     a_session_ends_while_workers_start_in_the_background,
     a_session_ends_with_new_workers_that_no_method_has_met,
     a_subset_of_a_session_waits_for_new_workers,
-    a_resize_drops_or_keeps_workers_that_are_replaced,
 );
 
 fn start(workers: usize) -> LaneSession {
@@ -45,30 +41,6 @@ fn await_children(count: usize) {
     wait_until(&format!("{count} children"), || children() == count);
 }
 
-fn a_wait_ends_with_the_loss_and_the_next_one_finds_new_workers() {
-    let session = start(4);
-    for victims in [&[2][..], &[1, 3]] {
-        let numbers = call(&session, "replace.number", (10,));
-        kill(&session, victims);
-        assert!(first_line(&lost(&session)).ends_with("signal: 9 (SIGKILL)"));
-        // The second loss of two may be reported later.
-        let mut new = Vec::new();
-        while new.len() < victims.len() {
-            match block_on(session.sync_all()) {
-                Ok(()) => {}
-                Err(error) => assert!(matches!(error, Error::Lost(_)), "{error}"),
-            }
-            new.extend(block_on(session.replace_lost()).unwrap().workers);
-        }
-        new.sort_unstable();
-        assert_eq!(new, victims.iter().copied().map(WorkerId::new).collect::<Vec<_>>());
-        assert_eq!(block_on(session.get::<i64>(&numbers, WorkerId::new(0))).unwrap(), 10);
-        check_sums_anew(&session, 4);
-    }
-    assert!(session.status().failure.is_none());
-    block_on(session.shutdown()).unwrap();
-}
-
 fn a_loss_that_ends_no_wait_is_returned_once_by_the_next_method() {
     let session = start(3);
     let number = block_on(session.function("replace.number")).unwrap();
@@ -83,16 +55,6 @@ fn a_loss_that_ends_no_wait_is_returned_once_by_the_next_method() {
     check_sums_anew(&session, 3);
     let replaced = block_on(session.replace_lost()).unwrap();
     assert_eq!((replaced.workers, replaced.epoch), (vec![WorkerId::new(1)], 1));
-    block_on(session.shutdown()).unwrap();
-}
-
-fn new_workers_are_restored_before_the_next_method() {
-    let session = start(3);
-    let weights = call(&session, "replace.number", (100,));
-    let restored = weights.clone();
-    session.on_replaced(move |worker| vec![(restored.clone(), Value::Int(100 + worker.index() as i64))]);
-    lose(&session, &[2]);
-    assert_eq!(block_on(session.get_all::<i64>(&weights)).unwrap(), [100, 101, 102]);
     block_on(session.shutdown()).unwrap();
 }
 
@@ -184,18 +146,5 @@ fn a_subset_of_a_session_waits_for_new_workers() {
     let subset = block_on(session.subset([2, 1], 1)).unwrap();
     let numbers = call(&subset, "replace.number", (5,));
     assert_eq!(block_on(subset.get_all::<i64>(&numbers)).unwrap(), [5, 6]);
-    block_on(session.shutdown()).unwrap();
-}
-
-fn a_resize_drops_or_keeps_workers_that_are_replaced() {
-    let session = start(4);
-    for size in [3, 4, 2, 3] {
-        lose(&session, &[1]);
-        // Whether a new worker has started by then is a matter of time.
-        let resized = block_on(session.resize(size)).unwrap();
-        assert_eq!(session.world().size(), size);
-        assert!(resized.numbers[0] == Some(WorkerId::new(0)), "{resized:?}");
-        check_sums_anew(&session, size);
-    }
     block_on(session.shutdown()).unwrap();
 }

@@ -4,7 +4,7 @@ use std::process::Child;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use disco::{Builder, Error, LaneSession, Launch, Value, WorkerId, block_on};
+use disco::{Builder, LaneSession, Launch, Value, WorkerId, block_on};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::programs;
@@ -14,7 +14,6 @@ super::tests!(
     an_invited_worker_that_dies_is_lost,
     an_invited_worker_that_is_stopped_is_lost_and_killed,
     invited_workers_that_do_not_connect_are_named_at_the_start_deadline,
-    an_error_of_invite_fails_the_start,
 );
 
 /// Starts a session of three workers, two of which are processes that this function starts.
@@ -72,14 +71,4 @@ fn invited_workers_that_do_not_connect_are_named_at_the_start_deadline() {
         .start_deadline(Duration::from_millis(300));
     let error = builder.start().unwrap_err().to_string();
     assert_eq!(error, "start: no end after 300ms: worker 1, worker 2 did not connect");
-}
-
-fn an_error_of_invite_fails_the_start() {
-    let error = Builder::processes(3)
-        .process_options(|processes| {
-            processes.launch = Some(Launch::elsewhere(|_| Err(Error::invalid("no way to tell"))))
-        })
-        .start()
-        .unwrap_err();
-    assert_eq!(error.to_string(), "no way to tell");
 }

@@ -11,12 +11,10 @@ use disco_conformance::waiting::poll;
 use super::programs;
 use crate::terminal;
 use crate::with_session::with_session;
-use crate::workers;
 use crate::workers::sorted_lines;
 
 super::tests!(
     a_value_that_can_not_leave_its_process_is_an_error_and_the_session_continues,
-    all_workers_share_one_store,
     output_of_workers_is_forwarded_by_line_with_a_prefix,
     control_characters_of_workers_are_escaped_on_a_terminal_and_unchanged_elsewhere,
     tracing_events_of_workers_have_a_span_with_the_worker_id,
@@ -43,10 +41,6 @@ fn a_value_that_can_not_leave_its_process_is_an_error_and_the_session_continues(
         assert!(refused.starts_with("worker 1: get ") && refused.contains("can't leave its worker"), "{refused}");
         session.sync_all().await.unwrap();
     });
-}
-
-fn all_workers_share_one_store() {
-    with_session(Builder::processes(4), workers::check_store);
 }
 
 fn output_of_workers_is_forwarded_by_line_with_a_prefix() {

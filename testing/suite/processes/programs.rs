@@ -53,8 +53,6 @@ pub(crate) fn run() -> Option<ExitCode> {
         "little memory" => limited(Resource::As, 2 << 30),
         "without init" => without_init(),
         "old" => old(),
-        "garbage" => raw(b"\x08\0\0\0\0\0\0\0 nonsense"),
-        "huge" => raw(&(1u64 << 60).to_le_bytes()),
         "silent" => raw(b""),
         "ahead of its epoch" => {
             misbehaving(Message::StoreRequest { id: 1, epoch: 5, call: StoreCall::Get("key".into()) })
@@ -65,7 +63,6 @@ pub(crate) fn run() -> Option<ExitCode> {
         "mpi" => mpi(),
         "nccl" => super::nccl::run(),
         "memory" => super::memory::run(),
-        "spares" => super::spares::run(),
         "printer" => printer("output"),
         "painter" => printer(ESCAPES),
         "noise" => noise(),

@@ -1,16 +1,14 @@
 //! Lost workers that are replaced by new processes.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
 use disco::error::ErrorKind;
 use disco::{
-    Builder, CommunicatorExt, DRef, DType, Error, Invitation, LaneSession, Launch, Reduction, ReplacementPolicy,
-    Tensor, Value, WorkerContext, WorkerId, block_on,
+    Builder, CommunicatorExt, DRef, DType, Error, Invitation, LaneSession, Reduction, ReplacementPolicy, Value,
+    WorkerContext, WorkerId, block_on,
 };
-use disco_conformance::waiting::wait_until;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::first_line;
@@ -18,19 +16,13 @@ use crate::workers::lost;
 
 super::tests!(
     a_killed_worker_is_replaced_and_the_others_keep_their_registers,
-    a_session_can_replace_lost_workers_when_it_recovers,
     the_policy_forbids_and_limits_replacements,
-    a_replacement_that_fails_can_be_repeated,
-    a_session_without_losses_replaces_nothing,
-    a_session_ends_while_workers_start,
-    replacement_ends_with_the_session,
     a_timeline_has_the_records_of_the_new_worker,
 );
 
 disco::register_function!("replace.number", number);
 disco::register_function!("replace.pid", pid);
 disco::register_function!("replace.sum", sum);
-disco::register_function!("replace.length", length);
 
 fn number(ctx: &mut WorkerContext, offset: i64) -> disco::Result<i64> {
     Ok(ctx.worker().index() as i64 + offset)
@@ -49,10 +41,6 @@ fn sum(ctx: &mut WorkerContext, count: usize) -> disco::Result<f64> {
     let sums = tensor.to_vec::<f64>()?;
     assert!(sums.iter().all(|sum| *sum == sums[0]));
     Ok(sums[0])
-}
-
-fn length(_: &mut WorkerContext, tensor: Tensor) -> disco::Result<usize> {
-    Ok(tensor.elements())
 }
 
 pub(crate) fn start(workers: usize) -> LaneSession {
@@ -135,15 +123,6 @@ fn a_killed_worker_is_replaced_and_the_others_keep_their_registers() {
     block_on(session.shutdown()).unwrap();
 }
 
-fn a_session_can_replace_lost_workers_when_it_recovers() {
-    let session = Builder::processes(3).replacement(ReplacementPolicy::when_recovered()).start().unwrap();
-    block_on(session.init_ccl("local", &[])).unwrap();
-    lose(&session, &[1, 2]);
-    while block_on(session.init_ccl("local", &[])).is_err() {}
-    check_sums(&session, 3);
-    block_on(session.shutdown()).unwrap();
-}
-
 fn the_policy_forbids_and_limits_replacements() {
     let session = Builder::processes(2).replacement(ReplacementPolicy::never()).start().unwrap();
     let loss = lose(&session, &[1]);
@@ -170,75 +149,6 @@ fn the_policy_forbids_and_limits_replacements() {
         "replace_lost: worker 1: 2 workers were replaced within 3600s, and the limit is 2 (`ReplacementPolicy::at_most`)"
     );
     block_on(session.shutdown()).unwrap();
-}
-
-fn a_replacement_that_fails_can_be_repeated() {
-    let invitations = Arc::new(AtomicUsize::new(0));
-    let count = invitations.clone();
-    // Of the fourth and fifth process, the first is refused and the second never comes.
-    let builder = Builder::processes(3).start_deadline(Duration::from_secs(2)).process_options(|processes| {
-        processes.launch = Some(Launch::elsewhere(move |invitation| {
-            match count.fetch_add(1, Ordering::Relaxed) {
-                2 => return Err(Error::invalid("no machine is free")),
-                3 => return Ok(()),
-                _ => {}
-            }
-            accept(invitation);
-            Ok(())
-        }))
-    });
-    let session = builder.start().unwrap();
-    let numbers = call(&session, "replace.number", (0,));
-    let loss = lose(&session, &[2]);
-    let error = block_on(session.replace_lost()).unwrap_err();
-    assert_eq!(error.to_string(), "no machine is free");
-    let error = block_on(session.replace_lost()).unwrap_err();
-    assert!(matches!(&error, Error::Deadline { state, .. } if state.contains("worker 2")), "{error}");
-    assert_eq!(block_on(session.sync_all()).unwrap_err().to_string(), loss.to_string());
-    let replaced = block_on(session.replace_lost()).unwrap();
-    assert_eq!(replaced.workers, [WorkerId::new(2)]);
-    assert_eq!(block_on(session.get::<i64>(&numbers, WorkerId::new(1))).unwrap(), 1);
-    check_sums_anew(&session, 3);
-    block_on(session.shutdown()).unwrap();
-}
-
-fn a_session_ends_while_workers_start() {
-    let invited = Arc::new(AtomicUsize::new(0));
-    let count = invited.clone();
-    // The third process never comes.
-    let builder = Builder::processes(2).start_deadline(Duration::from_secs(600)).process_options(|processes| {
-        processes.launch = Some(Launch::elsewhere(move |invitation| {
-            if count.fetch_add(1, Ordering::Relaxed) == 0 {
-                accept(invitation);
-            }
-            Ok(())
-        }))
-    });
-    let session = Arc::new(builder.start().unwrap());
-    lose(&session, &[1]);
-    let replaces = {
-        let session = session.clone();
-        thread::spawn(move || block_on(session.replace_lost()).unwrap_err())
-    };
-    wait_until("the invitation of the new worker", || invited.load(Ordering::Relaxed) == 2);
-    block_on(session.shutdown()).unwrap();
-    let error = replaces.join().unwrap();
-    assert!(error.to_string().contains("the lane was closed while it started"), "{error}");
-}
-
-fn a_session_without_losses_replaces_nothing() {
-    let session = start(2);
-    let replaced = block_on(session.replace_lost()).unwrap();
-    assert_eq!((replaced.workers, replaced.epoch), (vec![], 0));
-    check_sums(&session, 2);
-    block_on(session.shutdown()).unwrap();
-}
-
-fn replacement_ends_with_the_session() {
-    let session = start(2);
-    lose(&session, &[1]);
-    block_on(session.shutdown()).unwrap();
-    assert!(matches!(block_on(session.replace_lost()), Err(Error::Closed(_))));
 }
 
 fn a_timeline_has_the_records_of_the_new_worker() {

@@ -4,26 +4,20 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use disco::error::ErrorKind;
 use disco::{
-    Builder, DType, Deadlines, Error, LaneSession, Launch, Placement, Rank, Reduction, ReplacementPolicy, Scope,
-    Tensor, Value, WorkerContext, WorkerId, block_on,
+    Builder, DType, Deadlines, Error, LaneSession, Launch, Placement, Rank, ReplacementPolicy, Scope, Tensor, Value,
+    WorkerContext, WorkerId, block_on,
 };
 use disco_conformance::waiting;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::first_line;
-use super::replace::{accept, call, check_sums, check_sums_anew, kill, lose, start};
-use crate::workers::lost;
+use super::replace::{accept, call, check_sums_anew, lose, start};
 
 super::tests!(
     survivors_of_a_loss_are_numbered_anew_and_keep_their_registers,
-    new_workers_join_at_the_end,
     a_session_of_one_worker_grows_by_processes,
-    losses_are_replaced_after_a_resize,
-    groups_follow_the_number_of_workers,
     a_resize_that_can_not_be_changes_nothing,
-    a_resize_to_the_same_number_drops_lost_workers_only,
     a_worker_of_a_lost_session_that_does_not_leave_is_killed,
     output_follows_the_numbers,
 );
@@ -146,80 +140,12 @@ fn survivors_of_a_loss_are_numbered_anew_and_keep_their_registers() {
     block_on(session.shutdown()).unwrap();
 }
 
-fn new_workers_join_at_the_end() {
-    let session = start(2);
-    let number = block_on(session.function("replace.number")).unwrap();
-    let before = block_on(session.call(&number, (10,))).unwrap();
-    let restored = block_on(session.call(&number, (50,))).unwrap();
-    let handle = restored.clone();
-    session.on_replaced(move |worker| vec![(handle.clone(), Value::Int(50 + worker.index() as i64))]);
-    let resized = resize(&session, 4);
-    assert_eq!((numbers(&resized).as_str(), resized.epoch), ("0 1", 1));
-    assert_eq!(resized.workers, [worker(2), worker(3)]);
-    assert_eq!(block_on(session.get_all::<i64>(&restored)).unwrap(), [50, 51, 52, 53]);
-    let error = block_on(session.value(&before, worker(3))).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::NotRestored { epoch: 1 });
-    assert!(error.to_string().ends_with("is empty on this worker, which is new since epoch 1: set the register again"));
-    let again = block_on(session.call(&number, (20,))).unwrap();
-    assert_eq!(block_on(session.get_all::<i64>(&again)).unwrap(), [20, 21, 22, 23]);
-    check(&session, 4);
-    block_on(session.shutdown()).unwrap();
-}
-
 fn a_session_of_one_worker_grows_by_processes() {
     let session = start(1);
     assert_eq!(resize(&session, 3).workers, [worker(1), worker(2)]);
     check(&session, 3);
     let pids: Vec<i64> = block_on(session.get_all(&call(&session, "replace.pid", ()))).unwrap();
     assert!(pids[0] == i64::from(std::process::id()) && pids[1] != pids[0] && pids[2] != pids[0]);
-    block_on(session.shutdown()).unwrap();
-}
-
-fn losses_are_replaced_after_a_resize() {
-    let session = start(5);
-    lose(&session, &[1]);
-    // The first is numbered anew, the second is new.
-    resize(&session, 3);
-    resize(&session, 4);
-    let kept = call(&session, "replace.number", (10,));
-    for lost_one in [1, 3, 2] {
-        kill(&session, &[lost_one]);
-        assert_eq!(
-            first_line(&lost(&session)),
-            format!("worker {lost_one} lost: its process ended: signal: 9 (SIGKILL)")
-        );
-        let replaced = block_on(session.replace_lost()).unwrap();
-        assert_eq!(replaced.workers, [worker(lost_one)]);
-        check(&session, 4);
-        block_on(session.set(&kept, worker(lost_one), Value::Int(10 + i64::from(lost_one)))).unwrap();
-        assert_eq!(block_on(session.get_all::<i64>(&kept)).unwrap(), [10, 11, 12, 13]);
-    }
-    block_on(session.shutdown()).unwrap();
-}
-
-fn groups_follow_the_number_of_workers() {
-    let session = Builder::processes(6).groups(2).start().unwrap();
-    lose(&session, &[1, 4]);
-    let refused = block_on(session.resize(5)).unwrap_err();
-    assert_eq!(refused.to_string(), "resize to 5: 5 workers in 2 groups: groups must be of equal size");
-    for workers in [4, 2, 6] {
-        // The second loss may be reported later.
-        while session.world().size() != workers || block_on(session.sync_all()).is_err() {
-            resize(&session, workers);
-        }
-        let seats = block_on(session.get_all::<String>(&call(&session, "resize.seat", ()))).unwrap();
-        let seat = |it| format!("worker {it} of {workers} in group {}", it / (workers / 2));
-        assert_eq!(seats, (0..workers).map(seat).collect::<Vec<_>>());
-        block_on(session.init_ccl("local", &[])).unwrap();
-        let ones = block_on(session.empty(DType::F64, [1], Placement::All)).unwrap();
-        block_on(session.set_each(&ones, |id| Tensor::from_vec(vec![id.index() as f64], [1]).unwrap())).unwrap();
-        block_on(session.all_reduce(&ones, &ones, Reduction::Sum, Scope::Group)).unwrap();
-        for id in session.world().workers() {
-            let members = session.world().members(session.world().group_of(id));
-            let sum: Tensor = block_on(session.get(&ones, id)).unwrap();
-            assert_eq!(sum.to_vec::<f64>().unwrap(), [members.sum::<usize>() as f64]);
-        }
-    }
     block_on(session.shutdown()).unwrap();
 }
 
@@ -250,19 +176,6 @@ fn a_resize_that_can_not_be_changes_nothing() {
     assert_eq!(ask(&session, 0), [0, 1]);
     let resized = resize(&session, 3);
     assert_eq!((resized.epoch, resized.workers), (1, vec![worker(2)]));
-    check(&session, 3);
-    block_on(session.shutdown()).unwrap();
-}
-
-fn a_resize_to_the_same_number_drops_lost_workers_only() {
-    let session = start(3);
-    let resized = resize(&session, 3);
-    assert_eq!((numbers(&resized).as_str(), resized.epoch), ("0 1 2", 0));
-    check_sums(&session, 3);
-    lose(&session, &[1]);
-    let resized = resize(&session, 3);
-    assert_eq!((numbers(&resized).as_str(), resized.epoch), ("0 - 1", 1));
-    assert_eq!(resized.workers, [worker(2)]);
     check(&session, 3);
     block_on(session.shutdown()).unwrap();
 }

@@ -1,28 +1,21 @@
 //! Processes that wait to take the places of lost workers.
 
 use std::collections::BTreeSet;
-use std::io::{BufRead as _, BufReader};
-use std::process::Stdio;
 use std::thread;
 use std::time::Duration;
 
-use disco::{Builder, LaneSession, Launch, ReplacementPolicy, WorkerId, block_on};
+use disco::{Builder, LaneSession, Launch, ReplacementPolicy, block_on};
 use disco_conformance::waiting;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Pid;
 
 use super::death::is_alive;
-use super::programs;
 use super::replace::{call, check_sums_anew, kill, lose};
 use crate::workers::{kill_after, lost};
 
 super::tests!(
     a_spare_takes_the_place_of_a_lost_worker_and_another_one_starts,
-    two_losses_at_once_take_one_spare_and_start_one_process,
-    spares_that_are_killed_do_not_harm_the_session,
     a_spare_that_is_killed_while_it_takes_a_place_is_replaced,
     spares_end_with_their_session,
-    spares_end_when_their_controller_is_killed,
-    a_spare_before_its_main_takes_a_place,
     spares_that_nothing_can_use_are_refused,
 );
 
@@ -32,15 +25,6 @@ fn start(workers: usize, spares: usize) -> LaneSession {
     session
 }
 
-/// The program `spares`: prints the process ids of its spares once they are ready, and waits to be killed.
-pub(crate) fn run() {
-    disco::init();
-    let session = start(2, 2);
-    spares(&session, 2).iter().for_each(|pid| println!("{pid}"));
-    println!("ready");
-    waiting::hang();
-}
-
 /// The process ids of the spares, once `count` are ready.
 fn spares(session: &LaneSession, count: usize) -> BTreeSet<u32> {
     waiting::wait_for(&format!("{count} spares"), || {
@@ -48,10 +32,6 @@ fn spares(session: &LaneSession, count: usize) -> BTreeSet<u32> {
         let are_ready = spares.len() == count && spares.iter().all(|spare| spare.is_ready);
         are_ready.then(|| spares.into_iter().filter_map(|spare| spare.process).collect())
     })
-}
-
-fn end(pid: u32) {
-    kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::KILL).unwrap();
 }
 
 /// The process ids of workers.
@@ -80,34 +60,6 @@ fn a_spare_takes_the_place_of_a_lost_worker_and_another_one_starts() {
     assert_eq!(first.intersection(&second).count(), 1);
     block_on(session.shutdown()).unwrap();
     assert!(!second.into_iter().any(is_alive));
-}
-
-fn two_losses_at_once_take_one_spare_and_start_one_process() {
-    let session = start(4, 1);
-    let spare = spares(&session, 1);
-    kill(&session, &[1, 3]);
-    replace(&session, 2);
-    let pids = pids(&session);
-    assert_eq!(pids.iter().filter(|pid| spare.contains(pid)).count(), 1, "no two workers are one process");
-    assert_eq!(BTreeSet::from_iter(&pids).len(), 4);
-    block_on(session.shutdown()).unwrap();
-}
-
-fn spares_that_are_killed_do_not_harm_the_session() {
-    let session = start(2, 2);
-    let first = spares(&session, 2);
-    first.iter().copied().for_each(end);
-    kill(&session, &[1]);
-    lost(&session);
-    // One of them may be taken while the signal is on its way: then the replacement fails, and the next one starts another
-    // process, since both spares have ended.
-    while let Err(error) = block_on(session.replace_lost()) {
-        assert!(error.to_string().contains("SIGKILL"), "{error}");
-    }
-    check_sums_anew(&session, 2);
-    let second = spares(&session, 2);
-    assert!(first.is_disjoint(&second));
-    block_on(session.shutdown()).unwrap();
 }
 
 fn a_spare_that_is_killed_while_it_takes_a_place_is_replaced() {
@@ -148,34 +100,6 @@ fn spares_end_with_their_session() {
             block_on(session.shutdown()).unwrap()
         }
         assert!(!some.into_iter().any(is_alive));
-    }
-}
-
-fn spares_end_when_their_controller_is_killed() {
-    let mut controller = programs::command("spares").stdout(Stdio::piped()).spawn().unwrap();
-    let lines = BufReader::new(controller.stdout.take().unwrap()).lines().map(Result::unwrap);
-    let pids: Vec<u32> = lines.take_while(|line| line != "ready").map(|line| line.parse().unwrap()).collect();
-    assert_eq!(pids.len(), 2);
-    assert!(pids.iter().copied().all(is_alive));
-    controller.kill().unwrap();
-    controller.wait().unwrap();
-    waiting::wait_until("the end of the spares", || !pids.iter().copied().any(is_alive));
-}
-
-fn a_spare_before_its_main_takes_a_place() {
-    let session = Builder::processes(2).start().unwrap();
-    lose(&session, &[1]);
-    block_on(session.replace_lost()).unwrap();
-    block_on(session.shutdown()).unwrap();
-    // The spare starts while the worker is lost.
-    for _ in 0..5 {
-        let session = Builder::processes(2).process_options(|processes| processes.spares = 1).start().unwrap();
-        end(pids(&session)[1]);
-        lost(&session);
-        let replaced = block_on(session.replace_lost()).unwrap();
-        assert_eq!(replaced.workers, [WorkerId::new(1)]);
-        block_on(session.sync_all()).unwrap();
-        block_on(session.shutdown()).unwrap();
     }
 }
 

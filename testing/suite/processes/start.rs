@@ -2,16 +2,13 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind, Read};
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex, mpsc};
-use std::thread;
+use std::sync::mpsc;
 use std::time::Duration;
 
-use disco::{Builder, Invitation, Launch, Value, WorkerId, block_on};
+use disco::{Builder, Invitation, Launch, SessionKind, Value, WorkerId};
 use disco_channel::processes;
 use disco_core::wire::VERSION;
 
@@ -25,16 +22,14 @@ super::tests!(
     a_worker_that_crashes_at_start_is_lost_with_its_signal,
     a_worker_program_without_init_is_an_error_that_names_init,
     workers_of_another_protocol_version_are_rejected,
-    workers_that_send_malformed_packets_are_rejected,
     silent_workers_are_named_at_the_start_deadline,
     a_session_in_a_program_without_init_is_an_error_that_names_init,
     a_start_without_free_descriptors_is_an_error,
     without_shared_memory_commands_travel_over_sockets,
     a_worker_that_starts_a_session_of_processes_gets_an_error,
-    the_invitation_is_removed_from_the_environment_of_workers,
+    a_session_apart_whose_workers_are_threads_is_refused,
     a_connection_of_another_user_is_rejected_by_the_controller,
     a_worker_sends_nothing_to_a_controller_of_another_user,
-    workers_join_although_silent_connections_exceed_the_limit_of_the_listener,
 );
 
 /// The start error of a session whose worker program is a script with this text and mode.
@@ -101,16 +96,6 @@ fn workers_of_another_protocol_version_are_rejected() {
     assert!(error.starts_with("worker ") && error.ends_with(&why), "{error}");
 }
 
-fn workers_that_send_malformed_packets_are_rejected() {
-    let error = refused_program("garbage");
-    assert!(error.starts_with("worker ") && error.contains(" lost: bad packet: "), "{error}");
-    let error = refused_program("huge");
-    assert!(
-        error.ends_with(" lost: bad packet: a packet of 1152921504606846976 bytes; the limit is 68719476736"),
-        "{error}"
-    );
-}
-
 fn silent_workers_are_named_at_the_start_deadline() {
     let (folder, path) = programs::script("silent");
     let error = Builder::processes(3)
@@ -149,13 +134,6 @@ fn a_worker_that_starts_a_session_of_processes_gets_an_error() {
         let text = session.call("tests.session", ()).await.unwrap();
         let Value::Str(text) = session.value(&text, WorkerId::new(1)).await.unwrap() else { panic!() };
         assert_eq!(&*text, "a worker can't start a session of processes");
-    });
-}
-
-fn the_invitation_is_removed_from_the_environment_of_workers() {
-    with_session(Builder::processes(2), async |session| {
-        let variable = session.call("tests.variable", ("DISCO_WORKER",)).await.unwrap();
-        assert_eq!(session.value(&variable, WorkerId::new(1)).await.unwrap(), Value::None);
     });
 }
 
@@ -210,26 +188,14 @@ fn a_worker_sends_nothing_to_a_controller_of_another_user() {
     assert!(listener.wait().unwrap().success());
 }
 
-fn workers_join_although_silent_connections_exceed_the_limit_of_the_listener() {
-    let crowd = Arc::new(Mutex::new(Vec::new()));
-    let builder = Builder::processes(3).process_options(|processes| {
-        processes.launch = Some(Launch::elsewhere({
-            let crowd = crowd.clone();
-            move |invitation| {
-                let socket = invitation.text().split(':').nth(1).unwrap().to_owned();
-                let address = SocketAddr::from_abstract_name(socket).unwrap();
-                let invitation = invitation.text();
-                let crowd = crowd.clone();
-                // In a thread: the controller accepts connections only after all workers are invited.
-                thread::spawn(move || {
-                    (0..300).for_each(|_| crowd.lock().unwrap().push(UnixStream::connect_addr(&address).unwrap()));
-                    programs::command("invited").arg(invitation).spawn().unwrap().wait().unwrap()
-                });
-                Ok(())
-            }
-        }))
-    });
-    let session = builder.start().unwrap();
-    block_on(session.shutdown()).unwrap();
-    assert_eq!(crowd.lock().unwrap().len(), 600);
+fn a_session_apart_whose_workers_are_threads_is_refused() {
+    let refused = |builder: Builder| builder.apart(true).start().unwrap_err().to_string();
+    assert_eq!(
+        refused(Builder::threads(2)),
+        "`apart` makes worker 0 a process, but the workers of this session are threads"
+    );
+    assert_eq!(
+        refused(Builder::nodes(2, 1).node_options(|nodes| nodes.workers = SessionKind::Threads)),
+        "`apart` makes worker 0 a process, but the workers of its nodes are threads"
+    );
 }

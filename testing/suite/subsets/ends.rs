@@ -8,7 +8,6 @@ use super::{Door, Kind, answer, call, numbers, start};
 super::tests!(
     the_shutdown_of_the_parent_first_shuts_its_subsets_down,
     the_drop_of_the_parent_ends_its_subsets,
-    a_subset_is_dropped_without_shutdown,
     subsets_leave_neither_threads_nor_descriptors_in_any_process,
 );
 
@@ -38,15 +37,6 @@ fn the_drop_of_the_parent_ends_its_subsets(kind: Kind) {
     assert!(block_on(one.values(&answers)).is_err());
     block_on(one.shutdown()).unwrap();
     drop(other);
-}
-
-fn a_subset_is_dropped_without_shutdown(kind: Kind) {
-    let parent = start(kind);
-    let [one, other] = [[3, 1], [1, 2]].map(|workers| block_on(parent.subset(workers, 1)).unwrap());
-    call(&one, "subsets.worker", ()).unwrap();
-    drop(one);
-    assert_eq!((answer(&other).unwrap(), answer(&parent).unwrap()), (vec![0, 1], vec![0, 1, 2, 3]));
-    block_on(parent.shutdown()).unwrap();
 }
 
 /// Starts subsets one after the other, of which some are dropped, fail or are shut down.

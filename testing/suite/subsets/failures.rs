@@ -14,11 +14,6 @@ super::tests!(tests_that_wait:
     a_hanging_function_in_a_subset_is_left_behind_and_its_process_goes_on,
 );
 
-super::tests!(tests_of_one_machine:
-    a_failure_in_the_parent_does_not_fail_a_subset,
-    a_subset_recovers_for_itself,
-);
-
 super::tests!(tests_of_processes:
     a_killed_process_is_lost_to_the_sessions_with_a_worker_in_it,
     a_replaced_worker_of_the_parent_joins_new_subsets,
@@ -34,43 +29,6 @@ fn a_failure_and_a_panic_in_a_subset_fail_neither_the_parent_nor_other_subsets(k
     assert_eq!(two, "worker 0: subsets.panic (command 2, register 1): panicked: on purpose");
     assert_eq!((answer(&other).unwrap(), answer(&parent).unwrap()), (vec![0, 1], vec![0, 1, 2, 3]));
     block_on(parent.shutdown()).unwrap();
-}
-
-fn a_failure_in_the_parent_does_not_fail_a_subset(kind: Kind) {
-    let parent = start(kind);
-    let subset = block_on(parent.subset([1, 2], 1)).unwrap();
-    block_on(subset.init_ccl("local", &[])).unwrap();
-    call(&parent, "subsets.fail", (1,)).unwrap();
-    block_on(parent.sync_all()).unwrap_err();
-    call(&subset, "subsets.sum", (1, 10, 1)).unwrap();
-    block_on(subset.sync_all()).unwrap();
-    // The parent takes no call, so it starts no subset before it has recovered.
-    assert!(matches!(block_on(parent.subset([1], 1)).unwrap_err(), Error::Earlier { .. }));
-    block_on(parent.recover()).unwrap();
-    assert_eq!(answer(&block_on(parent.subset([1], 1)).unwrap()).unwrap(), [0]);
-    block_on(parent.shutdown()).unwrap();
-}
-
-fn a_subset_recovers_for_itself(kind: Kind) {
-    let parent = start(kind);
-    let [subset, other] = [[1, 2, 0], [0, 1, 2]].map(|workers| block_on(parent.subset(workers, 1)).unwrap());
-    block_on(async {
-        for session in [&*subset, &*other] {
-            session.init_ccl("local", &[]).await.unwrap();
-        }
-        for round in 0..3 {
-            subset.call("subsets.fail", (round,)).await.unwrap();
-            // Peers inside the collective are aborted.
-            _ = subset.call("subsets.sum", (1, 10, 1)).await;
-            subset.sync_all().await.unwrap_err();
-            subset.init_ccl("local", &[]).await.unwrap();
-            for session in [&*subset, &*other] {
-                session.call("subsets.sum", (1, 10, 1)).await.unwrap();
-                session.sync_all().await.unwrap();
-            }
-        }
-        parent.shutdown().await.unwrap();
-    });
 }
 
 fn a_hanging_function_in_a_subset_is_left_behind_and_its_process_goes_on(kind: Kind) {

@@ -32,12 +32,11 @@ enum Kind {
 const ALL: [Kind; 5] = [Kind::Threads, Kind::Processes, Kind::Apart, Kind::Nodes, Kind::Tree];
 
 pub(crate) fn module() -> Module {
-    let tests: [(&[Kind], Tests); 6] = [
+    let tests: [(&[Kind], Tests); 5] = [
         (&ALL, ends::tests()),
         (&ALL, failures::tests()),
         (&ALL, starts::tests()),
         (&ALL, work::tests()),
-        (&ALL, failures::tests_of_one_machine()),
         (&[Kind::Processes, Kind::Apart, Kind::Tree], failures::tests_of_processes()),
     ];
     // One test at a time, because a test counts this process's threads and descriptors.

@@ -1,18 +1,14 @@
 //! Starts of subsets: wrong arguments, states of the parent, dropped futures, records.
 
-use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use disco::{Error, block_on};
-use disco_conformance::waiting::poll;
-use futures_lite::future::poll_once;
 
 use super::{Door, Kind, answer, builder, call, start};
 
 super::tests!(
     wrong_workers_are_refused,
     a_subset_of_a_session_that_is_shut_down_is_refused,
-    a_subset_whose_future_is_dropped_leaves_the_parent_alone,
     a_worker_that_is_inside_a_function_joins_later,
     an_invitation_is_not_recorded,
     a_start_during_which_the_parent_fails_and_recovers_is_an_error_at_once,
@@ -34,27 +30,6 @@ fn a_subset_of_a_session_that_is_shut_down_is_refused(kind: Kind) {
     let parent = start(kind);
     block_on(parent.shutdown()).unwrap();
     assert!(matches!(block_on(parent.subset([0], 1)).unwrap_err(), Error::Closed(_)));
-}
-
-fn a_subset_whose_future_is_dropped_leaves_the_parent_alone(kind: Kind) {
-    let parent = start(kind);
-    let door = Door::new();
-    // Holds worker 1 back, so that it does not join.
-    call(&parent, "subsets.wait", (1, door.text())).unwrap();
-    // Each start goes on for longer, and is dropped at another stage.
-    for milliseconds in [0, 20, 40, 60] {
-        let mut starting = pin!(parent.subset([0, 1, 2], 1));
-        let start = || block_on(poll_once(starting.as_mut()));
-        if let Some(started) = poll(Duration::from_millis(milliseconds), start) {
-            // Threads of this process start without the parent's worker.
-            assert!(started.is_ok() && [Kind::Threads, Kind::Nodes].contains(&kind));
-        }
-    }
-    door.open();
-    assert_eq!(answer(&parent).unwrap(), [0, 1, 2, 3]);
-    let subset = block_on(parent.subset([0, 1, 2], 1)).unwrap();
-    assert_eq!(answer(&subset).unwrap(), [0, 1, 2]);
-    block_on(parent.shutdown()).unwrap();
 }
 
 fn a_worker_that_is_inside_a_function_joins_later(kind: Kind) {

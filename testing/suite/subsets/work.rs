@@ -1,18 +1,15 @@
 //! Commands, values and collectives of subsets.
 
-use disco::{DType, Error, LaneSession, Placement, Rank, Scope, Tensor, block_on};
+use disco::{Error, LaneSession, Tensor, block_on};
 
-use super::{Door, Kind, answer, builder, call, numbers, start, worker};
+use super::{Door, Kind, answer, call, numbers, start, worker};
 
 super::tests!(
     workers_have_the_numbers_of_their_order_and_the_processes_of_the_parent_s_workers,
-    overlapping_subsets_and_their_parent_sum_at_once,
     a_function_that_waits_for_a_later_one_of_another_subset_delays_only_its_own,
     registers_and_store_are_those_of_the_subset,
     a_subset_of_a_subset_is_a_subset,
     handles_of_the_parent_are_refused,
-    controllers_tensors_are_scattered_and_gathered_in_a_subset_of_any_kind,
-    groups_of_a_subset_are_consecutive_workers,
 );
 
 fn workers_have_the_numbers_of_their_order_and_the_processes_of_the_parent_s_workers(kind: Kind) {
@@ -56,13 +53,6 @@ fn sum_in(sessions: &[&LaneSession]) {
     });
 }
 
-fn overlapping_subsets_and_their_parent_sum_at_once(kind: Kind) {
-    let parent = start(kind);
-    let (one, other) = (block_on(parent.subset([0, 1, 2], 1)).unwrap(), block_on(parent.subset([2, 1], 1)).unwrap());
-    sum_in(&[&one, &parent, &other]);
-    block_on(parent.shutdown()).unwrap();
-}
-
 fn a_function_that_waits_for_a_later_one_of_another_subset_delays_only_its_own(kind: Kind) {
     let parent = start(kind);
     let [one, other] = [[1, 2], [2, 3]].map(|workers| block_on(parent.subset(workers, 1)).unwrap());
@@ -96,55 +86,6 @@ fn registers_and_store_are_those_of_the_subset(kind: Kind) {
             parent.set(&other, worker(1), (-round).into()).await.unwrap();
             assert_eq!(subset.get::<i64>(&x, worker(1)).await.unwrap(), round);
         }
-        parent.shutdown().await.unwrap();
-    });
-}
-
-fn controllers_tensors_are_scattered_and_gathered_in_a_subset_of_any_kind(kind: Kind) {
-    let parent = start(kind);
-    for workers in [vec![3, 1], vec![1, 0, 2], vec![0, 2]] {
-        let subset = block_on(parent.subset(workers, 1)).unwrap();
-        block_on(async {
-            let size = subset.world().size() as i64;
-            subset.init_ccl("local", &[]).await.unwrap();
-            // Larger than a frame.
-            let elements = 100_000;
-            let x = Tensor::from_slice(&(0..size * elements).collect::<Vec<i64>>(), [size * elements]).unwrap();
-            let (part, whole) = (
-                subset.empty(DType::I64, [elements], Placement::All).await.unwrap(),
-                subset.empty(DType::I64, [size * elements], Placement::All).await.unwrap(),
-            );
-            subset.scatter(&x, &part).await.unwrap();
-            for (at, tensor) in subset.get_all::<Tensor>(&part).await.unwrap().iter().enumerate() {
-                let first = at as i64 * elements;
-                assert_eq!(tensor.to_vec::<i64>().unwrap(), (first..first + elements).collect::<Vec<_>>());
-            }
-            subset.broadcast(&x, &whole).await.unwrap();
-            subset.gather_to(&part, &whole, Rank::new(0), Scope::World).await.unwrap();
-            let back = Tensor::zeros(DType::I64, [size * elements]).unwrap();
-            subset.copy_from_worker_0(&back, &whole).await.unwrap();
-            subset.sync_worker(worker(0)).await.unwrap();
-            assert_eq!(back.to_vec::<i64>().unwrap(), x.to_vec::<i64>().unwrap());
-            subset.shutdown().await.unwrap();
-        });
-    }
-    block_on(parent.shutdown()).unwrap();
-}
-
-fn groups_of_a_subset_are_consecutive_workers(kind: Kind) {
-    let parent = builder(kind).groups(2).start().unwrap();
-    let subset = block_on(parent.subset([3, 0, 1, 2], 2)).unwrap();
-    assert_eq!((subset.world().groups(), block_on(parent.subset([0, 3], 1)).unwrap().world().groups()), (2, 1));
-    block_on(async {
-        subset.init_ccl("local", &[]).await.unwrap();
-        let x = subset.call("subsets.worker", ()).await.unwrap();
-        subset
-            .set_each(&x, |worker| Tensor::from_slice(&[10_i64.pow(worker.index() as u32)], [1]).unwrap())
-            .await
-            .unwrap();
-        subset.all_reduce(&x, &x, disco::Reduction::Sum, Scope::Group).await.unwrap();
-        let sums: Vec<Tensor> = subset.get_all(&x).await.unwrap();
-        assert_eq!(sums.iter().map(|sum| sum.to_vec::<i64>().unwrap()[0]).collect::<Vec<_>>(), [11, 11, 1100, 1100]);
         parent.shutdown().await.unwrap();
     });
 }

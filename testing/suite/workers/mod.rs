@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 use std::{env, process, thread};
 
-use disco::{Error, LaneSession, WorkerContext, WorkerId, block_on};
+use disco::{Error, LaneSession, WorkerContext, block_on};
 use disco_conformance::waiting;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -72,17 +72,6 @@ fn store(ctx: &mut WorkerContext, number: i64) -> disco::Result<i64> {
 pub(crate) fn kill_after(time: Duration, pid: Pid) {
     thread::sleep(time);
     kill_process(pid, Signal::KILL).unwrap();
-}
-
-/// Checks that all workers share one store: they agree on each leader.
-pub(crate) async fn check_store(session: &LaneSession) {
-    for number in 0..5 {
-        let leader = session.call("tests.store", (number,)).await.unwrap();
-        let first = session.value(&leader, WorkerId::new(0)).await.unwrap();
-        for worker in session.world().workers() {
-            assert_eq!(session.value(&leader, worker).await.unwrap(), first);
-        }
-    }
 }
 
 /// Waits for the loss of a worker.
