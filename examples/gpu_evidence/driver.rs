@@ -71,11 +71,3 @@ impl Drop for Pinned {
         _ = unsafe { result::free_host(self.at) };
     }
 }
-
-/// Allocates memory of the driver's default pool, and frees it.
-pub(crate) fn alloc_in_pool(bytes: usize, stream: Stream) -> Result<()> {
-    // SAFETY: callers pass a live stream.
-    let memory = unsafe { result::malloc_async(stream, bytes) }?;
-    // SAFETY: the memory is of the pool, and no work uses it.
-    Ok(unsafe { result::free_async(memory, stream) }?)
-}

@@ -2,7 +2,7 @@
 //! own.
 //!
 //! ```text
-//! gpu_evidence graph|copies|alloc|trim|replays|times RANKS …
+//! gpu_evidence graph|copies|replays|times RANKS …
 //! ```
 //!
 //! Each result is a line: number of ranks, name, bytes, microseconds of the slowest rank. If the driver lacks a
@@ -26,8 +26,6 @@ fn main() -> ranks::Result<()> {
     let (work, needed): (ranks::Work, &[&str]) = match what.as_str() {
         "graph" => (kernels::graph, GRAPHS),
         "copies" => (memory::copies, &[]),
-        "alloc" => (memory::alloc, &["cuMemAllocAsync"]),
-        "trim" => (memory::trim, &[]),
         "replays" => (replays::replays, GRAPHS),
         "times" => (times::times, &["cuEventElapsedTime"]),
         other => return Err(format!("there is no measurement `{other}`").into()),

@@ -41,7 +41,7 @@ torch() {
 }
 
 epochs=$(short 30 1)
-figures=(copies alloc trim_2 times_1 times_2 replays_2 graph_2
+figures=(copies times_1 times_2 replays_2 graph_2
     graph_one_shot_2 graph_two_shot_2 graph_one_shot_4 graph_two_shot_4 bench_nccl torch_1 torch_nccl_2 torch_symm_2 bench_nccl_2 bench_p2p_2)
 processes=(--workers 2 --devices 0,0 --session processes)
 sizes=(--min-bytes 16 --factor 4 --max-bytes "$(short 64M 1M)")
@@ -86,8 +86,6 @@ case $part in
     in_env $several -- bench_nccl 90 "$B/nccl_bench" --bench $(short '' --quick)
     step times_1 30 "$B/gpu_evidence" times 1
     step copies 60 "$B/gpu_evidence" copies 1
-    step alloc 30 "$B/gpu_evidence" alloc 1
-    step trim_2 40 "$B/gpu_evidence" trim 2
     in_env $several -- replays_2 40 "$B/gpu_evidence" replays 2
     in_env $several -- times_2 40 "$B/gpu_evidence" times 2
     for ranks in 2 4; do

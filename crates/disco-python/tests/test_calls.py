@@ -57,17 +57,6 @@ def test_each_worker_gets_its_own_arguments(s):
         s.call_each(number, [(1,), (2,)])
 
 
-def test_a_running_call_sends_results(s):
-    found = [[], [], []]
-    results = s.call_streaming(count, 40)
-    for worker, value in results:
-        found[worker].append(value["step"])
-        assert value["x"].tolist() == [value["step"] + worker] * 2
-    assert found == [list(range(40))] * 3 and results.call.get_all() == [40, 40, 40]
-    # In another call, what it emits goes nowhere.
-    assert count(s, 3).get_all() == [3, 3, 3]
-
-
 def test_a_failure_of_a_running_call_ends_its_results(s):
     with pytest.raises(disco.WorkerError) as raised:
         for _ in s.call_streaming(count, 5, fails_at=3):
@@ -84,15 +73,6 @@ def test_leaving_the_results_cancels_the_call(s):
     assert results.next(timeout=30)[1]["step"] == 0
     del results
     assert number(s).get_all() == [0, 1, 2]
-
-
-def test_a_cancelled_call_ends_and_later_ones_go_on(s):
-    call = work(s)
-    later = number(s)
-    s.cancel(call, "enough")
-    with pytest.raises(disco.Cancelled, match="enough"):
-        call.get_all(timeout=30)
-    assert later.get_all(timeout=30) == [0, 1, 2]
 
 
 def test_a_call_that_waits_for_a_rank_can_be_cancelled(kind):

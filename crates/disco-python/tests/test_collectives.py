@@ -15,25 +15,6 @@ def inputs(dtype="f8", shape=(6, 2)):
     ]
 
 
-@pytest.mark.parametrize("dtype", ["f8", "f4", "f2", "i8", "i4", "u1"])
-@pytest.mark.parametrize("op", ["sum", "prod", "min", "max", "avg"])
-def test_all_reduce_is_the_reduction_of_numpy(processes, dtype, op):
-    xs = [(x % 5 + 1).astype(dtype) for x in inputs()]
-    expected = {
-        "sum": lambda: np.sum(xs, axis=0, dtype=dtype),
-        "prod": lambda: np.prod(xs, axis=0, dtype=dtype),
-        "min": lambda: np.min(xs, axis=0),
-        "max": lambda: np.max(xs, axis=0),
-        "avg": lambda: (
-            np.sum(xs, axis=0, dtype=dtype) / 3 if dtype[0] == "f" else np.sum(xs, axis=0) // 3
-        ),
-    }[op]()
-    for found in each(processes, lambda ctx, x: ctx.all_reduce(x, op), processes.put_each(xs)):
-        assert found.dtype == dtype and np.allclose(
-            found, expected, rtol=1e-2 if dtype == "f2" else 1e-6
-        )
-
-
 def test_argmax_is_that_of_numpy(processes):
     scores = np.random.default_rng(1).integers(0, 50, (5, 30)).astype("f8")
     parts = np.split(scores, 3, axis=1)

@@ -3,10 +3,8 @@
 import copy
 import os
 import pickle
-import signal
 
 import disco
-import numpy as np
 import pytest
 from conftest import KINDS, sleep, started, until
 
@@ -210,19 +208,6 @@ def test_sys_exit_in_a_function_is_an_error_and_not_the_end_of_the_worker(proces
     processes.recover()
 
 
-def test_a_failure_of_one_worker_ends_the_collective_of_the_others(s):
-    @disco.function
-    def step(ctx):
-        if ctx.worker == 2:
-            raise ValueError("no data")
-        return ctx.all_reduce(np.ones(4))
-
-    with pytest.raises(disco.WorkerError) as raised:
-        step(s).get_all(timeout=30)
-    # The root cause, and not the aborted collective of another worker.
-    assert (raised.value.worker, str(raised.value.__cause__)) == (2, "no data")
-
-
 def test_an_error_of_disco_that_a_function_passes_on_keeps_its_kind():
     @disco.function
     def late(ctx):
@@ -236,26 +221,6 @@ def test_an_error_of_disco_that_a_function_passes_on_keeps_its_kind():
             raised.value.__cause__, disco.Deadline
         )
         assert "rank 1" in str(raised.value)
-
-
-@disco.function
-def process(ctx):
-    return os.getpid()
-
-
-@pytest.mark.parametrize("worker", [0, 1, 2])
-@pytest.mark.parametrize("kind", ["processes", "nodes"])
-def test_a_killed_worker_is_named_replaced_and_gets_the_functions_again(kind, worker):
-    with started(kind) as s:
-        sleep(s, 0).get_all()
-        os.kill(process(s).get_all()[worker], signal.SIGKILL)
-        with pytest.raises(disco.Lost) as raised:
-            for _ in range(100):
-                sleep(s, 0.1).get_all(timeout=30)
-        assert raised.value.workers == [worker] and "SIGKILL" in str(raised.value)
-        assert s.replace_lost().workers == [worker]
-        s.init_ccl("local")
-        assert sleep(s, 0).get_all() == [0, 1, 2]
 
 
 def test_a_wait_ends_at_its_limit_and_the_result_can_be_waited_for_again(s):
@@ -418,18 +383,3 @@ def test_a_function_by_value_of_another_python_is_refused():
         match="by a program with Python 3.9, and this worker 3[.0-9]+: they must be the same",
     ):
         _functions.load((kind, pickled, versions | {"Python": "3.9"}, sources))
-
-
-@pytest.mark.parametrize("recovers", [True, False])
-def test_new_communicators_end_a_call_that_waits_for_a_rank(kind, recovers):
-    with started(kind) as s:
-        stuck = s.call(lambda ctx: ctx.all_reduce(1) if ctx.worker == 0 else None)
-        with pytest.raises(disco.Timeout):
-            stuck.get(timeout=0.3)
-        if recovers:
-            s.recover()
-        s.init_ccl("local")
-        assert s.call(lambda ctx: ctx.all_reduce(1)).get_all(timeout=60) == [3] * 3
-        with pytest.raises(disco.WorkerError):
-            stuck.get()
-        assert s.call(lambda ctx: ctx.all_reduce(1)).get_all(timeout=60) == [3] * 3

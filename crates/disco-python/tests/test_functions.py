@@ -284,27 +284,6 @@ def test_what_can_not_be_called_is_named(processes):
         by_name(3, 4)
 
 
-def test_a_function_is_sent_again_after_a_change_of_a_variable_around_it(processes):
-    factor = 2
-
-    @disco.function
-    def f(ctx, x):
-        return x * factor
-
-    found = [f(processes, 1).get()]
-    factor = 3
-    assert [*found, f(processes, 1).get()] == [2, 3]
-
-
-def test_plain_functions_and_lambdas_can_be_called(processes):
-    assert processes.call(lambda ctx, x: x * 2, 4).get() == 8
-    assert processes.call(max_of, 1, b=5).get() == 5
-
-
-def max_of(ctx, a, b):
-    return max(a, b)
-
-
 def test_a_function_calls_another_one_with_its_context(processes):
     @disco.function
     def outer(ctx, x):

@@ -52,28 +52,6 @@ fn readers_that_items_do_not_wake_get_them_once_the_ring_is_full_or_the_target_s
     }
 }
 
-/// Sends items to readers as fast as they take them.
-#[test]
-fn one_four_and_sixteen_readers_see_every_item_in_order() {
-    let releases = [Release::ByLastReader, Release::ByWriter];
-    for (readers, count) in [(1, 100_000), (4, 30_000), (16, 10_000)] {
-        let (sender, room) = mpsc::channel();
-        let (mut writer, readers) = ring(64, readers, move || _ = sender.send(()));
-        let read = |mut reader: Reader<Arc<usize>>| {
-            thread::spawn(move || (0..count).for_each(|item| assert_eq!(**reader.recv().unwrap(), item)))
-        };
-        let threads: Vec<_> = readers.into_iter().map(read).collect();
-        for item in 0..count {
-            let (item, release) = (Arc::new(item), releases[item / 100 % 2]);
-            while writer.send_to(&item, WakeTarget::All, release) == Err(Refused::Full) {
-                room.recv().unwrap();
-            }
-        }
-        threads.into_iter().for_each(|thread| thread.join().unwrap());
-        assert_eq!(writer.send(&Arc::new(0)), Err(Refused::Closed), "nobody is left");
-    }
-}
-
 #[test]
 fn room_is_that_of_the_slowest_reader() {
     let (mut writer, mut fast, mut slow) = pair(2);

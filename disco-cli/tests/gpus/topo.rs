@@ -10,12 +10,10 @@ crate::trials::tests!("gpus::topo":
     a_dgx_1_is_a_hybrid_cube_mesh_with_relays,
     a_subset_of_a_dgx_1_has_only_the_links_within_it,
     gpus_on_switches_are_fully_connected,
-    a_link_that_is_down_at_one_end_makes_the_topology_unknown,
     a_failing_nvml_call_is_the_reason_for_unknown_links,
     without_nvml_the_devices_and_the_reason_are_printed,
     an_nvml_without_remote_device_types_finds_links_between_gpus_but_not_through_switches,
     a_missing_driver_or_device_is_reported_with_success,
-    disco_p2p_topology_overrides_the_topology_found,
 );
 
 /// The text that `disco topo` prints, without the line of the host name, which is checked here.
@@ -122,15 +120,6 @@ fn gpus_on_switches_are_fully_connected() {
     );
 }
 
-fn a_link_that_is_down_at_one_end_makes_the_topology_unknown() {
-    let broken = on("broken", 8);
-    assert_eq!(broken["links"][3], json!([2, 1, 2, 0, 0, 0, 0, 1]));
-    assert_eq!(broken["links"][7], json!([0, 0, 0, 0, 2, 1, 2, 0]), "links after the one that is down count");
-    assert_eq!((&broken["topology"], &broken["all_reduce"]), (&json!("unknown"), &json!("NCCL alone")));
-    assert_eq!(why(&broken)[0], "device 3 has a link to device 7, which says that there is none");
-    assert_eq!(why(&broken).last(), Some(&"it is no hybrid cube mesh: device 3 has links to 3 others, not to 4"));
-}
-
 fn a_failing_nvml_call_is_the_reason_for_unknown_links() {
     let folder = disco_gpu_double::folder();
     for (fault, expected) in [
@@ -191,23 +180,4 @@ fn a_missing_driver_or_device_is_reported_with_success() {
     assert_eq!((&shown["devices"], &shown["links"], &shown["all_reduce"]), (&json!([]), &json!(null), &json!(null)));
     let none = on("pcie", 0);
     assert_eq!(why(&none), ["a CUDA device is not available; tried the CUDA driver: it shows no device"]);
-}
-
-fn disco_p2p_topology_overrides_the_topology_found() {
-    let folder = disco_gpu_double::folder();
-    let forced = |shape, machine, devices| {
-        let variables =
-            [("DISCO_P2P_TOPOLOGY", shape), ("GPU_DOUBLE_NVLINK", machine), ("GPU_DOUBLE_DEVICES", devices)];
-        topo_json(&folder, &variables)
-    };
-    let shown = forced("fully_connected", "pcie", "4");
-    assert_eq!((&shown["topology"], &shown["forced"]), (&json!("fully_connected"), &json!(true)));
-    assert_eq!((why(&shown), &shown["links"][0]), (vec!["DISCO_P2P_TOPOLOGY says so"], &json!([0, 0, 0, 0])));
-    assert_eq!(forced("unknown", "h100", "8")["all_reduce"], "NCCL alone");
-    assert_eq!(forced("hybrid_cube_mesh", "h100", "8")["relays"], json!([4, 5, 6, 7, 0, 1, 2, 3]));
-    assert_eq!(forced("", "h100", "8")["forced"], false);
-
-    let refused = disco(&folder, &[("DISCO_P2P_TOPOLOGY", "ring")], &["topo"]);
-    let expected = "DISCO_P2P_TOPOLOGY=ring: the shapes are: fully_connected, hybrid_cube_mesh, unknown\n";
-    assert!(!refused.status.success() && text(&refused).ends_with(expected), "{}", text(&refused));
 }

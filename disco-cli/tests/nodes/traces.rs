@@ -6,11 +6,10 @@ use std::process::{Command, Stdio};
 use disco_core::activity::RecordKind;
 use disco_trace::{Trace, explain};
 
-use super::{DISCO, Folder, PROGRAM, disco, err, hello};
+use super::{DISCO, Folder, PROGRAM, disco, hello};
 
 crate::trials::tests!("nodes::traces":
     the_clocks_of_nodes_are_aligned_in_a_trace,
-    a_trace_that_can_not_be_written_is_a_warning_with_the_path_and_the_reason,
 );
 
 const SECOND: i64 = 1_000_000_000;
@@ -18,18 +17,6 @@ const SECOND: i64 = 1_000_000_000;
 const AHEAD: [i64; 2] = [5_000, 90_000];
 /// Error of the readings that relate the two clocks of each end, in nanoseconds.
 const READING_ERROR: u64 = 20_000;
-
-fn a_trace_that_can_not_be_written_is_a_warning_with_the_path_and_the_reason() {
-    let full = ("/dev/full", "No space left on device (os error 28)");
-    for (path, why) in [full, ("/proc/none/out.json.gz", "No such file or directory (os error 2)")] {
-        let mut run = disco();
-        run.env(PROGRAM, "say").args(["run", "--session", "processes", "--workers", "2", "--trace", path, "--"]);
-        let ran = run.arg(hello()).output().unwrap();
-        let text = err(&ran);
-        assert!(ran.status.success(), "{text}");
-        assert!(text.contains(&format!("disco: no trace is written: can't write {path}: {why}\n")), "{text}");
-    }
-}
 
 /// Skipped if this user can't make namespaces.
 fn the_clocks_of_nodes_are_aligned_in_a_trace() {

@@ -10,12 +10,11 @@ use disco::checkpoint::{self, Error, Layout};
 use disco::{Error as SessionError, block_on};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::{Kind, assert_loads, call, end, handles, names, save_numbers, session, worker};
+use crate::{Kind, assert_loads, end, handles, names, save_numbers, session, worker};
 
 crate::tests![
     tests: a_worker_that_dies_while_it_writes_is_named_with_its_shard,
     a_worker_that_replaced_a_writer_is_named_and_the_session_goes_on,
-    a_file_that_can_not_grow_is_named_with_its_worker,
     a_full_disk_is_named_with_its_worker,
     a_folder_that_can_not_be_made_is_named,
     a_shard_that_can_not_be_made_is_named_with_its_worker,
@@ -102,28 +101,6 @@ fn a_worker_that_replaced_a_writer_is_named_and_the_session_goes_on(kind: Kind) 
         checkpoint::save(&session, folder.path(), 3, [("same", &same)]).await.unwrap().await.unwrap();
     });
     assert_eq!(names(folder.path()), ["step-000003"]);
-    end(&session);
-}
-
-fn a_file_that_can_not_grow_is_named_with_its_worker(kind: Kind) {
-    let (folder, session) = (tempfile::tempdir().unwrap(), session(kind));
-    block_on(async {
-        call(&session, "tests.limit_files", (1_000_000,)).await;
-        let large = session.call("tests.large", (1 << 20,)).await.unwrap();
-        let saving = checkpoint::save(&session, folder.path(), 2, [("x", &large, Layout::PerWorker)]).await.unwrap();
-        let error = saving.await.unwrap_err();
-        let text = error.to_string();
-        let Error::Io { worker: Some(by), path, source, .. } = error else { panic!("{text}") };
-        assert_eq!((by, source.raw_os_error()), (worker(1), Some(27)));
-        assert!(path.ends_with("worker-1-of-4.safetensors"), "{text}");
-        assert!(
-            text.ends_with("/worker-1-of-4.safetensors`: writing the shard failed: File too large (os error 27)"),
-            "{text}"
-        );
-        // The session goes on, and a smaller checkpoint fits.
-        save_numbers(&session, folder.path(), 2).await.unwrap();
-    });
-    assert_eq!(names(folder.path()), ["step-000002"]);
     end(&session);
 }
 

@@ -11,9 +11,7 @@ crate::tests![
     tests: the_last_checkpoints_are_kept,
     a_second_checkpoint_of_a_step_is_refused,
     a_damaged_checkpoint_of_the_same_step_is_replaced,
-    saves_of_different_steps_at_once_are_both_complete,
     of_two_saves_of_one_step_the_first_wins,
-    a_dropped_save_leaves_nothing,
     folders_of_programs_that_have_ended_are_removed,
     a_later_step_with_more_digits_is_newer,
 ];
@@ -61,27 +59,6 @@ fn a_damaged_checkpoint_of_the_same_step_is_replaced(kind: Kind) {
     end(&session);
 }
 
-fn saves_of_different_steps_at_once_are_both_complete(kind: Kind) {
-    let (folder, session) = (tempfile::tempdir().unwrap(), session(kind));
-    block_on(async {
-        let (first, second) = (handles(&session, 1).await, handles(&session, 2).await);
-        let entries = |(same, split): &(disco::DRef, disco::DRef)| {
-            [("same", same.clone(), Layout::Replicated), ("split", split.clone(), Layout::split(0))]
-                .map(|(name, handle, layout)| checkpoint::Entry::new(name, &handle, layout))
-        };
-        let saving_first = checkpoint::save(&session, folder.path(), 1, entries(&first)).await.unwrap();
-        let saving_second = checkpoint::save(&session, folder.path(), 2, entries(&second)).await.unwrap();
-        // The later one is completed first.
-        saving_second.await.unwrap();
-        saving_first.await.unwrap();
-    });
-    assert_eq!(names(folder.path()), ["step-000001", "step-000002"]);
-    assert_eq!(assert_loads(&session, folder.path(), 2), [""; 0]);
-    fs::remove_dir_all(folder.path().join("step-000002")).unwrap();
-    assert_eq!(assert_loads(&session, folder.path(), 1), [""; 0]);
-    end(&session);
-}
-
 fn of_two_saves_of_one_step_the_first_wins(kind: Kind) {
     let (folder, session) = (tempfile::tempdir().unwrap(), session(kind));
     block_on(async {
@@ -98,19 +75,6 @@ fn of_two_saves_of_one_step_the_first_wins(kind: Kind) {
     });
     assert_eq!(names(folder.path()), ["step-000006"]);
     assert_eq!(assert_loads(&session, folder.path(), 6), [""; 0]);
-    end(&session);
-}
-
-fn a_dropped_save_leaves_nothing(kind: Kind) {
-    let (folder, session) = (tempfile::tempdir().unwrap(), session(kind));
-    block_on(async {
-        let large = session.call("tests.large", (8 << 20,)).await.unwrap();
-        let saving = checkpoint::save(&session, folder.path(), 1, [("x", &large, Layout::PerWorker)]).await.unwrap();
-        drop(saving);
-    });
-    assert_eq!(names(folder.path()), [""; 0]);
-    block_on(save_numbers(&session, folder.path(), 1)).unwrap();
-    assert_eq!(names(folder.path()), ["step-000001"]);
     end(&session);
 }
 
