@@ -4,6 +4,7 @@
 
 mod diagnostics;
 mod golden;
+mod messages;
 mod tvm;
 mod wire;
 mod worker;
