@@ -43,11 +43,12 @@ impl Contact {
     /// The machine has no interface of a given name with an address.
     pub(crate) fn of(listeners: &Listeners, network: &Network, encrypts: bool) -> Result<Self> {
         let mut interfaces = if_addrs::get_if_addrs().unwrap_or_default();
-        // A link-local address of IPv6 needs the name of an interface, which means nothing on other machines.
-        interfaces.retain(|it| it.is_oper_up() && !(it.ip().is_ipv6() && it.is_link_local()));
-        select(&mut interfaces, &network.interfaces)?;
         let uplink = network.uplink.map(|uplink| uplink.own);
-        interfaces.sort_by_key(|it| (it.is_loopback(), Some(it.ip()) != uplink));
+        // Only the uplink tells others on which interface they reach a link-local address of IPv6; the controller's machine has none.
+        let is_known = |ip| !needs_scope(ip) || uplink.is_none_or(|own| own == ip);
+        interfaces.retain(|it| it.is_oper_up() && is_known(it.ip()));
+        select(&mut interfaces, &network.interfaces)?;
+        interfaces.sort_by_key(|it| (it.is_loopback(), Some(it.ip()) != uplink, needs_scope(it.ip())));
         let mut ips: Vec<_> = interfaces.iter().map(Interface::ip).collect();
         if ips.is_empty() {
             ips.extend([IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)]);
@@ -59,10 +60,20 @@ impl Contact {
     }
 
     /// The addresses in the order in which a rank tries them: first that at which its node has reached the controller, or the
-    /// node that relays for it.
+    /// node that relays for it. Link-local addresses of IPv6 are those on the interface of that connection, if it has one, too.
     pub(crate) fn in_order(&self, network: &Network) -> Vec<SocketAddr> {
         let upper = network.uplink.map(|uplink| uplink.upper).filter(|ip| !ip.is_loopback());
         let mut addresses = self.addresses.clone();
+        if addresses.iter().any(|address| needs_scope(address.ip())) {
+            let scope = network.uplink.filter(|uplink| needs_scope(uplink.own)).and_then(|uplink| index(uplink.own));
+            addresses.retain_mut(|address| match (address, scope) {
+                (SocketAddr::V6(address), Some(scope)) if address.ip().is_unicast_link_local() => {
+                    address.set_scope_id(scope);
+                    true
+                }
+                (address, _) => !needs_scope(address.ip()),
+            });
+        }
         addresses.sort_by_key(|address| Some(address.ip()) != upper);
         addresses
     }
@@ -89,6 +100,16 @@ impl Contact {
         }
         Ok(Self { host, addresses, encrypts })
     }
+}
+
+/// Whether an address belongs to an interface, so that machines need the number of theirs to use it.
+fn needs_scope(ip: IpAddr) -> bool {
+    matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
+}
+
+/// The number of the interface with this address.
+fn index(own: IpAddr) -> Option<u32> {
+    if_addrs::get_if_addrs().ok()?.into_iter().find(|it| it.ip() == own)?.index
 }
 
 /// Keeps the interfaces with these names, or all without names.

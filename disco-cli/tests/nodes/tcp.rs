@@ -17,6 +17,7 @@ crate::trials::tests!("nodes::tcp":
     a_rank_reports_that_the_machine_of_another_rank_is_cut_off,
     ranks_connect_if_one_of_several_addresses_leads_from_one_to_the_other,
     ranks_without_a_common_network_name_the_addresses_that_both_have_tried,
+    two_machines_with_a_cable_and_no_configuration_are_one_session,
 );
 
 /// Numbers of elements: one round, and two rounds with shares that are not equal.
@@ -213,6 +214,28 @@ fn ranks_without_a_common_network_name_the_addresses_that_both_have_tried() {
     }
     let said = reach_in(&machines, [&[("DISCO_TCP_INTERFACES", "eth7")], &[]]);
     assert!(said.contains("DISCO_TCP_INTERFACES: this machine has no interface `eth7` that is up and has an address; it has ab, ac, lo"), "{said}");
+}
+
+/// The machines have only the addresses that IPv6 gives to each interface; the cable is interface 2 of both.
+fn two_machines_with_a_cable_and_no_configuration_are_one_session() {
+    if !network::may_make_namespaces() {
+        return;
+    }
+    let script = "for name in a b; do ip netns add $1$name; ip -n $1$name link set dev lo up; done
+        ip link add cable netns $1a address 02:00:00:00:00:01 type veth peer name cable netns $1b
+        for name in a b; do
+            ip netns exec $1$name sh -c 'echo 0 > /proc/sys/net/ipv6/conf/cable/accept_dad'; ip -n $1$name link set dev cable up
+        done";
+    let (machines, folder) = (Namespaces::make("cable", script), Folder::new("cable"));
+    let token = folder.token();
+    let mut node = machines.disco("b");
+    node.env(PROGRAM, "reach").args(["worker", "--connect", "[fe80::ff:fe00:1%2]:4572", "--token-file"]).arg(&token);
+    let mut node = node.arg("--").arg(hello()).stderr(Stdio::null()).spawn().unwrap();
+    let mut run = machines.disco("a");
+    run.env(PROGRAM, "reach").args(["run", "--nodes", "2", "--listen", "[::]:4572", "--token-file"]).arg(&token);
+    let ran = run.arg("--").arg(hello()).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&ran.stdout), "connected\n", "{ran:?}");
+    node.wait().unwrap();
 }
 
 /// Two machines with one cable.
