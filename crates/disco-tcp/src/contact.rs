@@ -46,7 +46,8 @@ impl Contact {
         let uplink = network.uplink.map(|uplink| uplink.own);
         // Only the uplink tells others on which interface they reach a link-local address of IPv6; the controller's machine has none.
         let is_known = |ip| !needs_scope(ip) || uplink.is_none_or(|own| own == ip);
-        interfaces.retain(|it| it.is_oper_up() && is_known(it.ip()));
+        // The system may report an interface as down for a second after it has come up.
+        interfaces.retain(|it| (it.is_oper_up() || Some(it.ip()) == uplink) && is_known(it.ip()));
         select(&mut interfaces, &network.interfaces)?;
         interfaces.sort_by_key(|it| (it.is_loopback(), Some(it.ip()) != uplink, needs_scope(it.ip())));
         let mut ips: Vec<_> = interfaces.iter().map(Interface::ip).collect();
