@@ -1,6 +1,7 @@
 //! The backend `tcp` between machines that are network namespaces.
 
 use std::io::{BufRead as _, BufReader};
+use std::ops::Range;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::thread;
@@ -28,6 +29,15 @@ fn element(rank: usize, index: usize) -> f32 {
     [1e8, 1.0, -1e8, 0.125][(rank + index) % 4] * (1.0 + index as f32)
 }
 
+/// The sum of element `index` over ranks, in the tree of all data planes on hosts.
+fn tree(ranks: Range<usize>, index: usize) -> f32 {
+    if ranks.len() == 1 {
+        return element(ranks.start, index);
+    }
+    let middle = ranks.start + ranks.len().next_power_of_two() / 2;
+    tree(ranks.start..middle, index) + tree(middle..ranks.end, index)
+}
+
 /// Worker function: adds tensors of all ranks, and sends one around the ring.
 fn add(ctx: &mut WorkerContext) -> disco::Result<()> {
     let comm = ctx.comm()?;
@@ -36,8 +46,7 @@ fn add(ctx: &mut WorkerContext) -> disco::Result<()> {
         let mine: Vec<f32> = (0..count).map(|index| element(rank, index)).collect();
         let (mine, sum) = (Tensor::from_slice(&mine, [count])?, Tensor::zeros(DType::F32, [count])?);
         comm.all_reduce(&mine, &sum, Reduction::Sum)?;
-        let in_order = |index| (1..size).fold(element(0, index), |sum, rank| sum + element(rank, index));
-        if let Some(index) = (0..count).find(|index| sum.view::<f32>().unwrap()[*index] != in_order(*index)) {
+        if let Some(index) = (0..count).find(|index| sum.view::<f32>().unwrap()[*index] != tree(0..size, *index)) {
             return Err(Error::state(format!("element {index} of {count} is wrong")));
         }
         // The result of other ranks than the root is ignored, even if it is where their input is.
