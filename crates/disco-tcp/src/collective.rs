@@ -17,7 +17,7 @@ use std::ops::Range;
 use disco_core::{DType, Error, Op, Result};
 
 use crate::buffers::Buffers;
-use crate::exchange::{Call, Wires};
+use crate::exchange::{self, Call, Wires};
 use crate::machines::Machines;
 use crate::plan::{Label, Part, Plan, StepId};
 use crate::shares::{Broadcast, Collect, Results, Rule, Shares, Spread, schedule};
@@ -41,7 +41,7 @@ impl<'a, 'c> Collective<'c, '_> {
     /// Runs the operation, whose memory `buffers` are.
     ///
     /// # Errors
-    /// Errors of [`Plan::run`].
+    /// Errors of [`exchange::run`].
     pub(crate) fn run(&mut self, op: &Op, buffers: Buffers<'a>) -> Result<()> {
         let Buffers { input, output } = buffers;
         let size = self.size;
@@ -94,7 +94,7 @@ impl<'a, 'c> Collective<'c, '_> {
     }
 
     fn execute(&mut self, plan: Plan<'_>) -> Result<()> {
-        plan.run(self.call, self.wires)
+        exchange::run(plan, self.call, self.wires)
     }
 
     fn others(&self) -> impl Iterator<Item = usize> + use<> {

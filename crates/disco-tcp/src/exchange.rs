@@ -1,6 +1,5 @@
 //! The messages of a plan, which go out and come in at the same time.
 
-use std::collections::VecDeque;
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -13,7 +12,7 @@ use crate::alarm::Alarm;
 use crate::connect::Links;
 use crate::head::{HEAD_BYTES, Head, Kind};
 use crate::link::{Acknowledged, Link, acknowledged};
-use crate::plan::{Label, Memory, Message, Plan};
+use crate::plan::{Label, Message, Plan};
 
 /// The longest sleep of a wait. Then the rank announces that it waits, so that others don't report it as absent, and checks
 /// that the machines of the awaited ranks acknowledge its packets.
@@ -32,30 +31,22 @@ pub(crate) struct Call<'a> {
     pub(crate) number: u64,
 }
 
-/// Messages to a rank.
+/// The first message to a rank.
 #[derive(Default)]
-pub(crate) struct Outgoing<'a> {
-    pub(crate) messages: VecDeque<Message<'a>>,
-    /// The head and the call of the first one, once it has begun.
+struct Outgoing {
+    /// The head and the call, once it has begun.
     head: Vec<u8>,
-    /// Bytes of it that the link has taken.
+    /// Bytes that the link has taken.
     sent: usize,
 }
 
-/// Messages from a rank.
-pub(crate) struct Incoming<'a> {
-    pub(crate) messages: VecDeque<Message<'a>>,
-    /// The head and the call of the first one.
+/// The first message from a rank.
+#[derive(Default)]
+struct Incoming {
     head: [u8; HEAD_BYTES],
     call: Vec<u8>,
-    /// Bytes of it that have come.
+    /// Bytes that have come.
     received: usize,
-}
-
-impl Default for Incoming<'_> {
-    fn default() -> Self {
-        Self { messages: VecDeque::new(), head: [0; HEAD_BYTES], call: Vec::new(), received: 0 }
-    }
 }
 
 /// The rank's end of all connections while an operation runs.
@@ -70,17 +61,32 @@ pub(crate) struct Wires<'a> {
     pub(crate) start: Instant,
 }
 
-impl Plan<'_> {
-    /// Moves all messages, and computes what they are for.
-    ///
-    /// # Errors
-    /// [`Error::Mismatch`], [`Error::Lost`], [`Error::Deadline`], [`Error::Aborted`]; those of the computations. The connections
-    /// can't be used after it.
-    pub(crate) fn run(mut self, call: Call<'_>, wires: &mut Wires<'_>) -> Result<()> {
+/// A plan, and how far its messages have come.
+struct Exchange<'a> {
+    plan: Plan<'a>,
+    /// By rank.
+    outgoing: Vec<Outgoing>,
+    /// By rank.
+    incoming: Vec<Incoming>,
+}
+
+/// Moves all messages of a plan, and computes what they are for.
+///
+/// # Errors
+/// [`Error::Mismatch`], [`Error::Lost`], [`Error::Deadline`], [`Error::Aborted`]; those of the computations. The connections
+/// can't be used after it.
+pub(crate) fn run(plan: Plan<'_>, call: Call<'_>, wires: &mut Wires<'_>) -> Result<()> {
+    let outgoing = plan.outgoing.iter().map(|_| Outgoing::default()).collect();
+    let incoming = plan.incoming.iter().map(|_| Incoming::default()).collect();
+    Exchange { plan, outgoing, incoming }.run(call, wires)
+}
+
+impl Exchange<'_> {
+    fn run(mut self, call: Call<'_>, wires: &mut Wires<'_>) -> Result<()> {
         loop {
-            let mut has_moved = self.run_ready()?;
+            let mut has_moved = self.plan.run_ready()?;
             has_moved |= self.advance(call, wires)?;
-            if self.is_done() {
+            if self.plan.is_done() {
                 return Ok(());
             }
             self.check(call, wires)?;
@@ -110,8 +116,8 @@ impl Plan<'_> {
     /// The ranks from or to which a message that the caller accepts is the next one, with whether one is to be sent, and received.
     fn peers(&self, is_meant: impl Fn(&Message<'_>) -> bool) -> impl Iterator<Item = (usize, bool, bool)> {
         (0..self.outgoing.len().max(self.incoming.len())).filter_map(move |peer| {
-            let sent = self.outgoing.get(peer).and_then(|outgoing| outgoing.messages.front());
-            let received = self.incoming.get(peer).and_then(|incoming| incoming.messages.front());
+            let sent = self.plan.outgoing.get(peer).and_then(|messages| messages.front());
+            let received = self.plan.incoming.get(peer).and_then(|messages| messages.front());
             let (is_sent, is_received) = (sent.is_some_and(&is_meant), received.is_some_and(&is_meant));
             (is_sent || is_received).then_some((peer, is_sent, is_received))
         })
@@ -119,22 +125,29 @@ impl Plan<'_> {
 
     /// Moves what can be moved now. Returns whether a byte has moved, or a message is over.
     fn advance(&mut self, call: Call<'_>, wires: &mut Wires<'_>) -> Result<bool> {
-        let mut has_moved = false;
-        for to in 0..self.outgoing.len() {
-            while let Some(step) = self.outgoing[to].messages.front().map(|message| message.step)
-                && self.is_ready(step)
-                && self.outgoing[to].advance(&self.memory, to, call, wires, &mut has_moved)?
-            {
-                self.note_done(step);
+        let (plan, mut has_moved) = (&mut self.plan, false);
+        for (to, state) in self.outgoing.iter_mut().enumerate() {
+            while let Some(message) = plan.outgoing[to].front().filter(|message| plan.is_ready(message.step)) {
+                if !state.advance(message, plan.memory.get(&message.content), to, call, wires, &mut has_moved)? {
+                    break;
+                }
+                *state = Outgoing::default();
+                let step = message.step;
+                plan.outgoing[to].pop_front();
+                plan.note_done(step);
                 has_moved = true;
             }
         }
-        for from in 0..self.incoming.len() {
-            while let Some(step) = self.incoming[from].messages.front().map(|message| message.step)
-                && self.is_ready(step)
-                && self.incoming[from].advance(&mut self.memory, from, call, wires, &mut has_moved)?
-            {
-                self.note_done(step);
+        for (from, state) in self.incoming.iter_mut().enumerate() {
+            while let Some(message) = plan.incoming[from].front().filter(|message| plan.is_ready(message.step)) {
+                let content = plan.memory.get_mut(&message.content)?;
+                if !state.advance(message, content, from, call, wires, &mut has_moved)? {
+                    break;
+                }
+                *state = Incoming::default();
+                let step = message.step;
+                plan.incoming[from].pop_front();
+                plan.note_done(step);
                 has_moved = true;
             }
         }
@@ -144,7 +157,7 @@ impl Plan<'_> {
     /// Sleeps until a connection may go on, or the alarm is raised.
     fn wait(&self, wires: &mut Wires<'_>) -> Result<()> {
         let mut fds = vec![PollFd::new(wires.alarm, PollFlags::IN)];
-        for (peer, is_sent, is_received) in self.peers(|message| self.is_ready(message.step)) {
+        for (peer, is_sent, is_received) in self.peers(|message| self.plan.is_ready(message.step)) {
             let mut flags = PollFlags::empty();
             flags.set(PollFlags::IN, is_received);
             flags.set(PollFlags::OUT, is_sent);
@@ -185,18 +198,17 @@ impl Plan<'_> {
     }
 }
 
-impl Outgoing<'_> {
-    /// Sends what the link takes of the first message. Returns whether the system has all of it, and removes it then.
+impl Outgoing {
+    /// Sends what the link takes. Returns whether the system has all of it.
     fn advance(
         &mut self,
-        memory: &Memory<'_>,
+        message: &Message<'_>,
+        content: &[u8],
         to: usize,
         call: Call<'_>,
         wires: &mut Wires<'_>,
         has_moved: &mut bool,
     ) -> Result<bool> {
-        let Some(message) = self.messages.front() else { return Ok(false) };
-        let content = memory.get(&message.content);
         if self.head.is_empty() {
             let text = message.label.text.unwrap_or(call.text);
             let (length, content) = (text.len() as u32, content.len() as u64);
@@ -219,28 +231,22 @@ impl Outgoing<'_> {
             }
             *has_moved = true;
         }
-        let is_over = link.flush().map_err(is_lost)?;
-        if is_over {
-            self.messages.pop_front();
-            self.head.clear();
-            self.sent = 0;
-        }
-        Ok(is_over)
+        link.flush().map_err(is_lost)
     }
 }
 
-impl Incoming<'_> {
-    /// Receives what has come of the first message. Returns whether it is complete, and removes it then.
+impl Incoming {
+    /// Receives what has come. Returns whether it is complete.
     fn advance(
         &mut self,
-        memory: &mut Memory<'_>,
+        message: &Message<'_>,
+        content: &mut [u8],
         from: usize,
         call: Call<'_>,
         wires: &mut Wires<'_>,
         has_moved: &mut bool,
     ) -> Result<bool> {
-        let Some(message) = self.messages.front() else { return Ok(false) };
-        let (label, content) = (message.label, memory.get_mut(&message.content)?);
+        let label = message.label;
         let caller = (wires.rank, wires.operation);
         let limit = self.received.saturating_add(MAX_TURN_BYTES);
         let link = wires.link(from)?;
@@ -256,9 +262,6 @@ impl Incoming<'_> {
                 &mut content[in_content..]
             };
             if into.is_empty() {
-                self.messages.pop_front();
-                self.call.clear();
-                self.received = 0;
                 return Ok(true);
             }
             if at >= limit {

@@ -6,8 +6,6 @@ use std::ops::Range;
 
 use disco_core::{Error, Result};
 
-use crate::exchange::{Incoming, Outgoing};
-
 /// The number of a message among those of its kind, and its text if it is not that of the call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Label<'a> {
@@ -121,10 +119,10 @@ pub(crate) struct Plan<'a> {
     left: usize,
     /// Computations that wait for nothing.
     ready: VecDeque<StepId>,
-    /// By rank.
-    pub(crate) outgoing: Vec<Outgoing<'a>>,
-    /// By rank.
-    pub(crate) incoming: Vec<Incoming<'a>>,
+    /// Messages to each rank.
+    pub(crate) outgoing: Vec<VecDeque<Message<'a>>>,
+    /// Messages from each rank.
+    pub(crate) incoming: Vec<VecDeque<Message<'a>>>,
 }
 
 impl<'a> Plan<'a> {
@@ -154,9 +152,9 @@ impl<'a> Plan<'a> {
     ) -> StepId {
         let step = self.add(None, after);
         if self.outgoing.len() <= to {
-            self.outgoing.resize_with(to + 1, Outgoing::default);
+            self.outgoing.resize_with(to + 1, VecDeque::new);
         }
-        self.outgoing[to].messages.push_back(Message { step, label, content });
+        self.outgoing[to].push_back(Message { step, label, content });
         step
     }
 
@@ -170,9 +168,9 @@ impl<'a> Plan<'a> {
     ) -> StepId {
         let step = self.add(None, after);
         if self.incoming.len() <= from {
-            self.incoming.resize_with(from + 1, Incoming::default);
+            self.incoming.resize_with(from + 1, VecDeque::new);
         }
-        self.incoming[from].messages.push_back(Message { step, label, content });
+        self.incoming[from].push_back(Message { step, label, content });
         step
     }
 

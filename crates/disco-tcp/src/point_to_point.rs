@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use disco_core::{Error, Op, Result, Tensor};
 
 use crate::buffers::Buffers;
-use crate::exchange::{Call, Wires};
+use crate::exchange::{self, Call, Wires};
 use crate::plan::{Label, Plan};
 
 /// Numbers of the messages between this rank and another one.
@@ -23,7 +23,7 @@ fn extent(tensor: &Tensor) -> String {
 /// Runs a group of sends and receives. `buffers` are those of `ops`, and `counts` those of each rank.
 ///
 /// # Errors
-/// [`Error::Mismatch`] of a message of this rank to itself; errors of [`Plan::run`].
+/// [`Error::Mismatch`] of a message of this rank to itself; errors of [`exchange::run`].
 pub(crate) fn run(
     call: Call<'_>,
     wires: &mut Wires<'_>,
@@ -61,5 +61,5 @@ pub(crate) fn run(
         }
         into.copy_from_slice(content);
     }
-    plan.run(call, wires)
+    exchange::run(plan, call, wires)
 }

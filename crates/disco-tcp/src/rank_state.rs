@@ -12,7 +12,7 @@ use crate::alarm::Alarm;
 use crate::buffers::Buffers;
 use crate::collective::Collective;
 use crate::connect::{self, Links};
-use crate::exchange::{Call, Wires};
+use crate::exchange::{self, Call, Wires};
 use crate::head::{Head, Kind};
 use crate::link::Link;
 use crate::machines::Machines;
@@ -204,7 +204,7 @@ impl RankState {
             plan.send(peer, label, mine.clone(), None);
             plan.receive(peer, label, theirs, None);
         }
-        plan.run(call, &mut self.wires("split"))?;
+        exchange::run(plan, call, &mut self.wires("split"))?;
         Ok(all)
     }
 
