@@ -118,7 +118,7 @@ pub fn finish(dtype: DType, reduction: Reduction, branches: &[Branch<'_>], outpu
         join(&mut waiting)?;
     }
     let (_, sums) = waiting.pop().ok_or_else(|| misfit(output.len()))?;
-    if sums.len() / wide.size() != output.len() / dtype.size() {
+    if sums.len() * dtype.size() != output.len() * wide.size() {
         return Err(misfit(output.len()));
     }
     kernel::narrow(dtype, wide, &sums, if reduction == Reduction::Avg { ranks } else { 1 }, output);

@@ -6,11 +6,11 @@
 //! | `reduce` | all send their inputs to the root, which reduces them | each rank reduces its share of all inputs, and sends the result to the root |
 //! | `reduce_scatter` | | each rank reduces its block of all inputs |
 //! | `broadcast` | the root sends to all | the root sends each rank its share, and all ranks send their shares to all |
-//! | `all_gather` | each block goes straight to all ranks | the same |
+//! | `all_gather` | each block goes straight to all ranks | the same, to each machine once |
 //! | others | each block goes straight to its rank | the same |
 //!
 //! In the large form, tensors go in pieces, and machines with several ranks send and receive each byte once ([`shares`]). All
-//! reductions are those of [`disco_local::reduce`], so results have the same bits in both forms, on all ranks, and over `local`.
+//! reductions have the tree of [`disco_local::reduce`], so results have the same bits in both forms, on all ranks, and over `local`.
 
 use std::ops::Range;
 
@@ -22,7 +22,7 @@ use crate::machines::Machines;
 use crate::plan::{Label, Part, Plan, StepId};
 use crate::shares::{Broadcast, Collect, Results, Rule, Shares, Spread, schedule};
 
-/// Bytes of a tensor up to which the small form is used, divided by the number of ranks that each rank sends to.
+/// Bytes of a tensor up to which the small form is used; where all ranks send to all, divided by the number of other ranks.
 const SMALL_BYTES: usize = 64 << 10;
 
 /// The most ranks that meet in a barrier in one step.
@@ -137,7 +137,7 @@ impl<'a, 'c> Collective<'c, '_> {
             self.exchange_inputs(&mut plan, rule, &input, &output);
             return self.execute(plan);
         }
-        let ranges = shares(bytes, self.size, rule.dtype);
+        let ranges = share_ranges(bytes, self.size, rule.dtype);
         let shares = self.shares(&ranges);
         let results = Results::Spread(Spread::new(shares, output, None));
         let mut collect = Collect::new(&mut plan, shares, rule, input, results);
@@ -162,8 +162,13 @@ impl<'a, 'c> Collective<'c, '_> {
         let output = output.filter(|_| self.me == root).map(|output| plan.write(output));
         let input = input.map(|input| plan.read(input)).or(output.clone());
         let input = input.unwrap_or_else(|| plan.buffer(0));
-        if input.len() > SMALL_BYTES && self.size > 2 {
-            let ranges = shares(input.len(), self.size, rule.dtype);
+        if input.len() > SMALL_BYTES {
+            // Of two ranks, the root reduces all.
+            let ranges = match (self.size, root) {
+                (2, 0) => vec![0..input.len(), input.len()..input.len()],
+                (2, _) => vec![0..0, 0..input.len()],
+                (size, _) => share_ranges(input.len(), size, rule.dtype),
+            };
             let shares = self.shares(&ranges);
             let mut collect = Collect::new(&mut plan, shares, rule, input, Results::Root(root, output));
             schedule(&mut plan, shares, &mut collect);
@@ -213,7 +218,7 @@ impl<'a, 'c> Collective<'c, '_> {
         let mut plan = Plan::default();
         let tensor = plan.write(output);
         if bytes > SMALL_BYTES && self.size > 2 {
-            let ranges = shares(bytes, self.size, dtype);
+            let ranges = share_ranges(bytes, self.size, dtype);
             let shares = self.shares(&ranges);
             let spread = Spread::new(shares, tensor, Some(root));
             schedule(&mut plan, shares, &mut Broadcast { root, spread });
@@ -352,7 +357,7 @@ fn uneven(counts: &[usize], width: usize) -> Vec<Range<usize>> {
 }
 
 /// The ranges of a tensor's shares, which are equal but for an element.
-fn shares(bytes: usize, size: usize, dtype: DType) -> Vec<Range<usize>> {
+fn share_ranges(bytes: usize, size: usize, dtype: DType) -> Vec<Range<usize>> {
     let (width, elements) = (dtype.size(), bytes / dtype.size());
     let start = |rank: usize| (elements / size * rank + rank.min(elements % size)) * width;
     (0..size).map(|rank| start(rank)..start(rank + 1)).collect()
@@ -375,7 +380,7 @@ mod tests {
     #[test]
     fn shares_are_whole_elements_and_cover_the_tensor() {
         for (elements, size) in [(0, 3), (2, 3), (7, 3), (64, 4)] {
-            let shares = shares(elements * 4, size, DType::F32);
+            let shares = share_ranges(elements * 4, size, DType::F32);
             assert_eq!((shares[0].start, shares[size - 1].end), (0, elements * 4));
             assert!(shares.windows(2).all(|two| two[0].end == two[1].start));
             assert!(shares.iter().all(|share| share.len() % 4 == 0 && share.len() / 4 <= elements.div_ceil(size)));

@@ -214,22 +214,37 @@ impl Gathering<'_> {
     /// Answers the handshake of a connection on a thread, unless too many others do.
     fn answer(&self, stream: TcpStream) {
         let (party, contacts, sender, end) = (self.party.clone(), self.contacts.clone(), self.sender.clone(), self.end);
-        let handshakes = self.handshakes.clone();
-        if handshakes.fetch_add(1, Ordering::Relaxed) >= self.party.size + MORE_HANDSHAKES {
-            handshakes.fetch_sub(1, Ordering::Relaxed);
+        let (count, one_more) = OneMore::of(&self.handshakes);
+        if count >= self.party.size + MORE_HANDSHAKES {
             return;
         }
         let run = move || {
+            let _until_it_ends = one_more;
             let proved = handshake::follow(&party, &contacts, stream);
             match proved.and_then(|proved| Reached::of(&party, proved, end)) {
                 Ok(reached) => drop(sender.send(reached)),
                 Err(error) => tracing::debug!(%error, "a connection was refused"),
             }
-            handshakes.fetch_sub(1, Ordering::Relaxed);
         };
         if let Err(error) = spawn("disco-tcp-admit", run) {
             tracing::debug!(%error, "a connection was refused");
         }
+    }
+}
+
+/// Counts a handshake until it is dropped.
+struct OneMore(Arc<AtomicUsize>);
+
+impl OneMore {
+    /// Returns how many there were before.
+    fn of(count: &Arc<AtomicUsize>) -> (usize, Self) {
+        (count.fetch_add(1, Ordering::Relaxed), Self(count.clone()))
+    }
+}
+
+impl Drop for OneMore {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -70,7 +70,7 @@ struct Exchange<'a> {
     incoming: Vec<Incoming>,
 }
 
-/// Moves all messages of a plan, and computes what they are for.
+/// Moves all messages of a plan, and runs its computations.
 ///
 /// # Errors
 /// [`Error::Mismatch`], [`Error::Lost`], [`Error::Deadline`], [`Error::Aborted`]; those of the computations. The connections
@@ -103,14 +103,23 @@ impl Exchange<'_> {
         let operation = || call.text.to_owned();
         if call.kind == Kind::Collective {
             // The ranks that this one waits for may wait for others.
-            return wires.attendance.check_wait(call.number, waited, deadline, operation);
+            let result = wires.attendance.check_wait(call.number, waited, deadline, operation);
+            return result.map_err(|error| match error {
+                Error::Deadline { operation, after, state } => {
+                    Error::Deadline { operation, after, state: format!("{state}; {}", self.describe_missing()) }
+                }
+                error => error,
+            });
         }
         if waited <= deadline {
             return Ok(());
         }
+        Err(Error::Deadline { operation: operation(), after: deadline, state: self.describe_missing() })
+    }
+
+    fn describe_missing(&self) -> String {
         let peers = self.peers(|_| true).map(|(peer, ..)| Rank::new(peer as u32).to_string());
-        let state = format!("messages of or to {} are missing", peers.collect::<Vec<_>>().join(", "));
-        Err(Error::Deadline { operation: operation(), after: deadline, state })
+        format!("messages from or to {} are missing", peers.collect::<Vec<_>>().join(", "))
     }
 
     /// The ranks from or to which a message that the caller accepts is the next one, with whether one is to be sent, and received.
@@ -139,6 +148,7 @@ impl Exchange<'_> {
             }
         }
         for (from, state) in self.incoming.iter_mut().enumerate() {
+            has_moved |= plan.run_ready()?;
             while let Some(message) = plan.incoming[from].front().filter(|message| plan.is_ready(message.step)) {
                 let content = plan.memory.get_mut(&message.content)?;
                 if !state.advance(message, content, from, call, wires, &mut has_moved)? {

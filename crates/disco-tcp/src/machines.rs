@@ -1,4 +1,4 @@
-//! Which ranks are on which machine, and what that means for a reduction.
+//! Which ranks are on which machine, and which branches of a reduction's tree these reduce.
 
 use std::ops::Range;
 
@@ -9,6 +9,8 @@ pub(crate) struct Machines {
     of: Vec<usize>,
     /// The ranks of each machine, in order.
     ranks: Vec<Vec<usize>>,
+    /// The helpers of each machine, by the owners of shares.
+    helpers: Vec<Vec<usize>>,
 }
 
 impl Machines {
@@ -24,7 +26,13 @@ impl Machines {
             ranks[machine].push(rank);
             of.push(machine);
         }
-        Self { of, ranks }
+        let helpers = |(machine, ranks): (usize, &Vec<usize>)| {
+            let mut others = ranks.iter().cycle();
+            let helper = |owner: usize| if of[owner] == machine { Some(owner) } else { others.next().copied() };
+            (0..of.len()).filter_map(helper).collect()
+        };
+        let helpers = ranks.iter().enumerate().map(helpers).collect();
+        Self { of, ranks, helpers }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -44,12 +52,7 @@ impl Machines {
     /// The rank of a machine that collects and spreads the share of rank `owner`: that rank itself on its own machine. The
     /// shares of other machines are spread over the ranks.
     pub(crate) fn helper(&self, machine: usize, owner: usize) -> usize {
-        let (ranks, home) = (&self.ranks[machine], self.of[owner]);
-        if home == machine {
-            return owner;
-        }
-        let place = self.ranks[home].iter().position(|rank| *rank == owner).unwrap_or(0);
-        ranks[place % ranks.len()]
+        self.helpers[machine][owner]
     }
 
     /// The largest branches of the [tree over the ranks](disco_local::finish) that are on one machine, in order: their ranks.

@@ -95,7 +95,7 @@ struct Step<'a> {
     /// Steps before it that are not done.
     waits: usize,
     then: Vec<StepId>,
-    /// Nothing for a message.
+    /// `None` for a message.
     compute: Option<Compute<'a>>,
 }
 
@@ -204,7 +204,7 @@ impl<'a> Plan<'a> {
         self.steps[step.0].waits == 0
     }
 
-    /// Notes that a step is done, and what waits for it.
+    /// Marks a step as done, and queues the computations that wait for nothing else.
     pub(crate) fn note_done(&mut self, step: StepId) {
         self.left -= 1;
         for next in mem::take(&mut self.steps[step.0].then) {
@@ -241,26 +241,30 @@ impl<'a> Plan<'a> {
 /// A buffer that is used again and again: several slots, each of which waits for the last use of its content.
 pub(crate) struct Slots {
     whole: Part,
-    last_uses: [Option<StepId>; Slots::COUNT],
+    last_uses: Vec<Option<StepId>>,
 }
 
 impl Slots {
     /// While one piece is computed or sent, another one comes, and a third one may begin.
-    const COUNT: usize = 3;
+    const MAX_COUNT: usize = 3;
 
-    pub(crate) fn new(plan: &mut Plan<'_>, bytes: usize) -> Self {
-        Self { whole: plan.buffer(bytes * Self::COUNT), last_uses: [None; Self::COUNT] }
+    /// Slots of this size, for this number of pieces.
+    pub(crate) fn new(plan: &mut Plan<'_>, bytes: usize, pieces: usize) -> Self {
+        let count = pieces.clamp(1, Self::MAX_COUNT);
+        Self { whole: plan.buffer(bytes * count), last_uses: vec![None; count] }
     }
 
     /// The first `bytes` bytes of the slot of a piece, and the step that it waits for.
     pub(crate) fn slot(&self, piece: usize, bytes: usize) -> (Part, Option<StepId>) {
-        let slot = piece % Self::COUNT;
-        let start = slot * (self.whole.len() / Self::COUNT);
+        let count = self.last_uses.len();
+        let slot = piece % count;
+        let start = slot * (self.whole.len() / count);
         (self.whole.part(start..start + bytes), self.last_uses[slot])
     }
 
     /// Notes the last use of a piece.
     pub(crate) fn note_last_use(&mut self, piece: usize, step: StepId) {
-        self.last_uses[piece % Self::COUNT] = Some(step);
+        let slot = piece % self.last_uses.len();
+        self.last_uses[slot] = Some(step);
     }
 }

@@ -215,7 +215,11 @@ impl RankState {
             Error::Lost(loss) => match self.store.wait(&self.failure_key(), FAILURE_GRACE) {
                 Ok(bytes) => read_cause(&bytes).map_or(Error::Lost(loss), |cause| Error::Aborted { cause }),
                 Err(aborted @ Error::Aborted { .. }) => aborted,
-                Err(_) => Error::Lost(loss),
+                // A rank that has not reached a third one has never been in an operation.
+                Err(_) => match self.party.check_others(&*self.store) {
+                    Err(aborted @ Error::Aborted { .. }) => aborted,
+                    _ => Error::Lost(loss),
+                },
             },
             error => error,
         };

@@ -8,8 +8,8 @@
 //! forward   the helper sends it to its neighbours
 //! ```
 //!
-//! So a byte of a result crosses to each machine once, and so does a partial result for each branch. Each piece is a step behind
-//! the one before it, which all ranks are for the same piece in the same order: `tick` numbers the steps.
+//! So a byte of a result crosses to each machine once, and so does a partial result for each branch. Step `s` of piece `p` is added
+//! to the plan at tick `p + s`, in the same order on all ranks.
 
 use std::ops::Range;
 
@@ -18,8 +18,14 @@ use disco_core::{DType, Reduction, Result};
 use crate::machines::Machines;
 use crate::plan::{Label, Memory, Part, Plan, Slots, StepId};
 
-/// Bytes of a piece: as many as stay in the cache of a core between two steps.
-const PIECE_BYTES: usize = 256 << 10;
+/// Bytes of a piece: as many as stay in the cache of a core between two steps. Many ranks have smaller ones, since each needs
+/// room for those of all its neighbours.
+fn piece_bytes(ranks: usize) -> usize {
+    ((4 << 20) / ranks.max(1)).next_multiple_of(MAX_WIDTH).clamp(32 << 10, 256 << 10)
+}
+
+/// A multiple of the size of each dtype.
+const MAX_WIDTH: usize = 64;
 
 /// How elements are reduced.
 #[derive(Clone, Copy)]
@@ -46,14 +52,18 @@ impl<'s> Shares<'s> {
 
     /// The pieces of a share: one at least, so that its owner takes part in the operation.
     fn pieces_of(&self, owner: usize) -> usize {
-        self.ranges[owner].len().div_ceil(PIECE_BYTES).max(1)
+        self.ranges[owner].len().div_ceil(self.piece_bytes()).max(1)
     }
 
-    /// A piece of a share; `None` behind its end.
+    fn piece_bytes(&self) -> usize {
+        piece_bytes(self.ranges.len())
+    }
+
+    /// A piece of a share; `None` past its end.
     fn piece(&self, owner: usize, piece: usize) -> Option<Range<usize>> {
         let range = &self.ranges[owner];
-        let start = range.start + piece * PIECE_BYTES;
-        (piece < self.pieces_of(owner)).then(|| start..range.end.min(start + PIECE_BYTES))
+        let start = range.start + piece * self.piece_bytes();
+        (piece < self.pieces_of(owner)).then(|| start..range.end.min(start + self.piece_bytes()))
     }
 
     /// The helper of a share on this machine.
@@ -87,8 +97,9 @@ pub(crate) trait Steps<'a> {
 /// Adds all steps of all pieces to a plan.
 pub(crate) fn schedule<'a, S: Steps<'a>>(plan: &mut Plan<'a>, shares: Shares<'_>, steps: &mut S) {
     for tick in 0..shares.pieces() + S::COUNT - 1 {
-        for step in 0..S::COUNT {
-            let Some(piece) = tick.checked_sub(step) else { break };
+        // The last step first: what it uses is that of the step before it for the same piece.
+        for step in (0..S::COUNT).rev() {
+            let Some(piece) = tick.checked_sub(step) else { continue };
             for owner in 0..shares.ranges.len() {
                 if let Some(range) = shares.piece(owner, piece) {
                     steps.add(plan, step, owner, piece, range);
@@ -230,22 +241,24 @@ impl<'s> Collect<'s> {
         let wide = wide.unwrap_or(rule.dtype).size();
         let branch = |ranks: Range<usize>| Branch { machine: machines.of(ranks.start), ranks };
         let branches: Vec<_> = branches.into_iter().map(branch).collect();
-        let mut slots = |bytes: usize| Slots::new(plan, bytes);
-        let longest = |owner: usize| shares.ranges[owner].len().min(PIECE_BYTES);
+        let mut slots = |owner: usize, bytes: usize| Slots::new(plan, bytes, shares.pieces_of(owner));
+        let longest = |owner: usize| shares.ranges[owner].len().min(shares.piece_bytes());
         let widest = |owner: usize| longest(owner) / rule.dtype.size() * wide;
         let (mut gathered, mut partials) = (Vec::new(), Vec::new());
         for owner in 0..size {
             let is_helper = shares.helper(owner) == me;
             let neighbours = shares.neighbours().filter(|_| is_helper);
-            gathered.push(neighbours.map(|_| slots(longest(owner))).collect());
+            gathered.push(neighbours.map(|_| slots(owner, longest(owner))).collect());
             let mine = branches.iter().filter(|branch| is_helper && owner != me && branch.machine == shares.home());
             // The input of a branch of one rank is sent as it is.
-            partials.push(mine.map(|branch| slots(if branch.ranks.len() == 1 { 0 } else { widest(owner) })).collect());
+            partials.push(
+                mine.map(|branch| slots(owner, if branch.ranks.len() == 1 { 0 } else { widest(owner) })).collect(),
+            );
         }
         let others = branches.iter().filter(|branch| branch.machine != shares.home());
         let collected =
-            others.map(|branch| slots(if branch.ranks.len() == 1 { longest(me) } else { widest(me) })).collect();
-        let made = matches!(results, Results::Root(root, _) if root != me).then(|| slots(longest(me)));
+            others.map(|branch| slots(me, if branch.ranks.len() == 1 { longest(me) } else { widest(me) })).collect();
+        let made = matches!(results, Results::Root(root, _) if root != me).then(|| slots(me, longest(me)));
         let gathered_by = vec![Vec::new(); size];
         let joined = None;
         Self { shares, rule, input, results, wide, branches, gathered, partials, collected, made, gathered_by, joined }
@@ -396,6 +409,17 @@ enum Source {
     Branch(usize, Part),
 }
 
+impl Source {
+    /// The inputs of its ranks; `None` if they are reduced already.
+    fn inputs(&self) -> Option<Vec<Part>> {
+        match self {
+            Self::Inputs(inputs) => Some(inputs.clone()),
+            Self::Branch(1, input) => Some(vec![input.clone()]),
+            Self::Branch(..) => None,
+        }
+    }
+}
+
 impl Rule {
     fn partial<'m>(self, inputs: impl Iterator<Item = &'m [u8]>, output: &mut [u8]) -> Result<()> {
         disco_local::partial(self.dtype, self.reduction, &inputs.collect::<Vec<_>>(), output)
@@ -403,6 +427,11 @@ impl Rule {
 
     /// Joins branches into `output`, the memory of the part `to`, which may be an input.
     fn join(self, memory: &Memory<'_>, sources: &[Source], to: &Part, output: &mut [u8]) -> Result<()> {
+        let inputs: Option<Vec<_>> = sources.iter().map(Source::inputs).collect();
+        if let Some(inputs) = inputs {
+            let inputs: Vec<_> = inputs.concat().iter().map(|part| (part != to).then(|| memory.get(part))).collect();
+            return disco_local::reduce(self.dtype, self.reduction, &inputs, output);
+        }
         let wide = disco_local::partial_dtype(self.dtype, self.reduction).unwrap_or(self.dtype).size();
         let partial = |source: &Source| match source {
             Source::Inputs(inputs) if inputs.len() > 1 => {
@@ -424,5 +453,31 @@ impl Rule {
         });
         let branches: Vec<_> = branches.collect();
         disco_local::finish(self.dtype, self.reduction, &branches, output)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_piece_is_added_and_sent_on_before_the_next_one_has_come() {
+        let machines = Machines::new([0, 1].into_iter());
+        let bytes = 8 * piece_bytes(2);
+        let (ranges, label) = ([0..bytes / 2, bytes / 2..bytes], Label { number: 1, text: None });
+        let shares = Shares { machines: &machines, me: 0, ranges: &ranges, label };
+        let rule = Rule { dtype: DType::F32, reduction: Reduction::Sum };
+        let mut plan = Plan::default();
+        let tensor = plan.buffer(bytes);
+        let results = Results::Spread(Spread::new(shares, tensor.clone(), None));
+        let mut collect = Collect::new(&mut plan, shares, rule, tensor, results);
+        schedule(&mut plan, shares, &mut collect);
+
+        let ready = |plan: &Plan<'_>| plan.outgoing[1].iter().filter(|message| plan.is_ready(message.step)).count();
+        assert_eq!(ready(&plan), 4, "this rank's part of all pieces of the other share");
+        let first = plan.incoming[1][0].step;
+        plan.note_done(first);
+        assert!(plan.run_ready().unwrap());
+        assert_eq!(ready(&plan), 5, "and the sum of the first piece");
     }
 }
