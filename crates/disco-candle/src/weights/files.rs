@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use candle_core::quantized::gguf_file::{Content, Value};
 use disco_core::suggestion::similar;
 
 use crate::weights::find::{self, Found};
+use crate::weights::gguf::{self, Metadata};
 use crate::weights::source::Source;
-use crate::weights::{TensorInfo, WeightsError, gguf, safetensors};
+use crate::weights::{TensorInfo, WeightsError, safetensors};
 
 /// Opened files of weights: headers are parsed, and no tensor is read.
 ///
@@ -37,9 +37,10 @@ use crate::weights::{TensorInfo, WeightsError, gguf, safetensors};
 pub struct Weights {
     path: PathBuf,
     sources: Vec<Source>,
-    tensors: BTreeMap<String, TensorInfo>,
+    /// In the order of their names.
+    tensors: Vec<(Box<str>, TensorInfo)>,
     metadata: BTreeMap<String, String>,
-    gguf: Option<Content>,
+    gguf: Option<Metadata>,
     /// Length of the index, if there is one.
     index_bytes: u64,
 }
@@ -58,7 +59,7 @@ impl Weights {
         let mut weights = Self {
             path: path.to_owned(),
             sources: Vec::new(),
-            tensors: BTreeMap::new(),
+            tensors: Vec::new(),
             metadata: BTreeMap::new(),
             gguf: None,
             index_bytes: 0,
@@ -73,12 +74,12 @@ impl Weights {
 
     /// Names of the tensors, sorted.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.tensors.keys().map(String::as_str)
+        self.tensors.iter().map(|(name, _)| &**name)
     }
 
     /// Whether there is a tensor `name`.
     pub fn contains(&self, name: &str) -> bool {
-        self.tensors.contains_key(name)
+        self.find(name).is_some()
     }
 
     /// Shape, encoding and file of a tensor.
@@ -86,16 +87,15 @@ impl Weights {
     /// # Errors
     /// [`UnknownTensor`](WeightsError::UnknownTensor), with the most similar name.
     pub fn info(&self, name: &str) -> Result<&TensorInfo, WeightsError> {
-        self.tensors.get(name).ok_or_else(|| WeightsError::UnknownTensor {
+        self.find(name).ok_or_else(|| WeightsError::UnknownTensor {
             weights: self.path.clone(),
             tensor: name.to_owned(),
             similar: similar(name, self.names()).map(str::to_owned),
         })
     }
 
-    /// The header of a GGUF file: architecture and hyperparameters, tokenizer, template of chats. Of a model of several
-    /// files, the header of the first.
-    pub fn gguf(&self) -> Option<&Content> {
+    /// The metadata of a GGUF file. Of a model of several files, that of the first.
+    pub fn gguf(&self) -> Option<&Metadata> {
         self.gguf.as_ref()
     }
 
@@ -153,44 +153,48 @@ impl Weights {
         let header = safetensors::read_header(&source.path, source.reader(), source.len)?;
         source.count(header.bytes);
         self.metadata.extend(header.metadata);
-        self.add(source, header.tensors.into_iter().filter(|(name, _)| keep(name)))
+        let mut tensors = header.tensors;
+        tensors.retain(|(name, _)| keep(name));
+        self.add(source, tensors)
     }
 
     fn add_gguf(&mut self, path: &Path) -> Result<(), WeightsError> {
-        let content = self.add_gguf_file(path)?;
-        let count = match content.metadata.get("split.count") {
-            Some(Value::U16(count)) => u64::from(*count),
-            Some(Value::U32(count)) => u64::from(*count),
-            _ => 1,
-        };
-        self.gguf = Some(content);
+        let metadata = self.add_gguf_file(path)?;
+        let count = metadata.get("split.count").and_then(|count| u64::try_from(count.integer()?).ok()).unwrap_or(1);
+        self.gguf = Some(metadata);
         if count > 1 {
             find::further_files(path, count)?.iter().try_for_each(|file| self.add_gguf_file(file).map(drop))?;
         }
         Ok(())
     }
 
-    fn add_gguf_file(&mut self, path: &Path) -> Result<Content, WeightsError> {
+    fn add_gguf_file(&mut self, path: &Path) -> Result<Metadata, WeightsError> {
         let source = Source::open(path)?;
         let header = gguf::read_header(&source.path, source.reader(), source.len)?;
         source.count(header.bytes);
         self.add(source, header.tensors)?;
-        Ok(header.content)
+        Ok(header.metadata)
     }
 
-    fn add(
-        &mut self,
-        source: Source,
-        tensors: impl IntoIterator<Item = (String, TensorInfo)>,
-    ) -> Result<(), WeightsError> {
-        let index = self.sources.len();
-        for (tensor, info) in tensors {
-            if let Some(first) = self.tensors.get(&tensor) {
+    fn find(&self, name: &str) -> Option<&TensorInfo> {
+        let found = self.tensors.binary_search_by(|(known, _)| (**known).cmp(name)).ok()?;
+        Some(&self.tensors[found].1)
+    }
+
+    fn add(&mut self, source: Source, mut tensors: Vec<(Box<str>, TensorInfo)>) -> Result<(), WeightsError> {
+        for (tensor, info) in &mut tensors {
+            if let Some(first) = self.find(tensor) {
                 let (first, second) = (first.file().into(), source.path.to_path_buf());
-                return Err(WeightsError::Duplicate { tensor, first, second });
+                return Err(WeightsError::Duplicate { tensor: tensor.to_string(), first, second });
             }
-            self.tensors.insert(tensor, TensorInfo { source: index, ..info });
+            info.source = self.sources.len();
         }
+        if self.tensors.is_empty() {
+            self.tensors = tensors;
+        } else {
+            self.tensors.append(&mut tensors);
+        }
+        self.tensors.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
         self.sources.push(source);
         Ok(())
     }

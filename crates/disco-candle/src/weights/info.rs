@@ -1,7 +1,7 @@
 //! Facts about one tensor, from the header of its file.
 
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use candle_core::DType;
@@ -75,9 +75,9 @@ impl fmt::Display for Encoding {
 /// Shape, encoding and position of a tensor.
 #[derive(Clone, Debug)]
 pub struct TensorInfo {
-    pub(super) shape: Vec<usize>,
+    pub(super) shape: Box<[usize]>,
     pub(super) encoding: Encoding,
-    pub(super) file: Arc<Path>,
+    pub(super) file: Arc<PathBuf>,
     /// Index of the file in the opened files.
     pub(super) source: usize,
     /// Position of the first byte in the file.

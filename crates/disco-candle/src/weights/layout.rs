@@ -93,7 +93,7 @@ fn check(name: &str, info: &TensorInfo, part: &Part) -> Result<(), WeightsError>
     Err(WeightsError::NoSuchPart {
         file: info.file().into(),
         tensor: name.to_owned(),
-        shape: info.shape.clone(),
+        shape: info.shape.to_vec(),
         part: part.to_string(),
         problem,
     })

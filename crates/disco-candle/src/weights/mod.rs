@@ -41,7 +41,7 @@
 //!
 //! # Limits
 //! Headers are untrusted: lengths are checked against the length of the file before memory is allocated, and memory for
-//! tensors is allocated fallibly. A safetensors header may have 100 MB, a GGUF header 256 MiB and 2²⁴ array elements.
+//! tensors is allocated fallibly. A safetensors header may have 100 MB, a GGUF header 256 MiB.
 
 mod codes;
 mod error;
@@ -50,7 +50,7 @@ mod find;
 mod foreign;
 #[cfg(fuzzing)]
 pub mod fuzzing;
-mod gguf;
+pub mod gguf;
 mod grids;
 mod info;
 mod layout;

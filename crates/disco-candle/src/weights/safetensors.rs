@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use candle_core::DType;
@@ -30,13 +30,13 @@ const PREFIX_BYTES: u64 = 8;
 pub(super) struct Header {
     /// The text under `__metadata__`.
     pub(super) metadata: BTreeMap<String, String>,
-    pub(super) tensors: Vec<(String, TensorInfo)>,
+    pub(super) tensors: Vec<(Box<str>, TensorInfo)>,
     /// Bytes before the data.
     pub(super) bytes: u64,
 }
 
 /// Reads the header of a file of `len` bytes.
-pub(super) fn read_header(path: &Arc<Path>, mut input: impl Read, len: u64) -> Result<Header, WeightsError> {
+pub(super) fn read_header(path: &Arc<PathBuf>, mut input: impl Read, len: u64) -> Result<Header, WeightsError> {
     let truncated = |needs: u64| {
         let (file, part) = (path.to_path_buf(), "the header".to_owned());
         WeightsError::Truncated { file, part, needs: 0..needs, len }
@@ -68,11 +68,11 @@ pub(super) fn read_header(path: &Arc<Path>, mut input: impl Read, len: u64) -> R
 
 /// Checks that the tensors fill the data of the file.
 fn check(
-    path: &Arc<Path>,
+    path: &Arc<PathBuf>,
     raw: HashMap<String, RawTensor>,
     data: u64,
     len: u64,
-) -> Result<Vec<(String, TensorInfo)>, WeightsError> {
+) -> Result<Vec<(Box<str>, TensorInfo)>, WeightsError> {
     let mut raw: Vec<_> = raw.into_iter().collect();
     raw.sort_unstable_by(|(a, x), (b, y)| (x.data_offsets, a).cmp(&(y.data_offsets, b)));
     let mut end_of_last = 0;
@@ -103,8 +103,9 @@ fn check(
             return Err(WeightsError::Truncated { file, part, needs, len });
         }
         end_of_last = end;
+        let shape = shape.into();
         let info = TensorInfo { shape, encoding, file: path.clone(), source: 0, start: needs.start, bytes };
-        tensors.push((name, info));
+        tensors.push((name.into(), info));
     }
     let unused = len - data - end_of_last;
     if unused > 0 {

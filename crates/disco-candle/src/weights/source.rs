@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::mem::MaybeUninit;
 use std::os::unix::fs::FileExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -17,7 +17,7 @@ use crate::weights::map::Map;
 /// An opened file of weights.
 #[derive(Debug)]
 pub(super) struct Source {
-    pub(super) path: Arc<Path>,
+    pub(super) path: Arc<PathBuf>,
     /// Length of the file when it was opened.
     pub(super) len: u64,
     file: File,
@@ -34,7 +34,13 @@ impl Source {
             return Err(WeightsError::UnknownFormat { path: path.to_owned() });
         }
         let file = File::open(path).map_err(|source| io_error(path, "opening the file", source))?;
-        let source = Self { path: path.into(), len: meta.len(), file, map: Map::default(), read: AtomicU64::new(0) };
+        let source = Self {
+            path: Arc::new(path.to_owned()),
+            len: meta.len(),
+            file,
+            map: Map::default(),
+            read: AtomicU64::new(0),
+        };
         match foreign(&source.start::<LOOK>()?) {
             Some(what) => Err(WeightsError::Foreign { path: path.to_owned(), what }),
             None => Ok(source),

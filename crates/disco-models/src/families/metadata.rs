@@ -1,7 +1,9 @@
 //! The metadata of GGUF files. Source of keys and of what files leave out: llama.cpp's `llama-model.cpp` and
 //! `convert_hf_to_gguf.py`.
 
-use candle_core::quantized::gguf_file::{Content, Value};
+use std::borrow::Cow;
+
+use disco_candle::weights::gguf::{self, Value};
 
 use super::{Family, Gguf, Scheme};
 use crate::config::{
@@ -100,7 +102,7 @@ const NEUTRAL: [(&str, &[f64]); 18] = [
 
 /// Typed access to the metadata of a file.
 pub(crate) struct Metadata<'a> {
-    content: &'a Content,
+    metadata: &'a gguf::Metadata,
     family: &'static Gguf,
     /// The rows of a tensor, also of a type that candle can't hold.
     rows: &'a dyn Fn(&str) -> Option<usize>,
@@ -113,18 +115,14 @@ impl<'a> Metadata<'a> {
     /// The architecture is missing, or is not one that can be computed; a key is missing, has the wrong type, or is not
     /// understood.
     pub(crate) fn config(
-        content: &Content,
+        metadata: &gguf::Metadata,
         ignored: &[String],
         rows: &dyn Fn(&str) -> Option<usize>,
     ) -> Result<Config, ModelError> {
         let key = "general.architecture";
-        let architecture = match content.metadata.get(key) {
-            Some(Value::String(text)) => text.as_str(),
-            Some(other) => return Err(wrong(key, "a text", other)),
-            None => return Err(missing(key)),
-        };
-        let keys = Metadata { content, family: Family::gguf(architecture)?, rows };
-        if let Some(Value::String(kind)) = content.metadata.get(TYPE)
+        let architecture = text(metadata, key)?.ok_or_else(|| missing(key))?;
+        let keys = Metadata { metadata, family: Family::gguf(&architecture)?, rows };
+        if let Some(Value::String(kind)) = metadata.get(TYPE)
             && kind != "model"
         {
             return Err(ModelError::Feature { feature: format!("a file of the type {kind:?} ({TYPE})") });
@@ -222,16 +220,17 @@ impl<'a> Metadata<'a> {
             Value::F32(number) => is_neutral(name, (*number).into()),
             _ => false,
         };
-        let own = self.content.metadata.iter().filter_map(|(key, value)| {
-            let name = key.strip_prefix(self.family.name)?.strip_prefix('.')?;
-            (!READ.contains(&name)
-                && !self.family.keys.contains(&name)
-                && !ignored.contains(key)
-                && !is_off(name, value))
-            .then_some((key, value))
+        let mut own = self.metadata.iter().filter(|(key, value)| {
+            let name = key.strip_prefix(self.family.name).and_then(|name| name.strip_prefix('.'));
+            name.is_some_and(|name| {
+                !READ.contains(&name)
+                    && !self.family.keys.contains(&name)
+                    && !ignored.iter().any(|ignored| ignored == key)
+                    && !is_off(name, value)
+            })
         });
-        match own.min_by_key(|(key, _)| *key) {
-            Some((key, value)) => Err(ModelError::UnknownKey { key: key.clone(), value: format!("{value:?}") }),
+        match own.next() {
+            Some((key, value)) => Err(ModelError::UnknownKey { key: key.into(), value: format!("{value:?}") }),
             None => Ok(()),
         }
     }
@@ -253,11 +252,17 @@ impl<'a> Metadata<'a> {
     pub(super) fn full_layers(&self, layers: usize, period: usize) -> Result<Vec<usize>, ModelError> {
         let name = "attention.sliding_window_pattern";
         let key = self.key(name);
-        let period = match self.content.metadata.get(&key) {
+        let period = match self.metadata.get(&key) {
             Some(Value::Array(windowed)) if windowed.len() >= layers => {
-                let full = (0..layers).map(|layer| windowed[layer].to_bool().map(|windowed| (layer, !windowed)));
-                let full = full.collect::<Result<Vec<_>, _>>().map_err(|_| wrong(&key, "flags", &windowed[0]))?;
-                return Ok(full.into_iter().filter(|(_, is_full)| *is_full).map(|(layer, _)| layer).collect());
+                let mut full = Vec::new();
+                for (layer, windowed) in windowed.iter().take(layers).enumerate() {
+                    match windowed {
+                        Value::Bool(true) => {}
+                        Value::Bool(false) => full.push(layer),
+                        other => return Err(wrong(&key, "flags", &other)),
+                    }
+                }
+                return Ok(full);
             }
             _ => self.number(name)?.unwrap_or(period).max(1),
         };
@@ -287,17 +292,13 @@ impl<'a> Metadata<'a> {
         let attention = self.float("rope.scaling.attn_factor")?.unwrap_or(1.0);
         let original = self.number("rope.scaling.original_context_length")?;
         let type_key = self.key("rope.scaling.type");
-        let kind = match self.content.metadata.get(&type_key) {
-            // phi3 writes no type.
-            None if self.has(LONG_DIVISORS[1]) => "longrope",
-            // Older files have a factor without a type, or by another name.
-            None => "linear",
-            Some(Value::String(kind)) => kind,
-            Some(other) => return Err(wrong(&type_key, "a text", other)),
-        };
+        let kind = text(self.metadata, &type_key)?.unwrap_or_else(|| {
+            // phi3 writes no type, and older files have a factor without a type, or by another name.
+            if self.has(LONG_DIVISORS[1]) { "longrope" } else { "linear" }.into()
+        });
         let original_of =
             |original: Option<usize>| original.map_or_else(|| self.required("context_length"), Ok::<_, ModelError>);
-        match kind {
+        match &*kind {
             "none" => Ok(Scaling::None),
             "linear" if attention == 1.0 => {
                 let factor = factor.or(self.float("rope.scale_linear")?.map(|factor| factor as f32));
@@ -330,12 +331,14 @@ impl<'a> Metadata<'a> {
     fn ends(&self) -> Result<Vec<u32>, ModelError> {
         let eos = ["eos", "eot", "eom"].map(|end| self.whole(&format!("tokenizer.ggml.{end}_token_id")));
         let mut eos = eos.into_iter().filter_map(Result::transpose).collect::<Result<Vec<_>, _>>()?;
-        if let Some(Value::Array(tokens)) = self.content.metadata.get("tokenizer.ggml.tokens") {
-            let is = |token: &Value, expected: &str| matches!(token, Value::String(text) if text == expected);
-            let has_calls = CALLS.iter().all(|call| tokens.iter().any(|token| is(token, call)));
-            let ends = ENDS.iter().filter(|end| !(has_calls && **end == MESSAGE_END));
-            let is_end = |token: &Value| ends.clone().any(|end| is(token, end));
-            eos.extend((0..).zip(tokens).filter(|(_, token)| is_end(token)).map(|(number, _)| number));
+        if let Some(Value::Array(tokens)) = self.metadata.get("tokenizer.ggml.tokens") {
+            let known =
+                |token: Value<'_>| ENDS.into_iter().find(|end| matches!(&token, Value::String(text) if text == end));
+            let found = (0..).zip(tokens.iter()).filter_map(|(number, token)| Some((number, known(token)?)));
+            let found: Vec<_> = found.collect();
+            let has_calls = CALLS.iter().all(|call| found.iter().any(|(_, end)| end == call));
+            let ends = found.into_iter().filter(|(_, end)| !(has_calls && *end == MESSAGE_END));
+            eos.extend(ends.map(|(number, _)| number));
         }
         eos.sort_unstable();
         eos.dedup();
@@ -358,26 +361,27 @@ impl<'a> Metadata<'a> {
     /// A whole number for each layer, of which a file may have one for all; none without the key.
     pub(super) fn by_layer(&self, name: &str, layers: usize) -> Result<Vec<usize>, ModelError> {
         let key = self.key(name);
-        let Some(value @ Value::Array(all)) = self.content.metadata.get(&key) else {
+        let value = self.metadata.get(&key);
+        let Some(value @ Value::Array(all)) = &value else {
             return Ok(self.number(name)?.map_or_else(Vec::new, |number| vec![number; layers]));
         };
-        let numbers: Option<Vec<_>> = all.iter().map(whole).collect();
+        let numbers: Option<Vec<_>> = all.iter().map(|number| whole(&number)).collect();
         // Layers that predict further tokens may have numbers, too.
         numbers.filter(|all| all.len() >= layers).ok_or_else(|| wrong(&key, "a number for each layer", value))
     }
 
     pub(super) fn flag(&self, name: &str) -> Result<Option<bool>, ModelError> {
         let key = self.key(name);
-        match self.content.metadata.get(&key) {
+        match self.metadata.get(&key) {
             None => Ok(None),
-            Some(Value::Bool(is_on)) => Ok(Some(*is_on)),
-            Some(other) => Err(wrong(&key, "true or false", other)),
+            Some(Value::Bool(is_on)) => Ok(Some(is_on)),
+            Some(other) => Err(wrong(&key, "true or false", &other)),
         }
     }
 
     fn whole(&self, key: &str) -> Result<Option<usize>, ModelError> {
-        let Some(value) = self.content.metadata.get(key) else { return Ok(None) };
-        whole(value).map(Some).ok_or_else(|| wrong(key, "a whole number", value))
+        let Some(value) = self.metadata.get(key) else { return Ok(None) };
+        whole(&value).map(Some).ok_or_else(|| wrong(key, "a whole number", &value))
     }
 
     /// A float; `None` for 0, which stands for none.
@@ -387,31 +391,28 @@ impl<'a> Metadata<'a> {
 
     pub(super) fn float(&self, name: &str) -> Result<Option<f64>, ModelError> {
         let key = self.key(name);
-        match self.content.metadata.get(&key) {
+        match self.metadata.get(&key) {
             None => Ok(None),
-            Some(Value::F32(number)) => Ok(Some((*number).into())),
-            Some(Value::F64(number)) => Ok(Some(*number)),
-            Some(other) => Err(wrong(&key, "a float", other)),
+            Some(Value::F32(number)) => Ok(Some(number.into())),
+            Some(Value::F64(number)) => Ok(Some(number)),
+            Some(other) => Err(wrong(&key, "a float", &other)),
         }
     }
 }
 
 /// A whole number of any integer type.
-fn whole(value: &Value) -> Option<usize> {
-    let signed = |number: i64| usize::try_from(number).ok();
-    match value {
-        Value::U8(number) => Some((*number).into()),
-        Value::U16(number) => Some((*number).into()),
-        Value::U32(number) => Some(*number as usize),
-        Value::U64(number) => usize::try_from(*number).ok(),
-        Value::I8(number) => signed((*number).into()),
-        Value::I16(number) => signed((*number).into()),
-        Value::I32(number) => signed((*number).into()),
-        Value::I64(number) => signed(*number),
-        _ => None,
+fn whole(value: &Value<'_>) -> Option<usize> {
+    usize::try_from(value.integer()?).ok()
+}
+
+fn text<'a>(metadata: &'a gguf::Metadata, key: &str) -> Result<Option<Cow<'a, str>>, ModelError> {
+    match metadata.get(key) {
+        None => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text)),
+        Some(other) => Err(wrong(key, "a text", &other)),
     }
 }
 
-fn wrong(key: &str, expected: &str, found: &Value) -> ModelError {
-    ModelError::Key { key: key.into(), why: format!("expected {expected}, got {:?}", found.value_type()) }
+fn wrong(key: &str, expected: &str, found: &Value<'_>) -> ModelError {
+    ModelError::Key { key: key.into(), why: format!("expected {expected}, got {}", found.kind()) }
 }

@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use candle_core::quantized::gguf_file::Content;
 use disco_candle::weights::Weights;
 use serde_json::Value as Json;
 
@@ -15,7 +14,8 @@ use crate::names::{Names, Role};
 
 impl Config {
     /// Reads the configuration that belongs to opened weights: the metadata of a GGUF file, else `config.json` in the
-    /// folder of the weights. Texts end with the tokens of `config.json` and of `generation_config.json`.
+    /// folder of the weights. Texts end with the tokens of `config.json` and of `generation_config.json`, or with those of the metadata's
+    /// keys and with tokens that are ends by their names (`<|eot_id|>`, `<|im_end|>`, …).
     ///
     /// # Errors
     /// The model has another architecture or uses an unsupported feature; the configuration is missing or incomplete.
@@ -28,8 +28,8 @@ impl Config {
     /// # Errors
     /// Errors of [`open`](Self::open).
     pub fn open_ignoring(weights: &Weights, ignored: &[String]) -> Result<Self, ModelError> {
-        if let Some(content) = weights.gguf() {
-            return Metadata::config(content, ignored, &|tensor| {
+        if let Some(metadata) = weights.gguf() {
+            return Metadata::config(metadata, ignored, &|tensor| {
                 Some(weights.info(tensor).ok()?.shape().first().copied().unwrap_or(1))
             });
         }
@@ -72,18 +72,5 @@ impl Config {
     /// understood.
     pub fn from_json(json: &Json, ignored: &[String]) -> Result<Self, ModelError> {
         Family::config(json, ignored)
-    }
-
-    /// Reads the metadata of a GGUF file. Texts end with the tokens of its keys and with tokens that are ends by their
-    /// names (`<|eot_id|>`, `<|im_end|>`, …).
-    ///
-    /// # Errors
-    /// The model has another architecture or uses an unsupported feature; a key is missing, has the wrong type, or is not
-    /// understood.
-    pub fn from_gguf(content: &Content) -> Result<Self, ModelError> {
-        Metadata::config(content, &[], &|tensor| {
-            let info = content.tensor_infos.get(tensor)?;
-            Some(info.shape.dims().first().copied().unwrap_or(1))
-        })
     }
 }

@@ -10,16 +10,16 @@ mod pre;
 mod template;
 mod vocabulary;
 
+use std::borrow::Cow;
 use std::fmt::Display;
 use std::fs;
 use std::io::ErrorKind;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use candle_core::quantized::gguf_file::{Content, Value};
 pub use chat::Chat;
 pub use decoder::Decoder;
-use disco_candle::weights::{Weights, foreign};
+use disco_candle::weights::{Weights, foreign, gguf};
 use literal::Literals;
 use piece::Spelling;
 use serde_json::Value as Json;
@@ -110,15 +110,15 @@ impl Text {
     /// A file is missing or malformed; the kind of tokenizer in a GGUF file is not supported.
     pub fn open(weights: &Weights) -> Result<Self, TextError> {
         match weights.gguf() {
-            Some(content) => Self::from_gguf(content).map_err(TextError::Tokenizer),
+            Some(metadata) => Self::from_gguf(metadata).map_err(TextError::Tokenizer),
             None if weights.path().is_dir() => Self::from_folder(weights.path()),
             None => Self::from_folder(weights.path().parent().unwrap_or(Path::new("."))),
         }
     }
 
-    fn from_gguf(content: &Content) -> Why<Self> {
-        let tokenizer = vocabulary::tokenizer(content)?;
-        Self::new(tokenizer, ChatTemplate::from_gguf(content), template::specials_of_gguf(content))
+    fn from_gguf(metadata: &gguf::Metadata) -> Why<Self> {
+        let tokenizer = vocabulary::tokenizer(metadata)?;
+        Self::new(tokenizer, ChatTemplate::from_gguf(metadata), template::specials_of_gguf(metadata))
     }
 
     fn from_folder(folder: &Path) -> Result<Self, TextError> {
@@ -373,9 +373,6 @@ fn read_json(file: &Path) -> Result<Option<Json>, TextError> {
 }
 
 /// A text in the metadata of a GGUF file.
-fn metadata_text<'a>(content: &'a Content, key: &str) -> Option<&'a str> {
-    match content.metadata.get(key) {
-        Some(Value::String(text)) => Some(text),
-        _ => None,
-    }
+fn metadata_text<'a>(metadata: &'a gguf::Metadata, key: &str) -> Option<Cow<'a, str>> {
+    metadata.get(key)?.text()
 }

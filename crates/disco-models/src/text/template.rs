@@ -1,10 +1,11 @@
 //! Chat templates: Jinja as transformers renders it.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
-use candle_core::quantized::gguf_file::Content;
+use disco_candle::weights::gguf;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Serde, Value};
 use minijinja::{Environment, ErrorKind};
@@ -34,7 +35,7 @@ const XML_TOOLS: &str = "xml_tools";
 pub(super) type Specials = Vec<(&'static str, String)>;
 
 /// The special tokens of a GGUF file.
-pub(super) fn specials_of_gguf(content: &Content) -> Specials {
+pub(super) fn specials_of_gguf(metadata: &gguf::Metadata) -> Specials {
     // In GGUF files, some have other names.
     let names = SPECIALS.into_iter().map(|name| match name {
         "unk_token" => (name, "unknown_token"),
@@ -42,7 +43,7 @@ pub(super) fn specials_of_gguf(content: &Content) -> Specials {
         "pad_token" => (name, "padding_token"),
         _ => (name, name),
     });
-    let text = |name| vocabulary::special(content, &format!("tokenizer.ggml.{name}_id"));
+    let text = |name| vocabulary::special(metadata, &format!("tokenizer.ggml.{name}_id"));
     names.filter_map(|(name, of_gguf)| Some((name, text(of_gguf)?))).collect()
 }
 
@@ -61,9 +62,9 @@ pub(super) struct ChatTemplate {
 
 impl ChatTemplate {
     /// The template in the metadata of a GGUF file.
-    pub(super) fn from_gguf(content: &Content) -> Option<Self> {
-        let default = metadata_text(content, "tokenizer.chat_template")?.to_owned();
-        let tool_use = metadata_text(content, "tokenizer.chat_template.tool_use").map(str::to_owned);
+    pub(super) fn from_gguf(metadata: &gguf::Metadata) -> Option<Self> {
+        let default = metadata_text(metadata, "tokenizer.chat_template")?.into_owned();
+        let tool_use = metadata_text(metadata, "tokenizer.chat_template.tool_use").map(Cow::into_owned);
         Some(Self { default, tool_use })
     }
 

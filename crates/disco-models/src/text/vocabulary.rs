@@ -1,6 +1,8 @@
 //! Tokenizers from the metadata of GGUF files.
 
-use candle_core::quantized::gguf_file::{Content, Value};
+use std::borrow::Cow;
+
+use disco_candle::weights::gguf::{self, Array, Value};
 use tokenizers::decoders::byte_fallback::ByteFallback;
 use tokenizers::decoders::byte_level::ByteLevel;
 use tokenizers::decoders::fuse::Fuse;
@@ -12,7 +14,7 @@ use tokenizers::processors::template::TemplateProcessing;
 use tokenizers::{AddedToken, Tokenizer};
 
 use super::pre::{Alphabet, Pre};
-use super::{Because as _, Why, metadata_text};
+use super::{Why, metadata_text};
 
 /// The character that SentencePiece writes for a space.
 const SPACE: &str = "▁";
@@ -23,18 +25,18 @@ const PLAIN_OF_PHI3: [&str; 3] = ["<unk>", "<s>", "<|endoftext|>"];
 
 /// The metadata of a vocabulary.
 struct Vocabulary<'a> {
-    content: &'a Content,
-    tokens: Vec<&'a str>,
+    metadata: &'a gguf::Metadata,
+    tokens: Vec<Cow<'a, str>>,
 }
 
 /// The tokenizer of a GGUF file.
 ///
 /// # Errors
 /// The kind of tokenizer is not supported; a key is missing or does not fit the others.
-pub(super) fn tokenizer(content: &Content) -> Why<Tokenizer> {
-    let vocabulary = Vocabulary { content, tokens: texts(content, "tokenizer.ggml.tokens")? };
-    let (mut tokenizer, adds_bos) = match metadata_text(content, "tokenizer.ggml.model") {
-        Some("gpt2") => vocabulary.byte_pairs(metadata_text(content, "tokenizer.ggml.pre"))?,
+pub(super) fn tokenizer(metadata: &gguf::Metadata) -> Why<Tokenizer> {
+    let vocabulary = Vocabulary { metadata, tokens: texts(metadata, "tokenizer.ggml.tokens")? };
+    let (mut tokenizer, adds_bos) = match metadata_text(metadata, "tokenizer.ggml.model").as_deref() {
+        Some("gpt2") => vocabulary.byte_pairs(metadata_text(metadata, "tokenizer.ggml.pre").as_deref())?,
         Some("gemma4") => vocabulary.byte_pairs(Some("gemma4"))?,
         Some("llama") => vocabulary.sentence_piece()?,
         found => {
@@ -53,20 +55,17 @@ pub(super) fn tokenizer(content: &Content) -> Why<Tokenizer> {
 }
 
 /// The text of the token that the key `key` names.
-pub(super) fn special(content: &Content, key: &str) -> Option<String> {
-    let token = content.metadata.get(key)?.to_u32().ok()?;
-    let tokens = content.metadata.get("tokenizer.ggml.tokens")?.to_vec().ok()?;
-    match tokens.get(token as usize) {
-        Some(Value::String(text)) => Some(text.clone()),
-        _ => None,
-    }
+pub(super) fn special(metadata: &gguf::Metadata, key: &str) -> Option<String> {
+    let Value::U32(token) = metadata.get(key)? else { return None };
+    let Value::Array(tokens) = metadata.get("tokenizer.ggml.tokens")? else { return None };
+    tokens.iter().nth(token as usize)?.text().map(Cow::into_owned)
 }
 
 impl Vocabulary<'_> {
     /// Byte pairs as `pre` cuts them, and whether texts begin with a token unless the file says so itself.
     fn byte_pairs(&self, pre: Option<&str>) -> Why<(Tokenizer, bool)> {
         let pre = Pre::named(pre)?;
-        let merges = texts(self.content, "tokenizer.ggml.merges")?;
+        let merges = texts(self.metadata, "tokenizer.ggml.merges")?;
         let merges = merges.into_iter().map(|merge| {
             let pair = merge.split_once(' ').ok_or_else(|| format!("tokenizer.ggml.merges: {merge:?} is no pair"))?;
             Ok((pair.0.to_owned(), pair.1.to_owned()))
@@ -96,7 +95,7 @@ impl Vocabulary<'_> {
         let mut model = BPE::builder().vocab_and_merges(numbers.clone(), self.merges(&numbers)?);
         model = model.fuse_unk(true).byte_fallback(true);
         if let Some(unknown) = unknown {
-            model = model.unk_token((*unknown).to_owned());
+            model = model.unk_token(unknown.clone().into_owned());
         }
         let mut tokenizer = Tokenizer::new(model.build().map_err(|error| error.to_string())?);
         let prepends = self.flag("tokenizer.ggml.add_space_prefix")?.unwrap_or(true);
@@ -110,13 +109,13 @@ impl Vocabulary<'_> {
 
     /// The pairs that merge, the highest score first.
     fn merges(&self, numbers: &Vocab) -> Why<Vec<(String, String)>> {
-        let scores = array(self.content, "tokenizer.ggml.scores")?;
+        let scores = array(self.metadata, "tokenizer.ggml.scores")?;
         if scores.len() != self.tokens.len() {
             return Err("tokenizer.ggml.scores: one score per token is needed".into());
         }
         let mut merges = Vec::new();
-        for (token, score) in self.tokens.iter().zip(scores) {
-            let score = score.to_f32().because("tokenizer.ggml.scores: a score is no float")?;
+        for (token, score) in self.tokens.iter().zip(scores.iter()) {
+            let Value::F32(score) = score else { return Err("tokenizer.ggml.scores: a score is no float".into()) };
             let pairs = token.char_indices().skip(1).map(|(cut, _)| token.split_at(cut));
             let known = pairs.filter(|(left, right)| numbers.contains_key(*left) && numbers.contains_key(*right));
             merges.extend(known.map(|(left, right)| (score, left, right)));
@@ -127,17 +126,23 @@ impl Vocabulary<'_> {
 
     /// Tells the tokenizer which tokens are no pieces of text.
     fn add_specials(&self, tokenizer: &mut Tokenizer) -> Why<()> {
-        let Some(kinds) = self.content.metadata.get("tokenizer.ggml.token_type") else { return Ok(()) };
-        let kinds = kinds.to_vec().because("tokenizer.ggml.token_type")?;
-        let name = metadata_text(self.content, "general.name").unwrap_or_default().to_lowercase();
+        const KINDS: &str = "tokenizer.ggml.token_type";
+        let kinds = match self.metadata.get(KINDS) {
+            None => return Ok(()),
+            Some(Value::Array(kinds)) => kinds,
+            Some(other) => return Err(wrong(KINDS, "an array", &other)),
+        };
+        let name = metadata_text(self.metadata, "general.name").unwrap_or_default().to_lowercase();
         let is_phi3 = name.contains("phi-3") || name.contains("phi3");
         // `llama_token_type`: unknown 2, control 3, user defined 4.
-        let of = |wanted: &[i64]| -> Vec<AddedToken> {
-            let is = |kind: &Value| integer(kind).is_some_and(|kind| wanted.contains(&kind));
+        let of = |wanted: &[i128]| -> Vec<AddedToken> {
+            let is = |kind: &Value<'_>| kind.integer().is_some_and(|kind| wanted.contains(&kind));
             let found = kinds.iter().zip(&self.tokens).filter(|(kind, _)| is(kind));
             let special = wanted != [4];
             let strips = |token: &str| special && is_phi3 && !PLAIN_OF_PHI3.contains(&token);
-            found.map(|(_, token)| AddedToken::from(*token, special).normalized(false).rstrip(strips(token))).collect()
+            found
+                .map(|(_, token)| AddedToken::from(&**token, special).normalized(false).rstrip(strips(token)))
+                .collect()
         };
         tokenizer.add_special_tokens(of(&[2, 3])).map_err(|error| error.to_string())?;
         tokenizer.add_tokens(of(&[4])).map_err(|error| error.to_string())?;
@@ -152,7 +157,7 @@ impl Vocabulary<'_> {
             }
             let number = self.number(key)?.ok_or_else(|| format!("{key} is missing, and texts shall have it"))?;
             let token = self.tokens.get(number as usize).ok_or_else(|| format!("{key} {number} is no token"))?;
-            Ok(Some(((*token).to_owned(), number)))
+            Ok(Some((token.clone().into_owned(), number)))
         };
         let first = self.flag("tokenizer.ggml.add_bos_token")?.unwrap_or(adds_bos);
         let last = self.flag("tokenizer.ggml.add_eos_token")?.unwrap_or(false);
@@ -171,17 +176,23 @@ impl Vocabulary<'_> {
     }
 
     fn numbers(&self) -> Vocab {
-        (0..).zip(&self.tokens).map(|(number, token)| ((*token).to_owned(), number)).collect()
+        (0..).zip(&self.tokens).map(|(number, token)| (token.clone().into_owned(), number)).collect()
     }
 
     fn number(&self, key: &str) -> Why<Option<u32>> {
-        let value = self.content.metadata.get(key);
-        value.map(|value| value.to_u32().because(key)).transpose()
+        match self.metadata.get(key) {
+            None => Ok(None),
+            Some(Value::U32(number)) => Ok(Some(number)),
+            Some(other) => Err(wrong(key, "a number of 32 bits", &other)),
+        }
     }
 
     fn flag(&self, key: &str) -> Why<Option<bool>> {
-        let value = self.content.metadata.get(key);
-        value.map(|value| value.to_bool().because(key)).transpose()
+        match self.metadata.get(key) {
+            None => Ok(None),
+            Some(Value::Bool(is_on)) => Ok(Some(is_on)),
+            Some(other) => Err(wrong(key, "true or false", &other)),
+        }
     }
 }
 
@@ -193,15 +204,22 @@ fn pieces(prepends: bool) -> Why<Decoders> {
     Ok(Decoders::new(decoders.collect()))
 }
 
-fn array<'a>(content: &'a Content, key: &str) -> Why<&'a Vec<Value>> {
-    content.metadata.get(key).ok_or_else(|| format!("{key} is missing"))?.to_vec().because(key)
+fn array<'a>(metadata: &'a gguf::Metadata, key: &str) -> Why<Array<'a>> {
+    match metadata.get(key) {
+        None => Err(format!("{key} is missing")),
+        Some(Value::Array(values)) => Ok(values),
+        Some(other) => Err(wrong(key, "an array", &other)),
+    }
 }
 
-fn texts<'a>(content: &'a Content, key: &str) -> Why<Vec<&'a str>> {
-    let text = |value: &'a Value| value.to_string().map(String::as_str).because(key);
-    array(content, key)?.iter().map(text).collect()
+fn texts<'a>(metadata: &'a gguf::Metadata, key: &str) -> Why<Vec<Cow<'a, str>>> {
+    let text = |value: Value<'a>| match value {
+        Value::String(text) => Ok(text),
+        other => Err(wrong(key, "texts", &other)),
+    };
+    array(metadata, key)?.iter().map(text).collect()
 }
 
-fn integer(value: &Value) -> Option<i64> {
-    value.to_i32().map(i64::from).or_else(|_| value.to_u32().map(i64::from)).ok()
+fn wrong(key: &str, expected: &str, found: &Value<'_>) -> String {
+    format!("{key}: expected {expected}, got {}", found.kind())
 }

@@ -1,10 +1,9 @@
 //! Configurations from the files beside safetensors and from the metadata of GGUF files.
 
-use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
 
-use candle_core::quantized::gguf_file::{Content, Value, VersionedMagic};
+use candle_core::quantized::gguf_file::{self, Value};
 use disco_candle::weights::Weights;
 use disco_models::{Config, FeedForward, Rotary, SamplingDefaults, Scaling};
 
@@ -129,7 +128,7 @@ fn a_configuration_that_python_wrote_or_that_is_something_else_is_what_it_is() {
 fn ends_of_a_gguf_file_are_its_keys_and_tokens_that_are_ends_by_their_names() {
     let number = |number: u32| Value::U32(number);
     let tokens = ["a", "<|im_end|>", "b", "</s>", "<|eot_id|>"].map(|token| Value::String(token.into()));
-    let metadata = HashMap::from([
+    let metadata = [
         ("general.architecture", Value::String("llama".into())),
         ("llama.embedding_length", number(8)),
         ("llama.block_count", number(1)),
@@ -141,11 +140,13 @@ fn ends_of_a_gguf_file_are_its_keys_and_tokens_that_are_ends_by_their_names() {
         ("tokenizer.ggml.tokens", Value::Array(tokens.into())),
         ("tokenizer.ggml.eos_token_id", number(3)),
         ("tokenizer.ggml.eot_token_id", number(4)),
-    ]);
-    let metadata = metadata.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
-    let tensor_infos = HashMap::new();
-    let content = Content { magic: VersionedMagic::GgufV3, metadata, tensor_infos, tensor_data_offset: 0 };
-    assert_eq!(Config::from_gguf(&content).unwrap().eos, [1, 3, 4]);
+    ];
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    let metadata = metadata.each_ref().map(|(key, value)| (*key, value));
+    gguf_file::write(&mut fs::File::create(&path).unwrap(), &metadata, &[]).unwrap();
+    let weights = Weights::open(&path).unwrap();
+    assert_eq!(Config::open(&weights).unwrap().eos, [1, 3, 4]);
 }
 
 #[test]
