@@ -9,6 +9,7 @@ mod constraint;
 mod harmless;
 mod source;
 mod tokens;
+mod turns;
 mod words;
 
 #[cfg(any(fuzzing, test))]
@@ -16,3 +17,4 @@ pub(crate) use compile::LIMITS;
 pub(crate) use compile::{Grammars, Unusable};
 pub use constraint::Constraint;
 pub(crate) use source::{Grammar, MAX_BYTES, bounded};
+pub(crate) use turns::Turns;

@@ -23,7 +23,7 @@ use super::{App, BearerToken, Hosts, Limits, Origin};
 use crate::admission::Admission;
 use crate::api::{ApiError, Asked, Known, Object};
 use crate::engine::{Refused, Requests};
-use crate::grammar::{Constraint, Grammar, Grammars, Unusable};
+use crate::grammar::{Constraint, Grammar, Grammars, Turns, Unusable};
 use crate::health::{Health, State};
 use crate::metrics::Meters;
 use crate::trace::Queue;
@@ -224,6 +224,7 @@ impl Shared {
             let _permit = permit;
             // A system that refuses it has its reasons.
             _ = setpriority_process(None, 19);
+            let _turns = Turns::begin();
             let compile =
                 |grammar: &Grammar| shared.grammars.compile(grammar, &shared.text, &shared.ends, shared.vocabulary);
             let compiled = compile(&grammar).map_err(|why| {
