@@ -109,8 +109,8 @@ impl Slot {
                 *logit -= (params.frequency_penalty * f64::from(*count) + params.presence_penalty) as f32;
             }
         }
-        for (token, logit) in logits.iter_mut().enumerate().filter(|_| mask.is_some()) {
-            if mask.is_some_and(|mask| !mask.has(token as u32)) {
+        if let Some(mask) = mask {
+            for (_, logit) in (0..).zip(logits).filter(|(token, _)| !mask.has(*token)) {
                 *logit = f32::NEG_INFINITY;
             }
         }
