@@ -1,5 +1,7 @@
 //! Choosing the next token.
 
+use std::cmp::Ordering;
+
 use serde::{Deserialize, Serialize};
 
 /// Chooses tokens from logits: greedily, or by chance with a temperature, of the most probable tokens only.
@@ -47,31 +49,16 @@ impl Sampler {
         const NEGLIGIBLE: f64 = 1e-9;
         let least = (self.min_p.max(NEGLIGIBLE).ln() * self.temperature) as f32;
         let (highest, factor) = (logits[best], 1.0 / self.temperature);
-        let tokens = logits.iter().enumerate().filter(|(_, logit)| **logit - highest >= least);
-        let mut kept: Vec<(u32, f32)> = tokens.map(|(token, logit)| (token as u32, *logit)).collect();
-        // Ties are in the order of the tokens, so that all ranks agree.
-        let order = |a: &(u32, f32), b: &(u32, f32)| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0));
-        let count = self.top_k as usize;
-        if (1..kept.len()).contains(&count) {
-            kept.select_nth_unstable_by(count, order);
-            kept.truncate(count);
+        let mut ranking = Ranking::new(logits, |logit| logit - highest >= least);
+        ranking.truncate(self.top_k as usize);
+        let weight = |logit: f32| (f64::from(logit - highest) * factor).exp();
+        let mut sum: f64 = ranking.tokens.iter().map(|(_, logit)| weight(*logit)).sum();
+        if self.top_p < 1.0 {
+            let most = self.top_p * sum;
+            sum = ranking.until(weight, |sum| sum >= most).1;
         }
-        kept.sort_unstable_by(order);
-        let weights: Vec<f64> = kept.iter().map(|(_, logit)| (f64::from(logit - highest) * factor).exp()).collect();
-        let most = self.top_p * weights.iter().sum::<f64>();
-        let mut sum = 0.0;
-        let nucleus = weights.iter().take_while(|weight| {
-            let is_kept = sum < most;
-            sum += if is_kept { **weight } else { 0.0 };
-            is_kept
-        });
-        let nucleus = nucleus.count().max(1).min(weights.len());
-        let mut left = self.uniform(sequence, position) * weights[..nucleus].iter().sum::<f64>();
-        let chosen = weights[..nucleus].iter().position(|weight| {
-            left -= weight;
-            left < 0.0
-        });
-        kept.get(chosen.unwrap_or(nucleus.saturating_sub(1))).map_or(best as u32, |(token, _)| *token)
+        let drawn = self.uniform(sequence, position) * sum;
+        ranking.until(weight, |sum| sum > drawn).0
     }
 
     /// A random number in 0..1 that depends on the seed and the place only.
@@ -79,6 +66,66 @@ impl Sampler {
         let mixed = mix(mix(mix(self.seed) ^ sequence as u64) ^ position as u64);
         (mixed >> 11) as f64 / (1u64 << 53) as f64
     }
+}
+
+/// Tokens and their logits, the most probable ones first as far as they are sorted: nearly all tokens are drawn from the first few.
+struct Ranking {
+    tokens: Vec<(u32, f32)>,
+    sorted: usize,
+}
+
+impl Ranking {
+    /// The tokens whose logits are `kept`, at least one.
+    fn new(logits: &[f32], kept: impl Fn(f32) -> bool) -> Self {
+        let (mut tokens, mut count) = (vec![(0, 0.0); logits.len()], 0);
+        for (token, logit) in logits.iter().enumerate() {
+            // Without a branch, which no processor would predict.
+            tokens[count] = (token as u32, *logit);
+            count += usize::from(kept(*logit));
+        }
+        tokens.truncate(count);
+        Self { tokens, sorted: 0 }
+    }
+
+    /// Keeps the `count` most probable tokens; 0: all.
+    fn truncate(&mut self, count: usize) {
+        if (1..self.tokens.len()).contains(&count) {
+            self.tokens.select_nth_unstable_by(count, order);
+            self.tokens.truncate(count);
+        }
+    }
+
+    /// The token at which the sum of the weights so far is enough, or the last one; and this sum.
+    fn until(&mut self, weight: impl Fn(f32) -> f64, is_enough: impl Fn(f64) -> bool) -> (u32, f64) {
+        let (mut last, mut sum) = (0, 0.0);
+        for place in 0..self.tokens.len() {
+            if place == self.sorted {
+                self.sort_more();
+            }
+            let (token, logit) = self.tokens[place];
+            (last, sum) = (token, sum + weight(logit));
+            if is_enough(sum) {
+                break;
+            }
+        }
+        (last, sum)
+    }
+
+    fn sort_more(&mut self) {
+        const FIRST: usize = 64;
+        let rest = &mut self.tokens[self.sorted..];
+        let more = (7 * self.sorted).max(FIRST).min(rest.len());
+        if more < rest.len() {
+            rest.select_nth_unstable_by(more, order);
+        }
+        rest[..more].sort_unstable_by(order);
+        self.sorted += more;
+    }
+}
+
+/// Ties are in the order of the tokens, so that all ranks agree.
+fn order(a: &(u32, f32), b: &(u32, f32)) -> Ordering {
+    b.1.total_cmp(&a.1).then(a.0.cmp(&b.0))
 }
 
 /// The place of the largest logit, the first one of equals.
@@ -140,6 +187,32 @@ mod tests {
         assert_eq!(chosen(Sampler { top_k: 3, ..any }).into_iter().collect::<Vec<_>>(), [0, 1, 2]);
         assert_eq!(chosen(Sampler { min_p: 0.3, ..any }).into_iter().collect::<Vec<_>>(), [1, 2]);
         assert_eq!(chosen(Sampler { min_p: 0.1, ..any }).len(), 4);
+    }
+
+    #[test]
+    fn tokens_are_those_that_a_sum_over_all_sorted_tokens_gives() {
+        let logits: Vec<f32> = (0..3000).map(|token| (mix(token) % 1000) as f32 / 60.0).collect();
+        let mut sorted: Vec<_> = (0..).zip(logits.iter().copied()).collect();
+        sorted.sort_unstable_by(order);
+        for (temperature, top_p, top_k) in [(0.5, 1.0, 0), (1.0, 0.9, 0), (3.0, 0.999, 0), (2.0, 1.0, 500)] {
+            let sampler = Sampler { top_k, ..Sampler::new(temperature, top_p, 9) };
+            let among = if top_k == 0 { &sorted } else { &sorted[..top_k as usize] };
+            let weights: Vec<_> = among.iter().map(|(_, logit)| (f64::from(*logit) / temperature).exp()).collect();
+            let sums: Vec<_> = weights
+                .iter()
+                .scan(0.0, |sum, weight| {
+                    *sum += weight;
+                    Some(*sum)
+                })
+                .collect();
+            let most = top_p * sums[sums.len() - 1];
+            let nucleus = sums.iter().copied().find(|sum| *sum >= most * (1.0 - 1e-12)).unwrap();
+            for position in 0..200 {
+                let drawn = sampler.uniform(0, position) * nucleus;
+                let expected = among[sums.iter().position(|sum| *sum > drawn).unwrap()].0;
+                assert_eq!(sampler.choose(&logits, 0, position), expected, "{sampler:?} at {position}");
+            }
+        }
     }
 
     #[test]
