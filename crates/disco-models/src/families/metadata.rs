@@ -1,8 +1,6 @@
 //! The metadata of GGUF files. Source of keys and of what files leave out: llama.cpp's `llama-model.cpp` and
 //! `convert_hf_to_gguf.py`.
 
-use std::borrow::Cow;
-
 use disco_candle::weights::gguf::{self, Value};
 
 use super::{Family, Gguf, Scheme};
@@ -120,7 +118,7 @@ impl<'a> Metadata<'a> {
         rows: &dyn Fn(&str) -> Option<usize>,
     ) -> Result<Config, ModelError> {
         let key = "general.architecture";
-        let architecture = text(metadata, key)?.ok_or_else(|| missing(key))?;
+        let architecture = read(metadata, key, "a text", Value::text)?.ok_or_else(|| missing(key))?;
         let keys = Metadata { metadata, family: Family::gguf(&architecture)?, rows };
         if let Some(Value::String(kind)) = metadata.get(TYPE)
             && kind != "model"
@@ -253,16 +251,11 @@ impl<'a> Metadata<'a> {
         let name = "attention.sliding_window_pattern";
         let key = self.key(name);
         let period = match self.metadata.get(&key) {
-            Some(Value::Array(windowed)) if windowed.len() >= layers => {
-                let mut full = Vec::new();
-                for (layer, windowed) in windowed.iter().take(layers).enumerate() {
-                    match windowed {
-                        Value::Bool(true) => {}
-                        Value::Bool(false) => full.push(layer),
-                        other => return Err(wrong(&key, "flags", &other)),
-                    }
-                }
-                return Ok(full);
+            Some(Value::Array(all)) if all.len() >= layers => {
+                let flags = |value: Value<'_>| value.array()?.iter().take(layers).map(|flag| flag.flag()).collect();
+                let windowed: Option<Vec<bool>> = read(self.metadata, &key, "flags", flags)?;
+                let windowed = (0..).zip(windowed.unwrap_or_default());
+                return Ok(windowed.filter(|(_, is_windowed)| !is_windowed).map(|(layer, _)| layer).collect());
             }
             _ => self.number(name)?.unwrap_or(period).max(1),
         };
@@ -292,7 +285,7 @@ impl<'a> Metadata<'a> {
         let attention = self.float("rope.scaling.attn_factor")?.unwrap_or(1.0);
         let original = self.number("rope.scaling.original_context_length")?;
         let type_key = self.key("rope.scaling.type");
-        let kind = text(self.metadata, &type_key)?.unwrap_or_else(|| {
+        let kind = read(self.metadata, &type_key, "a text", Value::text)?.unwrap_or_else(|| {
             // phi3 writes no type, and older files have a factor without a type, or by another name.
             if self.has(LONG_DIVISORS[1]) { "longrope" } else { "linear" }.into()
         });
@@ -361,27 +354,23 @@ impl<'a> Metadata<'a> {
     /// A whole number for each layer, of which a file may have one for all; none without the key.
     pub(super) fn by_layer(&self, name: &str, layers: usize) -> Result<Vec<usize>, ModelError> {
         let key = self.key(name);
-        let value = self.metadata.get(&key);
-        let Some(value @ Value::Array(all)) = &value else {
+        let Some(Value::Array(_)) = self.metadata.get(&key) else {
             return Ok(self.number(name)?.map_or_else(Vec::new, |number| vec![number; layers]));
         };
-        let numbers: Option<Vec<_>> = all.iter().map(|number| whole(&number)).collect();
         // Layers that predict further tokens may have numbers, too.
-        numbers.filter(|all| all.len() >= layers).ok_or_else(|| wrong(&key, "a number for each layer", value))
+        let numbers = |value: Value<'_>| value.array()?.iter().map(whole).collect::<Option<Vec<_>>>();
+        let numbers = read(self.metadata, &key, "a number for each layer", |value| {
+            numbers(value).filter(|all| all.len() >= layers)
+        });
+        Ok(numbers?.unwrap_or_default())
     }
 
     pub(super) fn flag(&self, name: &str) -> Result<Option<bool>, ModelError> {
-        let key = self.key(name);
-        match self.metadata.get(&key) {
-            None => Ok(None),
-            Some(Value::Bool(is_on)) => Ok(Some(is_on)),
-            Some(other) => Err(wrong(&key, "true or false", &other)),
-        }
+        read(self.metadata, &self.key(name), "true or false", |value| value.flag())
     }
 
     fn whole(&self, key: &str) -> Result<Option<usize>, ModelError> {
-        let Some(value) = self.metadata.get(key) else { return Ok(None) };
-        whole(&value).map(Some).ok_or_else(|| wrong(key, "a whole number", &value))
+        read(self.metadata, key, "a whole number", whole)
     }
 
     /// A float; `None` for 0, which stands for none.
@@ -390,29 +379,20 @@ impl<'a> Metadata<'a> {
     }
 
     pub(super) fn float(&self, name: &str) -> Result<Option<f64>, ModelError> {
-        let key = self.key(name);
-        match self.metadata.get(&key) {
-            None => Ok(None),
-            Some(Value::F32(number)) => Ok(Some(number.into())),
-            Some(Value::F64(number)) => Ok(Some(number)),
-            Some(other) => Err(wrong(&key, "a float", &other)),
-        }
+        read(self.metadata, &self.key(name), "a float", |value| value.float())
     }
 }
 
 /// A whole number of any integer type.
-fn whole(value: &Value<'_>) -> Option<usize> {
+fn whole(value: Value<'_>) -> Option<usize> {
     usize::try_from(value.integer()?).ok()
 }
 
-fn text<'a>(metadata: &'a gguf::Metadata, key: &str) -> Result<Option<Cow<'a, str>>, ModelError> {
-    match metadata.get(key) {
-        None => Ok(None),
-        Some(Value::String(text)) => Ok(Some(text)),
-        Some(other) => Err(wrong(key, "a text", &other)),
-    }
-}
-
-fn wrong(key: &str, expected: &str, found: &Value<'_>) -> ModelError {
-    ModelError::Key { key: key.into(), why: format!("expected {expected}, got {}", found.kind()) }
+fn read<'a, T>(
+    metadata: &'a gguf::Metadata,
+    key: &str,
+    expected: &str,
+    read: impl FnOnce(Value<'a>) -> Option<T>,
+) -> Result<Option<T>, ModelError> {
+    metadata.read(key, expected, read).map_err(|why| ModelError::Key { key: key.into(), why })
 }

@@ -126,12 +126,8 @@ impl Vocabulary<'_> {
 
     /// Tells the tokenizer which tokens are no pieces of text.
     fn add_specials(&self, tokenizer: &mut Tokenizer) -> Why<()> {
-        const KINDS: &str = "tokenizer.ggml.token_type";
-        let kinds = match self.metadata.get(KINDS) {
-            None => return Ok(()),
-            Some(Value::Array(kinds)) => kinds,
-            Some(other) => return Err(wrong(KINDS, "an array", &other)),
-        };
+        let kinds = read(self.metadata, "tokenizer.ggml.token_type", "an array", Value::array)?;
+        let Some(kinds) = kinds else { return Ok(()) };
         let name = metadata_text(self.metadata, "general.name").unwrap_or_default().to_lowercase();
         let is_phi3 = name.contains("phi-3") || name.contains("phi3");
         // `llama_token_type`: unknown 2, control 3, user defined 4.
@@ -180,19 +176,11 @@ impl Vocabulary<'_> {
     }
 
     fn number(&self, key: &str) -> Why<Option<u32>> {
-        match self.metadata.get(key) {
-            None => Ok(None),
-            Some(Value::U32(number)) => Ok(Some(number)),
-            Some(other) => Err(wrong(key, "a number of 32 bits", &other)),
-        }
+        read(self.metadata, key, "a number of 32 bits", |value| u32::try_from(value.integer()?).ok())
     }
 
     fn flag(&self, key: &str) -> Why<Option<bool>> {
-        match self.metadata.get(key) {
-            None => Ok(None),
-            Some(Value::Bool(is_on)) => Ok(Some(is_on)),
-            Some(other) => Err(wrong(key, "true or false", &other)),
-        }
+        read(self.metadata, key, "true or false", |value| value.flag())
     }
 }
 
@@ -205,21 +193,19 @@ fn pieces(prepends: bool) -> Why<Decoders> {
 }
 
 fn array<'a>(metadata: &'a gguf::Metadata, key: &str) -> Why<Array<'a>> {
-    match metadata.get(key) {
-        None => Err(format!("{key} is missing")),
-        Some(Value::Array(values)) => Ok(values),
-        Some(other) => Err(wrong(key, "an array", &other)),
-    }
+    read(metadata, key, "an array", Value::array)?.ok_or_else(|| format!("{key} is missing"))
 }
 
 fn texts<'a>(metadata: &'a gguf::Metadata, key: &str) -> Why<Vec<Cow<'a, str>>> {
-    let text = |value: Value<'a>| match value {
-        Value::String(text) => Ok(text),
-        other => Err(wrong(key, "texts", &other)),
-    };
-    array(metadata, key)?.iter().map(text).collect()
+    let texts = array(metadata, key)?.iter().map(Value::text).collect::<Option<_>>();
+    texts.ok_or_else(|| format!("{key}: expected texts"))
 }
 
-fn wrong(key: &str, expected: &str, found: &Value<'_>) -> String {
-    format!("{key}: expected {expected}, got {}", found.kind())
+fn read<'a, T>(
+    metadata: &'a gguf::Metadata,
+    key: &str,
+    expected: &str,
+    read: impl FnOnce(Value<'a>) -> Option<T>,
+) -> Why<Option<T>> {
+    metadata.read(key, expected, read).map_err(|why| format!("{key}: {why}"))
 }

@@ -64,6 +64,21 @@ impl Metadata {
         self.entry(self.entries[found]).map(|(_, value)| value)
     }
 
+    /// The value of a key as `read` takes it, which is `expected`; none without the key.
+    ///
+    /// # Errors
+    /// The value is something else: the reason completes a sentence about the key.
+    pub fn read<'a, T>(
+        &'a self,
+        key: &str,
+        expected: &str,
+        read: impl FnOnce(Value<'a>) -> Option<T>,
+    ) -> Result<Option<T>, String> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        let kind = value.kind();
+        read(value).map(Some).ok_or_else(|| format!("expected {expected}, got {kind}"))
+    }
+
     /// All keys in their order, with their values.
     pub fn iter(&self) -> impl Iterator<Item = (Cow<'_, str>, Value<'_>)> {
         self.entries.iter().filter_map(|position| self.entry(*position))
@@ -100,7 +115,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// The number, if the value is an integer of any type that an `i128` has.
+    /// The number of an integer of any type.
     pub fn integer(&self) -> Option<i128> {
         Some(match self {
             Self::U8(number) => (*number).into(),
@@ -115,9 +130,28 @@ impl<'a> Value<'a> {
         })
     }
 
-    /// The text, if the value is one.
+    /// The number of a float.
+    pub fn float(&self) -> Option<f64> {
+        match self {
+            Self::F32(number) => Some((*number).into()),
+            Self::F64(number) => Some(*number),
+            _ => None,
+        }
+    }
+
+    /// The value of a flag.
+    pub fn flag(&self) -> Option<bool> {
+        if let Self::Bool(flag) = self { Some(*flag) } else { None }
+    }
+
+    /// A text.
     pub fn text(self) -> Option<Cow<'a, str>> {
         if let Self::String(text) = self { Some(text) } else { None }
+    }
+
+    /// An array.
+    pub fn array(self) -> Option<Array<'a>> {
+        if let Self::Array(array) = self { Some(array) } else { None }
     }
 }
 
