@@ -7,8 +7,10 @@ in one run.
 
 Two workers with one thread each beside two threads; prompts of about 50 tokens, texts of 64, as many requests at once as a line says, until
 fewer are left. Then the share of the control plane: the time of worker 0 between two steps that follow each other. Last, eight texts at
-once alone, and while another client sends schemas that are dear to compile, one after the other.
+once alone, while another client sends schemas that are dear to compile, one after the other, and while it sends the same prompts without
+schemas: their prompts lengthen steps, too.
 """
+import concurrent.futures
 import contextlib
 import json
 import os
@@ -111,11 +113,12 @@ def hostile_schemas():
     }
 
 
-def ask(name, schema):
-    """The status of a request with a schema; none if the server has closed the connection while it came."""
-    schema = {"name": "answer", "schema": schema}
+def ask(name, schema=None):
+    """The status of a request; none if the server has closed the connection while it came."""
     body = {"messages": [{"role": "user", "content": name}], "max_tokens": 4}
-    body = json.dumps({**body, "response_format": {"type": "json_schema", "json_schema": schema}}).encode()
+    if schema is not None:
+        body["response_format"] = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
+    body = json.dumps(body).encode()
     request = urllib.request.Request(f"http://127.0.0.1:{PORT}/v1/chat/completions", body, {"Content-Type": "application/json"})
     try:
         return urllib.request.urlopen(request).status
@@ -125,24 +128,34 @@ def ask(name, schema):
         return None
 
 
-def beside_hostile_schemas(at_once):
-    """What the load's client prints while another client sends hostile schemas, and the statuses that it gets."""
-    ended, statuses = threading.Event(), {}
+def send_hostile(ended):
+    """Sends hostile schemas one after the other: the time, the name and the status of each request."""
+    begin, sent = time.monotonic(), []
+    # Another description each time, so that no grammar is found again.
+    for turn in range(10**6):
+        for name, schema in hostile_schemas().items():
+            if ended.is_set():
+                return sent
+            at = time.monotonic() - begin
+            sent.append((at, name, ask(name, {**schema, "description": f"turn {turn}"})))
 
-    def send():
-        # Another description each time, so that no grammar is found again.
-        for turn in range(10**6):
-            for name, schema in hostile_schemas().items():
-                if ended.is_set():
-                    return
-                statuses.setdefault(name, set()).add(ask(name, {**schema, "description": f"turn {turn}"}))
 
-    client = threading.Thread(target=send)
-    client.start()
-    printed = load(at_once)
-    ended.set()
-    client.join()
-    return printed, statuses
+def send_plain(ended, sent):
+    """Sends the requests of these that had a text again at the same times, without schemas."""
+    begin = time.monotonic()
+    for at, name, status in sent:
+        if status == 200 and not ended.wait(max(0, begin + at - time.monotonic())):
+            ask(name)
+
+
+def beside(at_once, send, *arguments):
+    """What the load's client prints while another client sends requests, and what that one returns."""
+    ended = threading.Event()
+    with concurrent.futures.ThreadPoolExecutor() as threads:
+        client = threads.submit(send, ended, *arguments)
+        printed = load(at_once)
+        ended.set()
+        return printed, client.result()
 
 
 def llama_cpp(model):
@@ -178,7 +191,10 @@ def main(model):
         load(8)
         for _ in range(3):
             print(f"alone: {load(8)}", flush=True)
-            print("beside: {}; {}".format(*beside_hostile_schemas(8)), flush=True)
+            printed, sent = beside(8, send_hostile)
+            statuses = {name: {status for _, other, status in sent if other == name} for _, name, _ in sent}
+            print(f"beside: {printed}; {statuses}", flush=True)
+            print(f"beside plain requests: {beside(8, send_plain, sent)[0]}", flush=True)
 
 
 if __name__ == "__main__":
