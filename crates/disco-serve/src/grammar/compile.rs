@@ -48,6 +48,11 @@ pub(crate) struct Grammars {
 }
 
 impl Grammars {
+    /// Makes what all grammars of a model share, at the first call. Blocks the thread for some tenths of a second.
+    pub(crate) fn prepare(&self, text: &Text, ends: &[u32], vocabulary: usize) -> Option<&ParserFactory> {
+        self.factory.get_or_init(|| factory(text, ends, vocabulary)).as_ref()
+    }
+
     /// A constraint at the begin of a text. Blocks the thread for up to some seconds.
     ///
     /// # Errors
@@ -60,8 +65,7 @@ impl Grammars {
         vocabulary: usize,
     ) -> Result<Constraint, Unusable> {
         grammar.check_size().map_err(Unusable::Grammar)?;
-        let factory = self.factory.get_or_init(|| factory(text, ends, vocabulary));
-        let factory = factory.as_ref().ok_or(Unusable::NoEnd)?;
+        let factory = self.prepare(text, ends, vocabulary).ok_or(Unusable::NoEnd)?;
         let compilable = grammar.compilable().map_err(|error| Unusable::Grammar(plain(&error.to_string())))?;
         let mut matcher = Matcher::new(factory.create_parser(compilable));
         let why = matcher.get_error().or_else(|| matcher.grammar_warnings().into_iter().next());

@@ -224,6 +224,8 @@ impl Shared {
             let _permit = permit;
             // A system that refuses it has its reasons.
             _ = setpriority_process(None, 19);
+            // No client makes this dearer, and in turns it would take seconds.
+            shared.grammars.prepare(&shared.text, &shared.ends, shared.vocabulary);
             let _turns = Turns::begin();
             let compile =
                 |grammar: &Grammar| shared.grammars.compile(grammar, &shared.text, &shared.ends, shared.vocabulary);
