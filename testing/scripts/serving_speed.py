@@ -25,6 +25,8 @@ import urllib.request
 RELEASE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../target/release")
 AT_ONCE = [1, 4, 8, 16, 32]
 PORT = 8131
+# What each turn of the client of hostile schemas replaces.
+DESCRIPTION = "no turn yet"
 
 
 def output(*command, **environment):
@@ -113,12 +115,16 @@ def hostile_schemas():
     }
 
 
-def ask(name, schema=None):
-    """The status of a request; none if the server has closed the connection while it came."""
+def body(name, schema=None):
+    """The body of a request."""
     body = {"messages": [{"role": "user", "content": name}], "max_tokens": 4}
     if schema is not None:
         body["response_format"] = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
-    body = json.dumps(body).encode()
+    return json.dumps(body).encode()
+
+
+def ask(body):
+    """The status of a request; none if the server has closed the connection while it came."""
     request = urllib.request.Request(f"http://127.0.0.1:{PORT}/v1/chat/completions", body, {"Content-Type": "application/json"})
     try:
         return urllib.request.urlopen(request).status
@@ -130,14 +136,15 @@ def ask(name, schema=None):
 
 def send_hostile(ended):
     """Sends hostile schemas one after the other: the time, the name and the status of each request."""
+    # Made before, because the client has the same processors. Another description each time, so that no grammar is found again.
+    bodies = {name: body(name, {**schema, "description": DESCRIPTION}) for name, schema in hostile_schemas().items()}
     begin, sent = time.monotonic(), []
-    # Another description each time, so that no grammar is found again.
     for turn in range(10**6):
-        for name, schema in hostile_schemas().items():
+        for name, written in bodies.items():
             if ended.is_set():
                 return sent
             at = time.monotonic() - begin
-            sent.append((at, name, ask(name, {**schema, "description": f"turn {turn}"})))
+            sent.append((at, name, ask(written.replace(DESCRIPTION.encode(), b"%09d" % turn))))
 
 
 def send_plain(ended, sent):
@@ -145,7 +152,7 @@ def send_plain(ended, sent):
     begin = time.monotonic()
     for at, name, status in sent:
         if status == 200 and not ended.wait(max(0, begin + at - time.monotonic())):
-            ask(name)
+            ask(body(name))
 
 
 def beside(at_once, send, *arguments):
