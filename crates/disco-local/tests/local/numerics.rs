@@ -18,10 +18,22 @@ fn all_reduce<T: Element + PartialEq + std::fmt::Debug>(reduction: Reduction, el
     results[0]
 }
 
+/// The sum of a binary tree, whose left branch has the largest power of two below the number of elements.
+fn tree(elements: &[f32]) -> f32 {
+    match *elements {
+        [element] => element,
+        _ => {
+            let (left, right) = elements.split_at(elements.len().next_power_of_two() / 2);
+            tree(left) + tree(right)
+        }
+    }
+}
+
 #[test]
-fn floats_are_added_in_rank_order() {
+fn floats_are_added_in_a_tree_over_the_ranks() {
     assert_eq!(all_reduce(Reduction::Sum, &[1e8f32, 1.0, -1e8]), 0.0);
     assert_eq!(all_reduce(Reduction::Sum, &[1e8f32, -1e8, 1.0]), 1.0);
+    assert_eq!(all_reduce(Reduction::Sum, &[1e8f32, 1.0, -1e8, 1.0]), 0.0);
     assert_eq!(all_reduce(Reduction::Sum, &[1e16f64, 1.0, -1e16]), 0.0);
 }
 
@@ -43,8 +55,8 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn float_sums_have_the_bits_of_a_sequential_loop(elements in prop::collection::vec(any::<f32>(), 1..6)) {
-        let sum = elements[1..].iter().fold(elements[0], |sum, x| sum + x);
+    fn float_sums_have_the_bits_of_the_tree(elements in prop::collection::vec(any::<f32>(), 1..9)) {
+        let sum = tree(&elements);
         let found = all_reduce(Reduction::Sum, &elements);
         prop_assert!(found.to_bits() == sum.to_bits() || (found.is_nan() && sum.is_nan()));
     }
