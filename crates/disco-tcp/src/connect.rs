@@ -110,7 +110,7 @@ struct Gathering<'a> {
     /// For each rank that was not reached at any address, why not. Also in the store, for the error of that rank.
     tried: BTreeMap<usize, String>,
     wanted: Wanted,
-    /// Threads send what they have reached.
+    /// For the results of threads.
     sender: Sender<Reached>,
     receiver: Receiver<Reached>,
     /// Handshakes that threads answer.

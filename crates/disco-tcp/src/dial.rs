@@ -20,7 +20,7 @@ const RETRY_DELAY: Duration = Duration::from_millis(50);
 /// Time until a connection that this rank has not chosen counts as failed.
 const CHOICE_TIME: Duration = Duration::from_secs(1);
 
-/// What a thread has reached.
+/// The result of an attempt to connect.
 pub(crate) enum Reached {
     /// A connection to a lower rank, which this rank may choose.
     Proved(Proved),

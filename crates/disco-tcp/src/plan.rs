@@ -90,10 +90,11 @@ pub(crate) struct StepId(usize);
 /// A computation on the buffers of a plan.
 type Compute<'a> = Box<dyn FnOnce(&mut Memory<'a>) -> Result<()> + 'a>;
 
-/// A step, what it waits for, and what waits for it.
+/// A message or a computation.
 struct Step<'a> {
-    /// Steps before it that are not done.
+    /// The number of steps that it waits for.
     waits: usize,
+    /// The steps that wait for it.
     then: Vec<StepId>,
     /// `None` for a message.
     compute: Option<Compute<'a>>,
@@ -151,10 +152,7 @@ impl<'a> Plan<'a> {
         after: impl IntoIterator<Item = StepId>,
     ) -> StepId {
         let step = self.add(None, after);
-        if self.outgoing.len() <= to {
-            self.outgoing.resize_with(to + 1, VecDeque::new);
-        }
-        self.outgoing[to].push_back(Message { step, label, content });
+        queue(&mut self.outgoing, to).push_back(Message { step, label, content });
         step
     }
 
@@ -167,10 +165,7 @@ impl<'a> Plan<'a> {
         after: impl IntoIterator<Item = StepId>,
     ) -> StepId {
         let step = self.add(None, after);
-        if self.incoming.len() <= from {
-            self.incoming.resize_with(from + 1, VecDeque::new);
-        }
-        self.incoming[from].push_back(Message { step, label, content });
+        queue(&mut self.incoming, from).push_back(Message { step, label, content });
         step
     }
 
@@ -236,6 +231,14 @@ impl<'a> Plan<'a> {
     pub(crate) fn is_done(&self) -> bool {
         self.left == 0
     }
+}
+
+/// The messages of a rank.
+fn queue<'q, 'a>(queues: &'q mut Vec<VecDeque<Message<'a>>>, rank: usize) -> &'q mut VecDeque<Message<'a>> {
+    if queues.len() <= rank {
+        queues.resize_with(rank + 1, VecDeque::new);
+    }
+    &mut queues[rank]
 }
 
 /// A buffer that is used again and again: several slots, each of which waits for the last use of its content.

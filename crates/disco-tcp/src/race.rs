@@ -34,7 +34,7 @@ impl Race {
         Self { waiting: addresses, running: Vec::new(), next: Instant::now(), end, failed: Vec::new() }
     }
 
-    /// Waits for the next address that accepts. None once all others have failed, or `is_wanted` has returned false.
+    /// Waits for the next address that accepts. Returns `None` once all others have failed, or `is_wanted` returns false.
     ///
     /// # Errors
     /// The wait fails.

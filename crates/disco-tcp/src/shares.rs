@@ -97,7 +97,7 @@ pub(crate) trait Steps<'a> {
 /// Adds all steps of all pieces to a plan.
 pub(crate) fn schedule<'a, S: Steps<'a>>(plan: &mut Plan<'a>, shares: Shares<'_>, steps: &mut S) {
     for tick in 0..shares.pieces() + S::COUNT - 1 {
-        // The last step first: what it uses is that of the step before it for the same piece.
+        // The last step first, so that a step uses the piece that the step before it has added last.
         for step in (0..S::COUNT).rev() {
             let Some(piece) = tick.checked_sub(step) else { continue };
             for owner in 0..shares.ranges.len() {
@@ -219,7 +219,7 @@ pub(crate) struct Collect<'s> {
     gathered: Vec<Vec<Slots>>,
     /// Partial results that this rank sends, for each share and branch of its machine.
     partials: Vec<Vec<Slots>>,
-    /// What comes from other machines: a slot for each of their branches.
+    /// Branches that come from other machines, in the order of the ranks.
     collected: Vec<Slots>,
     /// Results that go to the root.
     made: Option<Slots>,
@@ -297,7 +297,7 @@ impl<'s> Collect<'s> {
         }
     }
 
-    /// The helper sends what it has of the branches of its machine.
+    /// The helper sends the branches of its machine.
     fn send_branches(&mut self, plan: &mut Plan<'_>, owner: usize, piece: usize, range: &Range<usize>) {
         let (label, home, rule) = (self.shares.label, self.shares.home(), self.rule);
         let mine: Vec<_> = self.branches.iter().filter(|branch| branch.machine == home).cloned().collect();

@@ -104,6 +104,7 @@ fn stall() -> ExitCode {
 crate::trials::tests!("nodes":
     token_creates_a_file_that_only_its_owner_can_read,
     nodes_join_with_the_command_that_run_prints,
+    bench_measures_the_session_of_run,
     run_warns_if_it_listens_on_loopback_only,
     each_worker_has_log_files_that_a_second_run_appends_to,
     each_node_has_the_log_files_of_its_workers,
@@ -119,6 +120,37 @@ pub(crate) fn all() -> impl Iterator<Item = (&'static str, fn())> {
     let tests =
         [tests(), service::tests(), status::tests(), tcp::tests(), network::tests(), traces::tests(), hosts::tests()];
     tests.into_iter().flatten()
+}
+
+/// The session of `disco run` has two nodes, and so does the measurement.
+fn bench_measures_the_session_of_run() {
+    let folder = Folder::new("bench");
+    let token = folder.token();
+    let measured = |options: &[&str]| {
+        let mut run = disco();
+        run.args(["run", "--nodes", "2", "--workers", "4", "--token-file"]).arg(&token).args(["--", DISCO, "bench"]);
+        run.args(["all_reduce", "--backend", "tcp", "-b", "8", "-e", "8", "-n", "1", "--json"]).args(options);
+        let mut run = run.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut stderr = BufReader::new(run.stderr.take().unwrap());
+        let mut line = String::new();
+        stderr.read_line(&mut line).unwrap();
+        let node = line.trim().split_once(": disco ").filter(|(what, _)| what.ends_with("on each")).map(|(_, join)| {
+            let join = join.replace("FILE", token.to_str().unwrap());
+            disco().args(join.split(' ')).stderr(Stdio::null()).spawn().unwrap()
+        });
+        let run = run.wait_with_output().unwrap();
+        if let Some(mut node) = node {
+            assert!(node.wait().unwrap().success());
+        }
+        (line, String::from_utf8(run.stdout).unwrap())
+    };
+    let (_, json) = measured(&[]);
+    for part in ["\"session\": \"nodes\"", "\"workers\": 4", "\"wrong\": 0"] {
+        assert!(json.contains(part), "no {part} in {json}");
+    }
+    let (refused, _) = measured(&["--workers", "2"]);
+    let text = "--workers, --session and --apart have no effect: `disco run` has them for its program";
+    assert!(refused.contains(text), "{refused}");
 }
 
 /// Runs the program, if one of these files has it.

@@ -23,7 +23,7 @@ pub(crate) struct Counted {
 }
 
 impl Counted {
-    /// Counts what goes over `link` to a machine and comes from it.
+    /// Counts the bytes that `link` sends to a machine and receives from it.
     pub(crate) fn new(link: Box<dyn Link>, machine: &str) -> Self {
         describe_counter!(SENT, Unit::Bytes, "Bytes of messages that ranks of tcp have sent to ranks of a machine");
         describe_counter!(

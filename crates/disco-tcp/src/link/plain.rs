@@ -19,7 +19,7 @@ use super::{Link, now, read};
 const HEADER_BYTES: usize = 8;
 /// The most bytes of the stream in a block.
 const MAX_CONTENT_BYTES: usize = 64 << 10;
-/// Size of the read buffer: a whole block, and what one more call of the system may bring.
+/// Size of the read buffer, so that one call of the system may bring several blocks.
 const BUFFER_BYTES: usize = 4 * (HEADER_BYTES + MAX_CONTENT_BYTES);
 
 /// A connection without encryption.

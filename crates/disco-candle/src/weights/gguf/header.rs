@@ -128,7 +128,7 @@ struct Reader<'a, R> {
 }
 
 impl<R: Read> Reader<'_, R> {
-    /// Reads `len` bytes behind those that are kept.
+    /// Reads the next `len` bytes, and keeps them.
     fn read(&mut self, len: u64) -> Result<&[u8], WeightsError> {
         let needs = self.position..self.position.saturating_add(len);
         if needs.end > self.len {

@@ -30,7 +30,7 @@ pub enum Value<'a> {
     F32(f32),
     F64(f64),
     Bool(bool),
-    /// Without the zeros at its end, which some programs write. What is no UTF-8 is replaced.
+    /// A text. Zeros at its end, which some programs write, are left out, and bytes that are not UTF-8 are replaced.
     String(Cow<'a, str>),
     Array(Array<'a>),
 }
@@ -178,7 +178,7 @@ impl<'a> Array<'a> {
         })
     }
 
-    /// What is behind it.
+    /// The bytes after the array.
     fn end(&self) -> Option<Bytes<'a>> {
         let mut elements = self.elements;
         match size(self.kind) {
