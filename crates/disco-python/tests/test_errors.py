@@ -235,7 +235,7 @@ def test_a_wait_ends_at_its_limit_and_the_result_can_be_waited_for_again(s):
 def test_a_call_past_its_deadline_is_an_error():
     with started("processes", call_deadline=0.5) as s:
         with pytest.raises(disco.Deadline) as raised:
-            sleep(s, 2).get_all()
+            sleep(s, 1).get_all()
         assert raised.value.after == 0.5 and "sleep" in str(raised.value)
 
 
