@@ -197,10 +197,10 @@ struct Run<'a> {
 impl Run<'_> {
     /// Changes the head's state token by token. The order of additions is the same whatever the processor has.
     #[cfg_attr(not(target_arch = "x86_64"), expect(unused_variables, reason = "only x86-64 has AVX2"))]
-    fn compute(&self, state: &mut [f32], y: &mut [f32], level: Option<Level>) {
+    fn compute(&self, state: &mut [f32], y: &mut [f32], level: Level) {
         #[cfg(target_arch = "x86_64")]
-        if level.is_some() {
-            // SAFETY: `Level::detect` has found AVX2.
+        if level != Level::Scalar {
+            // SAFETY: `Level` has found AVX2.
             #[allow(unsafe_code, reason = "a function for processors that have AVX2")]
             return unsafe { self.compute_avx2(state, y) };
         }
@@ -370,7 +370,7 @@ mod tests {
         let mixed = random(6 * delta.channels());
         let (gates, rates) = (random(6 * 80), random(12));
         let tokens = DeltaTokens::new(&mixed, &gates, &rates, &rates);
-        let [fast, plain] = [Level::detect(), None].map(|level| {
+        let [fast, plain] = [Level::detect(), Level::Scalar].map(|level| {
             let run = Run { delta: &delta, head: 1, mixed: &mixed, tokens: &tokens };
             let (mut state, mut y) = (vec![0.0; 24 * 40], vec![0.0; 6 * 40]);
             run.compute(&mut state, &mut y, level);

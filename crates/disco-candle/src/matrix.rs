@@ -7,7 +7,7 @@ use candle_core::quantized::{GgmlDType, QMatMul, QStorage, QTensor};
 use candle_core::{CpuStorage, DType, Device, Error, Module, Result, Storage, Tensor};
 
 use crate::floats::{of_floats, with_floats};
-use crate::products::{self, Level, Packed};
+use crate::products::{Dense, Level, OwnMatrix, Packed};
 
 /// A matrix of weights, one row for each output, as `y = x·Wᵀ` uses it.
 #[derive(Clone, Debug)]
@@ -16,20 +16,43 @@ pub struct Matrix(Kind);
 #[derive(Clone, Debug)]
 enum Kind {
     Dense(Tensor),
-    /// Quantised blocks on the CPU, packed anew.
-    Packed(Arc<Packed>),
+    /// Weights on the host, laid out anew.
+    Own(Arc<dyn OwnMatrix>),
     Quantized(QMatMul),
 }
 
 impl Matrix {
-    /// A matrix `[outputs, inputs]` in any dtype of floats.
+    /// A matrix `[outputs, inputs]` in any dtype of floats, which candle multiplies. Gradients flow through it.
     pub fn dense(weight: Tensor) -> Self {
         Self(Kind::Dense(weight))
     }
 
+    /// As [`dense`](Self::dense), without gradients. On the host, floats of 16 and 32 bits are laid out anew, and the bits of a
+    /// product depend on its row and the weights only: not on other rows, on other outputs, on threads or on the processor. Threads
+    /// of the current rayon pool share a product, see [`compute_threads`](crate::compute_threads).
+    ///
+    /// # Errors
+    /// `weight` has not two dimensions; errors of candle.
+    pub fn inference(weight: Tensor) -> Result<Self> {
+        let (level, inputs) = (Level::detect(), weight.dims2()?.1);
+        let is_float = matches!(weight.dtype(), DType::F32 | DType::F16 | DType::BF16);
+        if !weight.device().is_cpu() || !is_float || inputs == 0 {
+            return Ok(Self(Kind::Dense(weight)));
+        }
+        let weight = weight.contiguous()?;
+        let (storage, layout) = weight.storage_and_layout();
+        let range = layout.start_offset()..layout.start_offset() + weight.elem_count();
+        Ok(Self(Kind::Own(match &*storage {
+            Storage::Cpu(CpuStorage::F16(all)) => Arc::new(Dense::new(level, &all[range], inputs)),
+            Storage::Cpu(CpuStorage::BF16(all)) => Arc::new(Dense::new(level, &all[range], inputs)),
+            Storage::Cpu(CpuStorage::F32(all)) => Arc::new(Dense::new(level, &all[range], inputs)),
+            _ => return Err(Error::Msg(format!("a matrix on the host has elements {:?}", weight.dtype()))),
+        })))
+    }
+
     /// A quantised matrix `[outputs, inputs]`. The product quantises its argument, too, as candle's `QMatMul` does.
     ///
-    /// On an x86-64 processor with AVX2, the blocks are packed anew for products with vector instructions: as codes of 4 bits
+    /// On the host, the blocks are packed anew for products with vector instructions: as codes of 4 bits
     /// (`Q4_0`, `Q4_1`, `Q2_K`, `Q3_K`, `Q4_K`), 6 bits (`Q5_0`, `Q5_1`, `Q5_K`, `Q6_K`) or 8 bits (`Q8_0`) with their scales. The codes are
     /// those of the file; the scales of K-quants, which are products of two numbers, are rounded to 16-bit floats. Threads of the
     /// current rayon pool share a product, see [`compute_threads`](crate::compute_threads).
@@ -51,8 +74,7 @@ impl Matrix {
     /// Errors of candle's `QMatMul`.
     pub fn quantized_columns(weight: QTensor, columns: Range<usize>) -> Result<Option<Self>> {
         let inputs = weight.shape().dims2()?.1;
-        let packed = Level::detect().map(|level| Packed::new(level, &weight, columns.clone())).transpose()?.flatten();
-        if let Some(packed) = packed {
+        if let Some(packed) = Packed::new(Level::detect(), &weight, columns.clone())? {
             return Ok(Some(Self::packed(packed)));
         }
         if columns != (0..inputs) || !inputs.is_multiple_of(Self::unit(weight.dtype())) {
@@ -62,7 +84,7 @@ impl Matrix {
     }
 
     pub(crate) fn packed(packed: Packed) -> Self {
-        Self(Kind::Packed(Arc::new(packed)))
+        Self(Kind::Own(Arc::new(packed)))
     }
 
     /// Number of columns that a part of a quantised matrix is a multiple of, so that candle can multiply its blocks.
@@ -80,7 +102,7 @@ impl Matrix {
             Kind::Dense(weight) | Kind::Quantized(QMatMul::Tensor(weight) | QMatMul::TensorF16(weight)) => {
                 weight.device().clone()
             }
-            Kind::Packed(_) => Device::Cpu,
+            Kind::Own(_) => Device::Cpu,
             Kind::Quantized(QMatMul::QTensor(weight)) => weight.device(),
         }
     }
@@ -106,18 +128,19 @@ impl Matrix {
             Kind::Dense(weight) | Kind::Quantized(QMatMul::Tensor(weight) | QMatMul::TensorF16(weight)) => {
                 weight.dims2()
             }
-            Kind::Packed(weight) => Ok((weight.outputs(), weight.inputs())),
+            Kind::Own(weight) => Ok((weight.outputs(), weight.inputs())),
             Kind::Quantized(QMatMul::QTensor(weight)) => weight.shape().dims2(),
         }
     }
 
     /// The type of its [`rows`](Self::rows).
-    pub(crate) fn dtype(&self) -> DType {
+    pub fn dtype(&self) -> DType {
         match &self.0 {
             Kind::Dense(weight) | Kind::Quantized(QMatMul::Tensor(weight) | QMatMul::TensorF16(weight)) => {
                 weight.dtype()
             }
-            Kind::Packed(_) | Kind::Quantized(QMatMul::QTensor(_)) => DType::F32,
+            Kind::Own(weight) => weight.dtype(),
+            Kind::Quantized(QMatMul::QTensor(_)) => DType::F32,
         }
     }
 
@@ -131,11 +154,7 @@ impl Matrix {
             Kind::Dense(weight) | Kind::Quantized(QMatMul::Tensor(weight) | QMatMul::TensorF16(weight)) => {
                 weight.index_select(numbers, 0)
             }
-            Kind::Packed(weight) => {
-                let rows = on_host(numbers, weight.outputs())?;
-                let weights: Vec<_> = rows.iter().flat_map(|row| weight.row(*row)).collect();
-                Tensor::from_vec(weights, (rows.len(), weight.inputs()), &Device::Cpu)
-            }
+            Kind::Own(weight) => weight.rows(&on_host(numbers, weight.outputs())?),
             Kind::Quantized(QMatMul::QTensor(weight)) => {
                 let (outputs, inputs) = weight.shape().dims2()?;
                 let (rows, data, device) = (on_host(numbers, outputs)?, weight.data()?, weight.device());
@@ -153,7 +172,7 @@ impl Matrix {
             Kind::Dense(weight) | Kind::Quantized(QMatMul::Tensor(weight) | QMatMul::TensorF16(weight)) => {
                 weight.elem_count() * weight.dtype().size_in_bytes()
             }
-            Kind::Packed(weight) => weight.bytes(),
+            Kind::Own(weight) => weight.bytes(),
             Kind::Quantized(QMatMul::QTensor(weight)) => weight.storage_size_in_bytes(),
         }
     }
@@ -163,8 +182,8 @@ impl Module for Matrix {
     /// `x·Wᵀ`: `[.., inputs]` to `[.., outputs]`, in the dtype of `x`.
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         match &self.0 {
-            Kind::Dense(weight) => by_rows(x, weight.dims2()?, |rows| dense(rows, weight)),
-            Kind::Packed(weight) => by_rows(x, (weight.outputs(), weight.inputs()), |rows| {
+            Kind::Dense(weight) => by_rows(x, weight.dims2()?, |rows| rows.matmul(&weight.t()?)),
+            Kind::Own(weight) => by_rows(x, (weight.outputs(), weight.inputs()), |rows| {
                 let y = with_floats(rows, |x| Ok(weight.product(x)))?;
                 of_floats(y, &(rows.dim(0)?, weight.outputs()).into(), x.dtype())
             }),
@@ -203,30 +222,4 @@ fn by_rows(
     }
     dims.push(outputs);
     product(&x.flatten_to(x.rank() - 2)?)?.reshape(dims)
-}
-
-/// `x·Wᵀ` for rows `x`. On the CPU it is vector code of this crate if no gradient is needed.
-fn dense(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
-    let ((rows, inputs), outputs, dtype) = (x.dims2()?, weight.dim(0)?, weight.dtype());
-    let is_plain = !x.track_op() && !weight.track_op() && weight.device().is_cpu() && weight.is_contiguous();
-    let is_known = matches!(dtype, DType::F32 | DType::BF16 | DType::F16) && x.dtype() == dtype;
-    let Some(level) = Level::detect().filter(|_| is_plain && is_known && rows * inputs > 0) else {
-        if dtype == DType::F16 && is_plain {
-            // candle does so for bf16; its product in f16 takes longer.
-            let y = x.to_dtype(DType::F32)?.matmul(&weight.to_dtype(DType::F32)?.t()?)?;
-            return y.to_dtype(x.dtype());
-        }
-        return x.matmul(&weight.t()?);
-    };
-    let y = with_floats(x, |x| {
-        let (storage, layout) = weight.storage_and_layout();
-        let range = layout.start_offset()..layout.start_offset() + outputs * inputs;
-        match &*storage {
-            Storage::Cpu(CpuStorage::F32(weight)) => Ok(products::product(level, &weight[range], x, inputs)),
-            Storage::Cpu(CpuStorage::BF16(weight)) => Ok(products::product(level, &weight[range], x, inputs)),
-            Storage::Cpu(CpuStorage::F16(weight)) => Ok(products::product(level, &weight[range], x, inputs)),
-            _ => Err(Error::Msg(format!("a matrix on the CPU has elements {:?}", weight.dtype()))),
-        }
-    })?;
-    of_floats(y, &(rows, outputs).into(), dtype)
 }

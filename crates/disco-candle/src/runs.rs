@@ -22,9 +22,9 @@ impl Runs {
     }
 
     /// The columns `columns` of the matrix, or of each matrix of the stack. Returns `None` if such columns can be multiplied only
-    /// as a [dense](Matrix::dense) matrix: on a processor without AVX2, and if they are not whole runs of 32 columns.
+    /// as a dense matrix: if they are not whole runs of 32 columns.
     pub fn matrices(&self, columns: Range<usize>) -> Option<Vec<Matrix>> {
-        let level = Level::detect()?;
+        let level = Level::detect();
         let (stack, shape) = self.shape.split_last_chunk::<2>()?;
         let count = stack.iter().product::<usize>();
         let bytes = (self.data.len() / count.max(1)).max(1);

@@ -128,7 +128,7 @@ impl Bert {
         };
         let parts = |name: &str| {
             let [weight, bias] = ["weight", "bias"].map(|part| tensor(&format!("{name}.{part}")));
-            Ok::<_, ModelError>((Matrix::dense(weight?), Some(bias?)))
+            Ok::<_, ModelError>((Matrix::inference(weight?)?, Some(bias?)))
         };
         let column =
             |name: &str| parts(name).map(|(matrix, bias)| ColumnParallelLinear::new(matrix, bias, comm.clone()));
@@ -151,7 +151,7 @@ impl Bert {
         let (first, count) = (config.first_position(), config.longest());
         let rows = even_ranges(config.vocab_size, comm.size()).nth(comm.rank()).unwrap_or(0..0);
         Ok(Self {
-            words: VocabParallelEmbedding::new(Matrix::dense(words), rows, comm.clone())?,
+            words: VocabParallelEmbedding::new(Matrix::inference(words)?, rows, comm.clone())?,
             positions: positions.narrow(0, first, count)?.force_contiguous()?,
             kind: tensor("embeddings.token_type_embeddings.weight")?.i(0)?,
             norm: norm("embeddings.LayerNorm")?,

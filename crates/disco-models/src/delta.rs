@@ -221,8 +221,8 @@ fn inputs(
     let names = [Role::DeltaInputs, Role::DeltaGates].map(|role| parts.names.layer(layer, role));
     let [rates, decays] = rates_and_decays(parts, config, layer, (keys, values))?;
     if config.layout != DeltaLayout::Grouped && parts.is_quantized(&names[0])? && parts.is_quantized(&names[1])? {
-        let matrices =
-            [parts.matrix(&names[0])?, parts.matrix(&names[1])?, Matrix::dense(rates), Matrix::dense(decays)];
+        let [rates, decays] = [Matrix::inference(rates)?, Matrix::inference(decays)?];
+        let matrices = [parts.matrix(&names[0])?, parts.matrix(&names[1])?, rates, decays];
         return Ok(Stack::Separate(matrices.map(|matrix| (matrix, None)).into()));
     }
     let all = parts.tensor(&names[0])?;
@@ -232,7 +232,7 @@ fn inputs(
     };
     let matrices = [mixed, gates, rates, decays];
     let widths = matrices.iter().map(|matrix| matrix.dim(0)).collect::<candle_core::Result<_>>()?;
-    Ok(Stack::Stacked { matrix: Matrix::dense(Tensor::cat(&matrices, 0)?), bias: None, widths })
+    Ok(Stack::Stacked { matrix: Matrix::inference(Tensor::cat(&matrices, 0)?)?, bias: None, widths })
 }
 
 /// The value heads that share a key head, of those of a rank.

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use candle_core::{D, DType, Result, Tensor};
+use candle_core::{D, DType, Module as _, Result, Tensor};
 use disco_candle::{Comm, Matrix, even_ranges};
 
 use crate::names::{EXPERT, EXPERT_STACKS, Role, bias};
@@ -13,8 +13,8 @@ use crate::{ExpertLayout, ExpertSplit, Experts, FeedForward, Groups, ModelError,
 /// The experts of a layer of which this rank has hidden units, and the router, which is on every rank.
 #[derive(Debug)]
 pub(crate) struct Mixture {
-    /// `[experts, dim]`.
-    router: Tensor,
+    /// One output for each expert.
+    router: Matrix,
     /// `[experts]`.
     router_bias: Option<Tensor>,
     /// Added to scores for the choice, f32 `[1, experts]`.
@@ -96,6 +96,7 @@ impl Mixture {
         if experts.scores == Scores::Sigmoid {
             correction = Some(parts.wide(&names.layer(layer, Role::RouterCorrection))?.unsqueeze(0)?);
         }
+        let router = Matrix::inference(router)?;
         Ok(Self { router, router_bias, correction, scales, units, first: own.start, experts })
     }
 
@@ -110,7 +111,7 @@ impl Mixture {
 
     /// The share of each expert in each of `rows`, f32 `[rows, experts]`: 0 for those that are not chosen.
     fn shares(&self, rows: &Tensor) -> Result<Tensor> {
-        let logits = rows.to_dtype(self.router.dtype())?.matmul(&self.router.t()?)?;
+        let logits = self.router.forward(&rows.to_dtype(self.router.dtype())?)?;
         let logits = self.router_bias.iter().try_fold(logits, |logits, bias| logits.broadcast_add(bias))?;
         let logits = logits.to_dtype(DType::F32)?;
         let all = match self.experts.scores {
@@ -201,11 +202,12 @@ mod tests {
                 Stack::Separate(vec![(Matrix::dense(random(&[6, 5])), None), (Matrix::dense(random(&[6, 5])), None)]);
             Units::new(inputs, Matrix::dense(random(&[5, 6])), Activation::Silu)
         };
+        let router = random(&[4, 5]);
         for normalises in [false, true] {
             let experts = Experts { normalises, ..Experts::new(4, 6, 2) };
             // A rank with the experts 1 to 3.
             let mixture = Mixture {
-                router: random(&[4, 5]),
+                router: Matrix::dense(router.clone()),
                 router_bias: None,
                 correction: None,
                 scales: Some(Tensor::new(&SCALES, &Device::Cpu).unwrap()),
@@ -215,7 +217,7 @@ mod tests {
             };
             let rows = random(&[7, 5]);
             let shares = mixture.shares(&rows).unwrap();
-            let all = candle_nn::ops::softmax_last_dim(&rows.matmul(&mixture.router.t().unwrap()).unwrap()).unwrap();
+            let all = candle_nn::ops::softmax_last_dim(&rows.matmul(&router.t().unwrap()).unwrap()).unwrap();
             let all = all.to_vec2::<f32>().unwrap();
             for (row, all) in shares.to_vec2::<f32>().unwrap().iter().zip(all) {
                 let chosen = row.iter().zip(&all).zip(SCALES).filter(|((share, _), _)| **share != 0.0);
@@ -239,7 +241,7 @@ mod tests {
         let experts = Experts { scores: Scores::Sigmoid, groups, factor: 2.5, ..Experts::new(12, 1, 3) };
         let (router, correction) = (random(&[12, 5]), random(&[1, 12]));
         let mixture = Mixture {
-            router: router.clone(),
+            router: Matrix::dense(router.clone()),
             router_bias: None,
             correction: Some(correction.clone()),
             scales: None,
@@ -283,7 +285,7 @@ mod tests {
         let router = Tensor::new(&[[1f32], [-1.0]], &Device::Cpu).unwrap();
         let experts = Experts::new(2, 1, 1);
         let mixture = Mixture {
-            router,
+            router: Matrix::dense(router),
             router_bias: None,
             correction: None,
             scales: None,

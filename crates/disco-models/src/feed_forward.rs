@@ -52,7 +52,7 @@ impl FeedForward {
                 let gate = is_gated.then(|| {
                     // GGUF files may have a vector.
                     let gate = parts.tensor(&parts.names.layer(layer, Role::SharedGating))?;
-                    Ok::<_, ModelError>(Matrix::dense(gate.reshape((1, parts.config.dim))?))
+                    Ok::<_, ModelError>(Matrix::inference(gate.reshape((1, parts.config.dim))?)?)
                 });
                 (Kind::Shared { units, experts: Box::new(mixture(experts)?), gate: gate.transpose()? }, false)
             }

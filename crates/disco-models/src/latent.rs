@@ -25,13 +25,45 @@ pub(crate) struct LatentAttention {
     /// The norm of latent queries, and queries of them.
     queries: Option<(Norm, Matrix)>,
     norm: Norm,
-    /// Plain keys of latent vectors, `[1, heads, plain, rank]`, and values of them, `[1, heads, rank, value]`.
-    keys: Tensor,
-    values: Tensor,
+    /// From plain queries to latent vectors, and from those to values.
+    keys: ByHead,
+    values: ByHead,
     output: RowParallelLinear,
     heads: Heads,
     widths: Latent,
     factor: f64,
+}
+
+/// A matrix of each head.
+#[derive(Debug)]
+enum ByHead {
+    Host(Vec<Matrix>),
+    /// `[1, heads, inputs, outputs]`.
+    Device(Tensor),
+}
+
+impl ByHead {
+    /// `weights`: `[1, heads, inputs, outputs]`.
+    fn new(weights: Tensor) -> candle_core::Result<Self> {
+        if !weights.device().is_cpu() {
+            return Ok(Self::Device(weights.contiguous()?));
+        }
+        let heads = weights.squeeze(0)?;
+        let matrix = |head| Matrix::inference(heads.get(head)?.t()?);
+        Ok(Self::Host((0..heads.dim(0)?).map(matrix).collect::<candle_core::Result<_>>()?))
+    }
+
+    /// `[1, heads, tokens, inputs]` to `[1, heads, tokens, outputs]`.
+    fn forward(&self, x: &Tensor) -> candle_core::Result<Tensor> {
+        match self {
+            Self::Host(matrices) => {
+                let of_head = |(head, matrix): (usize, &Matrix)| matrix.forward(&x.narrow(1, head, 1)?);
+                let outputs = matrices.iter().enumerate().map(of_head);
+                Tensor::cat(&outputs.collect::<candle_core::Result<Vec<_>>>()?, 1)
+            }
+            Self::Device(weights) => x.contiguous()?.matmul(weights),
+        }
+    }
 }
 
 impl LatentAttention {
@@ -64,8 +96,8 @@ impl LatentAttention {
             down: Stack::Separate(down.collect::<Result<_, _>>()?),
             queries: queries.transpose()?,
             norm: norm(Role::LatentNorm)?,
-            keys: keys.contiguous()?,
-            values: values.transpose(2, 3)?.contiguous()?,
+            keys: ByHead::new(keys)?,
+            values: ByHead::new(values.transpose(2, 3)?)?,
             output: RowParallelLinear::new(parts.layer_matrix(layer, Role::Output)?, output_bias, comm.clone()),
             heads: Heads::new(config, None),
             widths,
@@ -84,7 +116,7 @@ impl LatentAttention {
         };
         let rotate = |x: &Tensor| view.rotation.as_ref().map_or_else(|| Ok(x.clone()), |rotation| rotation.apply(x));
         let query = query.reshape((one, tokens, (), plain + rotated))?.transpose(1, 2)?;
-        let of_latent = query.narrow(D::Minus1, 0, plain)?.contiguous()?.matmul(&self.keys)?;
+        let of_latent = self.keys.forward(&query.narrow(D::Minus1, 0, plain)?)?;
         let query = Tensor::cat(&[of_latent, rotate(&query.narrow(D::Minus1, plain, rotated)?)?], D::Minus1)?;
         let query = (query * self.factor)?;
         let both = down.at(1)?;
@@ -92,7 +124,7 @@ impl LatentAttention {
         let key = rotate(&both.narrow(D::Minus1, rank, rotated)?.unsqueeze(1)?)?;
         let new = Tensor::cat(&[latent, key], D::Minus1)?;
         let y = memory.attend(&self.heads, view.window, &query, Some((new, None)))?;
-        let y = y.narrow(D::Minus1, 0, rank)?.contiguous()?.matmul(&self.values)?;
+        let y = self.values.forward(&y.narrow(D::Minus1, 0, rank)?)?;
         self.output.forward(&y.transpose(1, 2)?.reshape((one, tokens, ()))?)
     }
 }

@@ -121,17 +121,17 @@ impl Parts<'_> {
                 self.count(matrix.bytes());
                 return Ok(matrix);
             }
-            return Ok(Matrix::dense(self.tensor(name)?));
+            return Ok(Matrix::inference(self.tensor(name)?)?);
         }
         match self.blocks(name)?.and_then(|mut matrices| matrices.pop()) {
             Some(matrix) => Ok(matrix),
-            None => Ok(Matrix::dense(self.tensor(name)?)),
+            None => Ok(Matrix::inference(self.tensor(name)?)?),
         }
     }
 
     /// This rank's rows of a table of embeddings, of which rows are read, too.
     pub(crate) fn table(&self, name: &str) -> Result<Matrix, ModelError> {
-        if self.shards.device().is_cpu() { self.matrix(name) } else { Ok(Matrix::dense(self.tensor(name)?)) }
+        if self.shards.device().is_cpu() { self.matrix(name) } else { Ok(Matrix::inference(self.tensor(name)?)?) }
     }
 
     /// This rank's part of a matrix, or of each matrix of a stack, if it is used as quantised blocks. On a device other than the host,
@@ -223,7 +223,7 @@ impl Parts<'_> {
         if !self.names.is_transposed() {
             return self.matrix(&name);
         }
-        Ok(Matrix::dense(self.tensor(&name)?.t()?.contiguous()?))
+        Ok(Matrix::inference(self.tensor(&name)?.t()?)?)
     }
 
     /// This rank's parts of the matrices that a tensor stacks, `[matrices, outputs, inputs]`.
@@ -233,7 +233,7 @@ impl Parts<'_> {
         }
         let all = self.tensor(name)?;
         let count = all.dim(0)?;
-        Ok((0..count).map(|index| all.get(index).map(Matrix::dense)).collect::<candle_core::Result<_>>()?)
+        Ok((0..count).map(|index| Matrix::inference(all.get(index)?)).collect::<candle_core::Result<_>>()?)
     }
 
     /// This rank's parts of matrices of a layer with the same input, and of their biases, if they have some.
@@ -255,7 +255,7 @@ impl Parts<'_> {
         let widths = tensors.iter().map(|tensor| tensor.dim(0)).collect::<Result<_, _>>()?;
         let biases: Option<Vec<_>> = biases.into_iter().collect();
         let bias = biases.map(|biases| Tensor::cat(&biases, 0)).transpose()?;
-        Ok(Stack::Stacked { matrix: Matrix::dense(Tensor::cat(&tensors, 0)?), bias, widths })
+        Ok(Stack::Stacked { matrix: Matrix::inference(Tensor::cat(&tensors, 0)?)?, bias, widths })
     }
 
     /// This rank's part of one matrix of a layer that has several ones with outputs of `widths`.

@@ -82,12 +82,12 @@ pub(crate) fn load(
         let input_bias = experts.bias.then(|| parts.taken(apart(&bias(&gate_up.0)?)?)).transpose()?;
         let output_bias = (experts.bias && adds_bias).then(|| parts.taken(bias(&down.0)?)).transpose()?;
         let inputs = Stack::Stacked {
-            matrix: Matrix::dense(parts.taken(apart(&matrix(&gate_up)?)?)?),
+            matrix: Matrix::inference(parts.taken(apart(&matrix(&gate_up)?)?)?)?,
             bias: input_bias,
             widths: vec![width; 2],
         };
         let output = matrix(&down)?.narrow(1, units.start, width)?.contiguous()?;
-        let output = Matrix::dense(parts.taken(output)?);
+        let output = Matrix::inference(parts.taken(output)?)?;
         Ok(Units::new(inputs, output, experts.activation).with_bias(output_bias))
     };
     own.map(load).collect()

@@ -1,5 +1,5 @@
 //! Attention to keys and values in blocks, on the host.
-#![allow(unsafe_code)] // A function for instructions that the processor has, which `Level::detect` has found out.
+#![allow(unsafe_code)] // A function for instructions that the processor has, which `Level` has found out.
 
 use std::ops::Range;
 
@@ -39,7 +39,7 @@ struct Elements<'a, T> {
 pub(super) fn compute<T: Element>(
     scope: &Scope<'_>,
     sizes: &Sizes,
-    level: Option<Level>,
+    level: Level,
     elements: [&[T]; 3],
     narrow: impl Fn(f32) -> T,
 ) -> Vec<T> {
@@ -77,10 +77,10 @@ fn tasks(plan: &Plan<'_>) -> Vec<Task> {
 }
 
 #[cfg_attr(not(target_arch = "x86_64"), expect(unused_variables, reason = "there are no kernels"))]
-fn one<T: Element>(scope: &Scope<'_>, level: Option<Level>, all: &Elements<'_, T>, task: &Task) -> Vec<f32> {
+fn one<T: Element>(scope: &Scope<'_>, level: Level, all: &Elements<'_, T>, task: &Task) -> Vec<f32> {
     #[cfg(target_arch = "x86_64")]
-    if level.is_some() {
-        // SAFETY: `Level::detect` has found AVX2, FMA and F16C, which all levels have.
+    if level != Level::Scalar {
+        // SAFETY: `Level` has found AVX2, FMA and F16C, which all levels have.
         return unsafe { one_avx2(scope, all, task) };
     }
     rows::<T, false>(scope, all, task)

@@ -1,5 +1,5 @@
 //! Products and sums of one or two queries, and the softmax of one. `FMA` says that the processor has AVX2, FMA and F16C, which
-//! the caller's function declares.
+//! the caller's function declares; the bits are the same without them.
 //!
 //! They loop over indexes: closures and iterators in functions with these instructions may stay calls, which halved the speed.
 #![allow(clippy::needless_range_loop)]
@@ -9,6 +9,9 @@ use std::ops::Range;
 
 use super::BLOCK;
 use crate::products::{Element, Kind};
+
+/// Chains of additions of a product of a query with a key.
+const CHAINS: usize = 8;
 
 /// Scores that are compared and added beside each other.
 const LANES: usize = 16;
@@ -51,9 +54,15 @@ pub(super) fn dots<const FMA: bool, const ROWS: usize>(
         let query = &queries[row * width..(row + 1) * width];
         for slot in 0..slots {
             let key = &keys[slot * width..(slot + 1) * width];
-            let mut sum = 0.0;
-            for index in 0..width {
-                sum += query[index] * key[index];
+            let whole = width / CHAINS * CHAINS;
+            let mut sums = [0f32; CHAINS];
+            for index in 0..whole {
+                sums[index % CHAINS] = query[index].mul_add(key[index], sums[index % CHAINS]);
+            }
+            let [a, b, c, d, e, f, g, h] = sums;
+            let mut sum = ((a + b) + (c + d)) + ((e + f) + (g + h));
+            for index in whole..width {
+                sum = query[index].mul_add(key[index], sum);
             }
             scores[row * stride + slot] = sum;
         }
@@ -73,7 +82,7 @@ pub(super) fn add<const FMA: bool, const ROWS: usize>(y: [&mut [f32]; ROWS], sha
         let width = y[row].len();
         for slot in 0..shares[row].len() {
             for index in 0..width {
-                y[row][index] += shares[row][slot] * values[slot * width + index];
+                y[row][index] = shares[row][slot].mul_add(values[slot * width + index], y[row][index]);
             }
         }
     }
@@ -157,7 +166,7 @@ mod x86 {
     use half::f16;
 
     /// Elements of a vector.
-    const LANES: usize = 8;
+    const LANES: usize = super::CHAINS;
 
     #[inline]
     #[target_feature(enable = "avx2")]

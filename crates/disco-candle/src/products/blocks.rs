@@ -2,6 +2,8 @@
 
 use half::f16;
 
+use super::order::Order;
+
 /// Rows of a group.
 pub(super) const LANES: usize = 16;
 /// Numbers of a block of `x`.
@@ -12,14 +14,55 @@ pub(super) const BLOCK: usize = 32;
 #[repr(align(64))]
 pub(super) struct Codes(pub(super) [u8; 4 * LANES]);
 
+/// The layout of a run.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Layout {
+    /// Columns with one scale.
+    pub(super) columns: usize,
+    /// Of a code: 4, 6 or 8.
+    pub(super) bits: usize,
+}
+
+impl Layout {
+    /// Number of vectors with the codes of a run.
+    pub(super) fn vectors(self) -> usize {
+        self.columns * self.bits / 32
+    }
+
+    /// A code of a run.
+    fn code(self, codes: &[Codes], lane: usize, column: usize) -> u8 {
+        let (half, word) = (self.columns / 8, column / 4);
+        let byte = |vector: usize| codes[vector].0[4 * lane + column % 4];
+        if self.bits == 8 {
+            return byte(word);
+        }
+        let lower = if word < half { byte(word) & 15 } else { byte(word - half) >> 4 };
+        if self.bits == 4 { lower } else { lower | (byte(half + word / 4) >> (word % 4 * 2) & 3) << 4 }
+    }
+}
+
 /// The runs of 16 rows.
 pub(super) struct Group<'a> {
+    pub(super) layout: Layout,
+    pub(super) order: &'a Order,
     pub(super) codes: &'a [Codes],
     pub(super) scales: &'a [[f16; LANES]],
     pub(super) mins: &'a [[f16; LANES]],
     pub(super) zero: i32,
     /// The numbers that codes of 4 bits stand for, if they are not those of the codes; then `zero` is 128.
     pub(super) table: Option<&'a [i8; 16]>,
+}
+
+impl Group<'_> {
+    /// The number that a code stands for.
+    pub(super) fn number(&self, run: usize, lane: usize, column: usize) -> i32 {
+        let vectors = self.layout.vectors();
+        let code = self.layout.code(&self.codes[run * vectors..][..vectors], lane, column);
+        match self.table {
+            Some(table) => table[usize::from(code)].into(),
+            None => i32::from(code) - self.zero,
+        }
+    }
 }
 
 /// Numbers of a row of `x`, quantised.
@@ -33,8 +76,19 @@ pub(super) struct Block {
 }
 
 impl Block {
+    /// Whole blocks of numbers.
+    #[inline(always)]
+    pub(super) fn all(x: &[f32]) -> Vec<Self> {
+        let mut blocks = Vec::with_capacity(x.len() / BLOCK);
+        for x in x.as_chunks().0 {
+            blocks.push(Self::quantize(x));
+        }
+        blocks
+    }
+
     /// The nearest numbers of 8 bits. An infinite or NaN element makes the scale infinite or NaN.
-    pub(super) fn quantize(x: &[f32; BLOCK]) -> Self {
+    #[inline(always)]
+    fn quantize(x: &[f32; BLOCK]) -> Self {
         // Bits of floats without signs are in the order of the floats; NaN comes last.
         let mut largest = 0;
         for x in x {

@@ -3,9 +3,6 @@
 use bytemuck::Pod;
 use half::{bf16, f16};
 
-/// Outputs of a panel of weights.
-pub(super) const PANEL: usize = 32;
-
 /// How the elements of a dense matrix become 32-bit floats.
 pub(crate) enum Kind {
     F32,

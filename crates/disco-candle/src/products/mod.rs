@@ -1,4 +1,5 @@
-//! Products of rows with matrices on an x86-64 processor with AVX2, split over the threads of the worker.
+//! Products of rows with matrices, split over the threads of the worker. The bits of each depend on its row and its weights only: the
+//! order of additions is in `order.rs`.
 //!
 //! Each thread of the current rayon pool computes some outputs. candle's own products of one row use one thread if the
 //! matrix is dense; for quantised blocks they use a pool of the process that serves one caller at a time.
@@ -7,37 +8,65 @@ mod blocks;
 mod dense;
 mod elements;
 mod formats;
-#[cfg(target_arch = "x86_64")]
 mod kernels;
-#[cfg(not(target_arch = "x86_64"))]
-#[path = "unsupported.rs"]
-mod kernels;
+mod lanes;
+mod level;
+mod order;
 mod packed;
 mod panels;
 #[cfg(test)]
 mod tests;
+#[cfg(target_arch = "x86_64")]
+mod vectors;
 
+use std::fmt::Debug;
 use std::ops::Range;
 
+use candle_core::{DType, Result, Tensor};
 use rayon::iter::{IntoParallelIterator as _, ParallelIterator as _};
 
-pub(crate) use dense::product;
+pub(crate) use dense::Dense;
 pub(crate) use elements::{Element, Kind};
 pub(crate) use formats::Numbers;
-pub(crate) use kernels::Level;
+pub(crate) use level::Level;
 pub(crate) use packed::Packed;
+
+/// A matrix of weights on the host in a layout of its own, one row for each output.
+pub(crate) trait OwnMatrix: Debug + Send + Sync {
+    fn outputs(&self) -> usize;
+
+    fn inputs(&self) -> usize;
+
+    /// Size in bytes.
+    fn bytes(&self) -> usize;
+
+    /// The type of its rows.
+    fn dtype(&self) -> DType;
+
+    /// Some rows, `[rows, inputs]`.
+    fn rows(&self, numbers: &[usize]) -> Result<Tensor>;
+
+    /// `x·Wᵀ` for rows of [`inputs`](Self::inputs) elements each.
+    fn product(&self, x: &[f32]) -> Vec<f32>;
+}
 
 /// Products of elements that one thread computes sooner than it wakes another one.
 const MIN_WORK: usize = 1 << 18;
 
 /// The products of `rows` rows, `outputs` for each row. `compute` returns those of a range of outputs, which starts at a
-/// multiple of 16, for all rows.
-fn in_parts(rows: usize, outputs: usize, inputs: usize, compute: impl Fn(Range<usize>) -> Vec<f32> + Sync) -> Vec<f32> {
+/// multiple of `unit`, for all rows.
+fn in_parts(
+    rows: usize,
+    outputs: usize,
+    inputs: usize,
+    unit: usize,
+    compute: impl Fn(Range<usize>) -> Vec<f32> + Sync,
+) -> Vec<f32> {
     let parts = rayon::current_num_threads().min(rows * outputs * inputs / MIN_WORK).max(1);
     if parts == 1 {
         return compute(0..outputs);
     }
-    let width = outputs.div_ceil(parts).next_multiple_of(blocks::LANES);
+    let width = outputs.div_ceil(parts).next_multiple_of(unit);
     let parts = (0..outputs.div_ceil(width)).into_par_iter();
     let parts: Vec<_> = parts.map(|part| compute(part * width..outputs.min((part + 1) * width))).collect();
     let mut y = Vec::with_capacity(rows * outputs);

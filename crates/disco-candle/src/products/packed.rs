@@ -13,18 +13,17 @@
 use std::iter;
 use std::ops::Range;
 
-use candle_core::Result;
 use candle_core::quantized::QTensor;
+use candle_core::{DType, Device, Result, Tensor};
 use half::f16;
 use rayon::iter::{IndexedParallelIterator as _, IntoParallelIterator as _, ParallelIterator as _};
 
-use super::blocks::{BLOCK, Block, Codes, Group, LANES};
+use super::blocks::{BLOCK, Block, Codes, Group, LANES, Layout};
 use super::formats::{Format, Numbers, Run};
-use super::in_parts;
-use super::kernels::{self, Level};
-
-/// Rows of `x` that are multiplied with a run while it is in registers.
-const ROWS: usize = 4;
+use super::kernels;
+use super::level::Level;
+use super::order::Order;
+use super::{OwnMatrix, in_parts};
 
 /// A quantised matrix, packed anew.
 #[derive(Debug)]
@@ -32,6 +31,7 @@ pub(crate) struct Packed {
     level: Level,
     outputs: usize,
     inputs: usize,
+    order: Order,
     layout: Layout,
     zero: i32,
     table: Option<&'static [i8; 16]>,
@@ -41,31 +41,11 @@ pub(crate) struct Packed {
     mins: Vec<[f16; LANES]>,
 }
 
-/// The layout of a run.
-#[derive(Clone, Copy, Debug)]
-struct Layout {
-    /// Columns with one scale.
-    columns: usize,
-    /// Of a code: 4, 6 or 8.
-    bits: usize,
-}
-
-impl Layout {
-    /// Number of vectors with the codes of a run.
-    fn vectors(self) -> usize {
-        self.columns * self.bits / 32
-    }
-
-    /// A code of a run.
-    fn code(self, codes: &[Codes], lane: usize, column: usize) -> u8 {
-        let (half, word) = (self.columns / 8, column / 4);
-        let byte = |vector: usize| codes[vector].0[4 * lane + column % 4];
-        if self.bits == 8 {
-            return byte(word);
-        }
-        let lower = if word < half { byte(word) & 15 } else { byte(word - half) >> 4 };
-        if self.bits == 4 { lower } else { lower | (byte(half + word / 4) >> (word % 4 * 2) & 3) << 4 }
-    }
+/// Rows of `x` that are multiplied with a run while it is in registers: their blocks for each 32 columns.
+enum Rows<'a> {
+    One(&'a [[Block; 1]]),
+    Two(Vec<[Block; 2]>),
+    Four(Vec<[Block; 4]>),
 }
 
 /// The runs of a group while they are packed.
@@ -144,6 +124,7 @@ impl Packed {
             level,
             outputs,
             inputs,
+            order: Order::new(inputs),
             layout,
             zero: format.zero,
             table: format.table,
@@ -183,72 +164,42 @@ impl Packed {
         (finite(&packed.scales) && finite(&packed.mins)).then_some(packed)
     }
 
-    pub(crate) fn inputs(&self) -> usize {
-        self.inputs
-    }
-
-    pub(crate) fn outputs(&self) -> usize {
-        self.outputs
-    }
-
-    pub(crate) fn bytes(&self) -> usize {
-        size_of_val(&self.codes[..]) + size_of_val(&self.scales[..]) + size_of_val(&self.mins[..])
-    }
-
-    /// `x·Wᵀ` for rows of [`inputs`](Self::inputs) elements each, which are quantised first.
-    pub(crate) fn product(&self, x: &[f32]) -> Vec<f32> {
-        let x: Vec<_> = x.as_chunks().0.iter().map(Block::quantize).collect();
-        let rows: Vec<_> = x.chunks_exact(self.inputs / BLOCK).collect();
-        let Layout { columns, bits } = self.layout;
-        in_parts(rows.len(), self.outputs, self.inputs, |outputs| match (bits, columns) {
-            (4, 16) => self.part::<4, 4>(outputs, &rows),
-            (4, _) => self.part::<4, 8>(outputs, &rows),
-            (6, 16) => self.part::<6, 4>(outputs, &rows),
-            (6, _) => self.part::<6, 8>(outputs, &rows),
-            (_, 16) => self.part::<8, 4>(outputs, &rows),
-            (_, _) => self.part::<8, 8>(outputs, &rows),
-        })
-    }
-
     /// The products for some outputs, from a multiple of [`LANES`] on: all for the first row of `x`, then all for the
     /// next one.
-    fn part<const BITS: usize, const WORDS: usize>(&self, outputs: Range<usize>, rows: &[&[Block]]) -> Vec<f32> {
-        let mut y = vec![0.0; rows.len() * outputs.len()];
+    fn part<const BITS: usize, const WORDS: usize>(
+        &self,
+        outputs: Range<usize>,
+        groups: &[Rows<'_>],
+        rows: usize,
+    ) -> Vec<f32> {
+        let mut y = vec![0.0; rows * outputs.len()];
         for first in outputs.clone().step_by(LANES) {
             let group = self.group(first / LANES);
-            let mut store = |row: usize, sums: &[f32; LANES]| {
-                let count = LANES.min(outputs.end - first);
-                let at = row * outputs.len() + first - outputs.start;
-                y[at..at + count].copy_from_slice(&sums[..count]);
+            let count = LANES.min(outputs.end - first);
+            let mut to = y[first - outputs.start..].chunks_mut(outputs.len());
+            let mut store = |all: &[[f32; LANES]]| {
+                for (sums, to) in all.iter().zip(to.by_ref()) {
+                    to[..count].copy_from_slice(&sums[..count]);
+                }
             };
-            let (many, few) = rows.as_chunks::<ROWS>();
-            for (chunk, rows) in many.iter().enumerate() {
-                let sums = kernels::packed::<BITS, WORDS, ROWS>(self.level, &group, *rows);
-                sums.iter().enumerate().for_each(|(row, sums)| store(chunk * ROWS + row, sums));
-            }
-            for (row, x) in few.iter().enumerate() {
-                let [sums] = kernels::packed::<BITS, WORDS, 1>(self.level, &group, [x]);
-                store(many.len() * ROWS + row, &sums);
+            for rows in groups {
+                match rows {
+                    Rows::Four(x) => store(&kernels::packed::<BITS, WORDS, 4>(self.level, &group, x)),
+                    Rows::Two(x) => store(&kernels::packed::<BITS, WORDS, 2>(self.level, &group, x)),
+                    Rows::One(x) => store(&kernels::packed::<BITS, WORDS, 1>(self.level, &group, x)),
+                }
             }
         }
         y
     }
 
     /// The weights of a row.
-    pub(crate) fn row(&self, row: usize) -> Vec<f32> {
-        let (group, lane, vectors) = (self.group(row / LANES), row % LANES, self.layout.vectors());
+    pub(super) fn row(&self, row: usize) -> Vec<f32> {
+        let (group, lane) = (self.group(row / LANES), row % LANES);
         let mut weights = Vec::with_capacity(self.inputs);
         for (run, scales) in group.scales.iter().enumerate() {
             let (scale, min) = (scales[lane].to_f32(), group.mins.get(run).map_or(0.0, |mins| mins[lane].to_f32()));
-            let codes = &group.codes[run * vectors..][..vectors];
-            for column in 0..self.layout.columns {
-                let code = self.layout.code(codes, lane, column);
-                let number = match group.table {
-                    Some(table) => table[usize::from(code)].into(),
-                    None => i32::from(code) - group.zero,
-                };
-                weights.push(number as f32 * scale + min);
-            }
+            weights.extend((0..self.layout.columns).map(|column| group.number(run, lane, column) as f32 * scale + min));
         }
         weights
     }
@@ -258,6 +209,8 @@ impl Packed {
         let range = index * per_row..(index + 1) * per_row;
         let vectors = self.layout.vectors();
         Group {
+            layout: self.layout,
+            order: &self.order,
             codes: &self.codes[range.start * vectors..range.end * vectors],
             mins: self.mins.get(range.clone()).unwrap_or_default(),
             scales: &self.scales[range],
@@ -265,4 +218,55 @@ impl Packed {
             table: self.table,
         }
     }
+}
+
+impl OwnMatrix for Packed {
+    fn outputs(&self) -> usize {
+        self.outputs
+    }
+
+    fn inputs(&self) -> usize {
+        self.inputs
+    }
+
+    fn bytes(&self) -> usize {
+        size_of_val(&self.codes[..]) + size_of_val(&self.scales[..]) + size_of_val(&self.mins[..])
+    }
+
+    fn dtype(&self) -> DType {
+        DType::F32
+    }
+
+    fn rows(&self, numbers: &[usize]) -> Result<Tensor> {
+        let weights = numbers.iter().flat_map(|row| self.row(*row)).collect();
+        Tensor::from_vec(weights, (numbers.len(), self.inputs), &Device::Cpu)
+    }
+
+    /// The rows are quantised first.
+    fn product(&self, x: &[f32]) -> Vec<f32> {
+        let x = kernels::quantized(self.level, x);
+        let rows: Vec<_> = x.chunks_exact(self.inputs / BLOCK).collect();
+        let groups = grouped(&rows);
+        let Layout { columns, bits } = self.layout;
+        in_parts(rows.len(), self.outputs, self.inputs, LANES, |outputs| match (bits, columns) {
+            (4, 16) => self.part::<4, 4>(outputs, &groups, rows.len()),
+            (4, _) => self.part::<4, 8>(outputs, &groups, rows.len()),
+            (6, 16) => self.part::<6, 4>(outputs, &groups, rows.len()),
+            (6, _) => self.part::<6, 8>(outputs, &groups, rows.len()),
+            (_, 16) => self.part::<8, 4>(outputs, &groups, rows.len()),
+            (_, _) => self.part::<8, 8>(outputs, &groups, rows.len()),
+        })
+    }
+}
+
+/// The rows in groups.
+fn grouped<'a>(rows: &[&'a [Block]]) -> Vec<Rows<'a>> {
+    fn by_columns<const R: usize>(rows: &[&[Block]; R]) -> Vec<[Block; R]> {
+        (0..rows[0].len()).map(|block| rows.map(|row| row[block])).collect()
+    }
+    let (fours, rest) = rows.as_chunks::<4>();
+    let (twos, ones) = rest.as_chunks::<2>();
+    let fours = fours.iter().map(|rows| Rows::Four(by_columns(rows)));
+    let twos = twos.iter().map(|rows| Rows::Two(by_columns(rows)));
+    fours.chain(twos).chain(ones.iter().map(|row| Rows::One(row.as_chunks().0))).collect()
 }

@@ -1,80 +1,133 @@
-//! Products of many rows with a dense matrix.
-//!
-//! ```text
-//! weights   panels of 32 outputs and up to 256 columns: for each column, its 32 weights
-//! x         groups of 12, 8 or 4 rows: for each column, its numbers
-//! sums      a group of rows × 32 outputs, in registers
-//! ```
-//!
-//! Each product is one chain of fused additions along the columns, whatever the number of rows, outputs and threads is.
+//! Products of a group of rows with panels of weights.
+#![allow(unsafe_code)] // Functions for instructions that the processor has, which `Level` has found out.
 
-use std::ops::Range;
+use super::dense::{Line, PANEL};
+use super::elements::Element;
+#[cfg(target_arch = "x86_64")]
+use super::lanes::{Avx2, Avx512};
+use super::lanes::{Lanes, Scalar};
+use super::level::Level;
+use super::order::{DEPTH, Order};
 
-use super::elements::{Element, PANEL};
-use super::in_parts;
-use super::kernels::{self, Level};
+/// How many lines ahead of the current one a kernel prefetches.
+const AHEAD: usize = 32;
 
-/// Columns of a panel, which stays in a processor's first cache with the numbers of a group of rows.
-const COLUMNS: usize = 256;
-
-/// Rows of a small group, and of the padding.
-const FOUR: usize = 4;
-
-/// Rows of `x`, by columns.
-struct Group {
-    rows: Range<usize>,
-    /// The numbers of the first column, of the second one, …
-    x: Vec<f32>,
+/// Rows of `x` and panels of weights with the same columns.
+#[derive(Clone, Copy)]
+pub(super) struct Operands<'a, T, const ROWS: usize, const P: usize> {
+    pub(super) order: &'a Order,
+    /// The numbers of the rows for each column.
+    pub(super) x: &'a [[f32; ROWS]],
+    pub(super) panels: [&'a [Line<T>]; P],
 }
 
-/// `x·Wᵀ` for rows of `inputs` elements.
-pub(super) fn product<T: Element>(level: Level, weight: &[T], x: &[f32], inputs: usize) -> Vec<f32> {
-    let rows = x.len() / inputs;
-    let groups = grouped(x, inputs);
-    in_parts(rows, weight.len() / inputs, inputs, |part| {
-        let width = part.len().next_multiple_of(PANEL);
-        let mut y = vec![0.0; rows.next_multiple_of(FOUR) * width];
-        let mut panel = vec![0.0; COLUMNS * PANEL];
-        for first in (0..part.len()).step_by(PANEL) {
-            let outputs = part.start + first..part.end.min(part.start + first + PANEL);
-            let weight = &weight[outputs.start * inputs..outputs.end * inputs];
-            for from in (0..inputs).step_by(COLUMNS) {
-                let columns = from..inputs.min(from + COLUMNS);
-                kernels::pack_panel(level, weight, inputs, columns.clone(), &mut panel);
-                for Group { rows, x } in &groups {
-                    let x = &x[columns.start * rows.len()..columns.end * rows.len()];
-                    let y = &mut y[rows.start * width + first..];
-                    match rows.len() {
-                        12 => kernels::panel::<12>(level, &panel, x, y, width),
-                        8 => kernels::panel::<8>(level, &panel, x, y, width),
-                        _ => kernels::panel::<FOUR>(level, &panel, x, y, width),
+/// Sums of rows for each output of panels.
+pub(super) type Sums<const ROWS: usize, const P: usize> = [[[f32; PANEL]; P]; ROWS];
+
+/// The products of rows with panels.
+pub(super) fn dots<T: Element, const ROWS: usize, const P: usize>(
+    level: Level,
+    operands: Operands<'_, T, ROWS, P>,
+) -> Sums<ROWS, P> {
+    match level {
+        Level::Scalar => {
+            let mut y = [[[0.0; PANEL]; P]; ROWS];
+            (0..ROWS).for_each(|row| block::<_, T, ROWS, 1, PANEL, P>(Scalar, operands, (row, 0), &mut y));
+            y
+        }
+        // SAFETY: `Level` has found AVX2, FMA and F16C.
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 => unsafe { avx2(operands) },
+        // SAFETY: `Level` has found AVX-512F.
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx512 => unsafe { avx512(operands) },
+    }
+}
+
+/// All sums are in registers.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f")]
+fn avx512<T: Element, const ROWS: usize, const P: usize>(operands: Operands<'_, T, ROWS, P>) -> Sums<ROWS, P> {
+    let mut y = [[[0.0; PANEL]; P]; ROWS];
+    // SAFETY: this function declares the instructions.
+    let lanes = unsafe { Avx512::assume() };
+    block::<_, T, ROWS, ROWS, { PANEL / Avx512::COUNT }, P>(lanes, operands, (0, 0), &mut y);
+    y
+}
+
+/// As above: there are 16 registers, so four rows take half a panel at a time.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn avx2<T: Element, const ROWS: usize, const P: usize>(operands: Operands<'_, T, ROWS, P>) -> Sums<ROWS, P> {
+    const WHOLE: usize = PANEL / Avx2::COUNT;
+    let mut y = [[[0.0; PANEL]; P]; ROWS];
+    // SAFETY: this function declares the instructions.
+    let lanes = unsafe { Avx2::assume() };
+    if ROWS < 4 {
+        block::<_, T, ROWS, ROWS, WHOLE, P>(lanes, operands, (0, 0), &mut y);
+        return y;
+    }
+    for row in (0..ROWS).step_by(4) {
+        for half in [0, PANEL / 2] {
+            block::<_, T, ROWS, 4, { WHOLE / 2 }, P>(lanes, operands, (row, half), &mut y);
+        }
+    }
+    y
+}
+
+/// The products of `R` rows, from `row` on, with `W` vectors of outputs of each panel, from `lane` on.
+#[inline(always)]
+fn block<V: Lanes, T: Element, const ROWS: usize, const R: usize, const W: usize, const P: usize>(
+    lanes: V,
+    Operands { order, x, panels }: Operands<'_, T, ROWS, P>,
+    (row, lane): (usize, usize),
+    y: &mut Sums<ROWS, P>,
+) {
+    let zeros = [[[lanes.splat(0.0); W]; P]; R];
+    let (mut waiting, mut depth) = ([zeros; DEPTH], 0);
+    for shard in order.shards() {
+        let mut sums = zeros;
+        for column in shard.columns.clone() {
+            let mut weights = [[lanes.splat(0.0); W]; P];
+            for panel in 0..P {
+                let line = &panels[panel][column];
+                if R < 4 {
+                    lanes.prefetch(std::ptr::from_ref(line).wrapping_add(AHEAD));
+                }
+                for (vector, weights) in weights[panel].iter_mut().enumerate() {
+                    *weights = lanes.widen(&line.0[lane + vector * V::COUNT..]);
+                }
+            }
+            let x = &x[column];
+            for own in 0..R {
+                let x = lanes.splat(x[row + own]);
+                for panel in 0..P {
+                    for vector in 0..W {
+                        let sum = &mut sums[own][panel][vector];
+                        *sum = lanes.fused(x, weights[panel][vector], *sum);
                     }
                 }
             }
         }
-        for row in (0..rows).filter(|_| width > part.len()) {
-            y.copy_within(row * width..row * width + part.len(), row * part.len());
-        }
-        y.truncate(rows * part.len());
-        y
-    })
-}
-
-/// The rows in groups. Behind the last row are zeros.
-fn grouped(x: &[f32], inputs: usize) -> Vec<Group> {
-    let all = x.len() / inputs;
-    let mut groups = Vec::new();
-    let mut start = 0;
-    while start < all {
-        let count = (all - start).next_multiple_of(FOUR).min(12);
-        let mut group = vec![0.0; count * inputs];
-        for (row, x) in x.chunks_exact(inputs).skip(start).take(count).enumerate() {
-            for (to, from) in group[row..].iter_mut().step_by(count).zip(x) {
-                *to = *from;
+        for _ in 0..shard.meetings {
+            depth -= 1;
+            for own in 0..R {
+                for panel in 0..P {
+                    for vector in 0..W {
+                        let sum = &mut sums[own][panel][vector];
+                        *sum = lanes.plus(waiting[depth][own][panel][vector], *sum);
+                    }
+                }
             }
         }
-        groups.push(Group { rows: start..start + count, x: group });
-        start += count;
+        waiting[depth] = sums;
+        depth += 1;
     }
-    groups
+    for own in 0..R {
+        for panel in 0..P {
+            for vector in 0..W {
+                lanes.store(waiting[0][own][panel][vector], &mut y[row + own][panel][lane + vector * V::COUNT..]);
+            }
+        }
+    }
 }

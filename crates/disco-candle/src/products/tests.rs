@@ -6,9 +6,8 @@ use half::{bf16, f16};
 use proptest::prelude::*;
 use proptest::sample::select;
 
-use super::dense::product_of_few;
 use super::elements::Element;
-use super::{Level, Numbers, Packed, panels, product};
+use super::{Dense, Level, Numbers, OwnMatrix as _, Packed};
 
 const TYPES: [GgmlDType; 10] = [
     GgmlDType::Q4_0,
@@ -22,19 +21,6 @@ const TYPES: [GgmlDType; 10] = [
     GgmlDType::Q5K,
     GgmlDType::Q6K,
 ];
-
-/// The levels of this processor, or a line that says why a test has nothing to do.
-fn levels() -> Vec<Level> {
-    match Level::detect() {
-        None => {
-            println!("skipped: the processor has no vector instructions that the kernels use");
-            Vec::new()
-        }
-        #[cfg(target_arch = "x86_64")]
-        Some(Level::Avx512) => vec![Level::Avx2, Level::Avx512],
-        Some(level) => vec![level],
-    }
-}
 
 /// Numbers between -1 and 1 that follow from `seed`.
 fn numbers(seed: u64, count: usize) -> Vec<f32> {
@@ -70,16 +56,36 @@ fn floats(tensor: &QTensor) -> Result<Vec<f32>> {
     tensor.dequantize(&Device::Cpu)?.flatten_all()?.to_vec1()
 }
 
-fn check_dense<T: Element>(weights: Vec<T>, x: &[f32], inputs: usize) {
-    let wide: Vec<_> = weights.iter().map(|weight| weight.to_f32()).collect();
-    for level in levels() {
-        let expected = expected(&wide, x, inputs);
-        for found in [product_of_few(level, &weights, x, inputs), panels::product(level, &weights, x, inputs)] {
-            assert_eq!(found.len(), expected.len());
-            for (found, (sum, size)) in found.into_iter().zip(&expected) {
-                assert!((f64::from(found) - sum).abs() <= size * 1e-6 + 1e-30, "{level:?}: {found}, not {sum}");
-            }
+/// A sum of products in the documented order.
+fn in_order<T: Element>(row: &[T], x: &[f32]) -> f32 {
+    /// The leaves `first..end` of 16.
+    fn tree<T: Element>(row: &[T], x: &[f32], first: usize, end: usize) -> Option<f32> {
+        if end - first == 1 {
+            let units = row.len().div_ceil(64);
+            let columns = (64 * (first * units / 16))..row.len().min(64 * (end * units / 16));
+            let chain = |columns: Range<usize>| columns.fold(0f32, |sum, at| x[at].mul_add(row[at].to_f32(), sum));
+            return (!columns.is_empty()).then(|| chain(columns));
         }
+        let middle = first + (end - first) / 2;
+        let halves = [tree(row, x, first, middle), tree(row, x, middle, end)];
+        halves.into_iter().flatten().reduce(|left, right| left + right)
+    }
+    tree(row, x, 0, 16).unwrap_or(0.0)
+}
+
+fn bits(numbers: &[f32]) -> Vec<u32> {
+    numbers.iter().map(|number| number.to_bits()).collect()
+}
+
+fn check_dense<T: Element + candle_core::WithDType>(weights: Vec<T>, x: &[f32], inputs: usize) {
+    let products = x.chunks(inputs).flat_map(|x| weights.chunks(inputs).map(move |row| in_order(row, x)));
+    let expected = bits(&products.collect::<Vec<_>>());
+    for level in Level::all() {
+        let matrix = Dense::new(level, &weights, inputs);
+        assert!(bits(&matrix.product(x)) == expected, "{level:?}");
+        let numbers: Vec<_> = (0..weights.len() / inputs).collect();
+        let rows: Vec<T> = matrix.rows(&numbers).unwrap().flatten_all().unwrap().to_vec1().unwrap();
+        assert_eq!(bytemuck::cast_slice::<T, u8>(&rows), bytemuck::cast_slice::<T, u8>(&weights));
     }
 }
 
@@ -95,7 +101,7 @@ proptest! {
         let matrix = quantized(dtype, numbers(seed, outputs * inputs), inputs).unwrap();
         let (weights, x) = (floats(&matrix).unwrap(), numbers(!seed, rows * inputs));
         let largest = weights.iter().fold(0f32, |largest, weight| largest.max(weight.abs()));
-        for level in levels() {
+        for level in Level::all() {
             let packed = Packed::new(level, &matrix, 0..inputs).unwrap().unwrap();
             for (row, weights) in weights.chunks(inputs).enumerate() {
                 for (found, weight) in packed.row(row).into_iter().zip(weights) {
@@ -103,6 +109,12 @@ proptest! {
                 }
             }
             let found = packed.product(&x);
+            for (row, x) in x.chunks(inputs).enumerate() {
+                let alone = packed.product(x);
+                prop_assert_eq!(bits(&alone), bits(&found[row * outputs..(row + 1) * outputs]), "a row alone");
+            }
+            let plain = Packed::new(Level::Scalar, &matrix, 0..inputs).unwrap().unwrap().product(&x);
+            prop_assert_eq!(bits(&plain), bits(&found), "the levels differ");
             let expected = expected(&weights, &x, inputs);
             prop_assert_eq!(found.len(), expected.len());
             for (found, (sum, _)) in found.into_iter().zip(expected) {
@@ -113,9 +125,10 @@ proptest! {
         }
     }
 
+    /// To the bit, whatever else is computed.
     #[test]
-    fn dense_matrices_give_the_products_of_their_weights(
-        outputs in 0usize..40, inputs in 1usize..100, rows in 0usize..18, seed: u64,
+    fn products_of_dense_matrices_are_added_in_the_order_of_the_columns(
+        outputs in 0usize..70, inputs in 1usize..400, rows in 0usize..28, seed: u64,
     ) {
         let (weights, x) = (numbers(seed, outputs * inputs), numbers(!seed, rows * inputs));
         check_dense(weights.iter().map(|weight| f16::from_f32(*weight)).collect(), &x, inputs);
@@ -134,7 +147,7 @@ fn each_column_of_a_packed_matrix_has_the_weights_of_the_file() {
         let largest = weights.iter().fold(0f32, |largest, weight| largest.max(weight.abs()));
         let x = Tensor::eye(inputs, candle_core::DType::F32, &Device::Cpu).unwrap();
         let x: Vec<f32> = x.flatten_all().unwrap().to_vec1().unwrap();
-        for level in levels() {
+        for level in Level::all() {
             let found = Packed::new(level, &matrix, 0..inputs).unwrap().unwrap().product(&x);
             for (index, found) in found.into_iter().enumerate() {
                 let expected = weights[index % 3 * inputs + index / 3];
@@ -165,7 +178,7 @@ fn each_column_of_a_matrix_of_runs_has_its_number_times_the_scale() {
                 data.extend(chunk.iter().map(|random| number(*random) as u8));
                 weights.extend(chunk.iter().map(|random| scale.to_f32() * f32::from(number(*random))));
             }
-            for level in levels() {
+            for level in Level::all() {
                 let packed = Packed::of_runs(level, &data, (run, numbers), [outputs, inputs], 0..inputs).unwrap();
                 let rows: Vec<_> = (0..outputs).flat_map(|row| packed.row(row)).collect();
                 assert_eq!(rows, weights, "{level:?} {numbers:?} {run}");
@@ -185,7 +198,7 @@ fn columns_that_cut_blocks_give_their_part_of_the_product() {
         let (outputs, inputs, rows) = (20, 512, 2);
         let matrix = quantized(dtype, numbers(5, outputs * inputs), inputs).unwrap();
         let x = numbers(6, rows * inputs);
-        for level in levels() {
+        for level in Level::all() {
             let product = |columns: Range<usize>| {
                 let x: Vec<_> = x.chunks(inputs).flat_map(|row| row[columns.clone()].to_vec()).collect();
                 Packed::new(level, &matrix, columns).unwrap().unwrap().product(&x)
@@ -214,7 +227,7 @@ fn packed_matrices_are_as_precise_as_those_of_candle() {
             let squares = found.iter().zip(&expected).map(|(found, (sum, _))| (f64::from(*found) - sum).powi(2));
             squares.sum::<f64>().sqrt()
         };
-        let packed = levels().into_iter().map(|level| Packed::new(level, &matrix, 0..inputs).unwrap().unwrap());
+        let packed = Level::all().into_iter().map(|level| Packed::new(level, &matrix, 0..inputs).unwrap().unwrap());
         let found: Vec<_> = packed.map(|packed| error(packed.product(&x))).collect();
         let rows = Tensor::from_vec(x.clone(), (rows, inputs), &Device::Cpu).unwrap();
         let candle = QMatMul::from_qtensor(matrix).unwrap().forward(&rows).unwrap();
@@ -229,7 +242,7 @@ fn the_extreme_codes_do_not_overflow() {
         let mut block = f16::ONE.to_le_bytes().to_vec();
         block.extend([code; 32]);
         let matrix = from_block(GgmlDType::Q8_0, block);
-        for level in levels() {
+        for level in Level::all() {
             let packed = Packed::new(level, &matrix, 0..32).unwrap().unwrap();
             for sign in [1.0, -1.0] {
                 assert_eq!(packed.product(&[127.0 * sign; 32]), [127.0 * 32.0 * sign * f32::from(code as i8)]);
@@ -244,7 +257,7 @@ fn scales_beyond_16_bits_are_left_to_candle() {
     let mut block = vec![127; 208];
     block.extend(f16::MAX.to_le_bytes());
     let matrix = from_block(GgmlDType::Q6K, block);
-    for level in levels() {
+    for level in Level::all() {
         assert!(Packed::new(level, &matrix, 0..256).unwrap().is_none());
     }
 }
@@ -252,7 +265,7 @@ fn scales_beyond_16_bits_are_left_to_candle() {
 #[test]
 fn an_input_that_is_not_finite_gives_products_that_are_not_finite() {
     let matrix = quantized(GgmlDType::Q8_0, vec![1.0; 64], 64).unwrap();
-    for level in levels() {
+    for level in Level::all() {
         for number in [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             let mut x = numbers(3, 64);
             x[40] = number;
@@ -266,28 +279,13 @@ fn several_threads_give_the_products_of_one() {
     let (outputs, inputs, rows) = (1000, 512, 5);
     let matrix = quantized(GgmlDType::Q4_0, numbers(1, outputs * inputs), inputs).unwrap();
     let (weights, x) = (numbers(2, outputs * inputs), numbers(4, rows * inputs));
-    for level in levels() {
+    for level in Level::all() {
         let packed = Packed::new(level, &matrix, 0..inputs).unwrap().unwrap();
+        let dense = Dense::new(level, &weights, inputs);
         let on = |threads| {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-            pool.install(|| (packed.product(&x), product(level, &weights, &x, inputs)))
+            pool.install(|| (packed.product(&x), dense.product(&x)))
         };
         assert_eq!(on(1), on(3));
-    }
-}
-
-#[test]
-fn products_of_many_rows_are_chains_of_fused_additions_whatever_else_is_computed() {
-    // Several panels of columns and of outputs, and some of each that are left.
-    let (inputs, outputs) = (2 * 256 + 13, 100);
-    let (weights, x) = (numbers(1, outputs * inputs), numbers(2, 25 * inputs));
-    let chain = |x: &[f32], row: &[f32]| x.iter().zip(row).fold(0f32, |sum, (x, weight)| x.mul_add(*weight, sum));
-    let chains = x.chunks(inputs).flat_map(|x| weights.chunks(inputs).map(move |row| chain(x, row)));
-    let chains: Vec<_> = chains.collect();
-    for level in levels() {
-        for rows in 0..=25 {
-            let found = panels::product(level, &weights, &x[..rows * inputs], inputs);
-            assert!(found == chains[..rows * outputs], "{level:?}, {rows} rows");
-        }
     }
 }
