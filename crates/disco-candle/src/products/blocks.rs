@@ -76,32 +76,28 @@ pub(super) struct Block {
 }
 
 impl Block {
-    /// Whole blocks of numbers.
-    #[inline(always)]
-    pub(super) fn all(x: &[f32]) -> Vec<Self> {
-        let mut blocks = Vec::with_capacity(x.len() / BLOCK);
-        for x in x.as_chunks().0 {
-            blocks.push(Self::quantize(x));
-        }
-        blocks
-    }
+    pub(super) const EMPTY: Self = Self { words: [0; BLOCK / 4], scale: 0.0, sums: [0; 2] };
+
+    /// Adding 1.5·2²³ leaves the nearest whole number in the lower bits.
+    pub(super) const ROUND: f32 = 12_582_912.0;
 
     /// The nearest numbers of 8 bits. An infinite or NaN element makes the scale infinite or NaN.
-    #[inline(always)]
-    fn quantize(x: &[f32; BLOCK]) -> Self {
+    pub(super) fn quantize(x: &[f32; BLOCK]) -> Self {
         // Bits of floats without signs are in the order of the floats; NaN comes last.
-        let mut largest = 0;
-        for x in x {
-            largest = largest.max(x.to_bits() & 0x7fff_ffff);
-        }
-        let scale = f32::from_bits(largest) / 127.0;
-        let factor = if scale == 0.0 { 0.0 } else { scale.recip() };
+        let largest = x.iter().fold(0, |largest, x| largest.max(x.to_bits() & 0x7fff_ffff));
+        let (scale, factor) = Self::scale(largest);
         let (mut numbers, mut sums) = ([0; BLOCK], [0; 2]);
         for index in 0..BLOCK {
-            // Adding 1.5·2²³ leaves the nearest whole number in the lower bits.
-            numbers[index] = (x[index] * factor + 12_582_912.0).to_bits() as i8;
+            numbers[index] = (x[index] * factor + Self::ROUND).to_bits() as i8;
             sums[index / (BLOCK / 2)] += i32::from(numbers[index]);
         }
         Self { words: bytemuck::cast(numbers), scale, sums }
+    }
+
+    /// The scale of a block, and its inverse, for the bits of its largest element without sign.
+    #[inline]
+    pub(super) fn scale(largest: u32) -> (f32, f32) {
+        let scale = f32::from_bits(largest) / 127.0;
+        (scale, if scale == 0.0 { 0.0 } else { scale.recip() })
     }
 }

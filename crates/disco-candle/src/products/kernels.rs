@@ -10,9 +10,9 @@ use super::order::{DEPTH, Shard};
 #[cfg(target_arch = "x86_64")]
 use super::vectors;
 
-/// Products of the rows of a group with `R` rows. A run of the group has `WORDS` times 4 columns; `x` has the blocks of
+/// Products of the rows of a group with `R` rows. A block has `RUNS` runs of `WORDS` times 4 columns; `x` has the blocks of
 /// the rows for each 32 columns.
-pub(super) fn packed<const BITS: usize, const WORDS: usize, const R: usize>(
+pub(super) fn packed<const BITS: usize, const WORDS: usize, const RUNS: usize, const R: usize>(
     level: Level,
     group: &Group<'_>,
     x: &[[Block; R]],
@@ -21,17 +21,17 @@ pub(super) fn packed<const BITS: usize, const WORDS: usize, const R: usize>(
         Level::Scalar => array::from_fn(|row| array::from_fn(|lane| dot::<WORDS, R>(group, lane, x, row))),
         // SAFETY: `Level` has found AVX2, FMA and F16C.
         #[cfg(target_arch = "x86_64")]
-        Level::Avx2 => unsafe { vectors::packed_avx2::<BITS, WORDS, R>(group, x) },
+        Level::Avx2 => unsafe { vectors::packed_avx2::<BITS, WORDS, RUNS, R>(group, x) },
         // SAFETY: `Level` has found AVX-512F, BW and VNNI.
         #[cfg(target_arch = "x86_64")]
-        Level::Avx512 => unsafe { vectors::packed_avx512::<BITS, WORDS, R>(group, x) },
+        Level::Avx512 => unsafe { vectors::packed_avx512::<BITS, WORDS, RUNS, R>(group, x) },
     }
 }
 
 /// Rows as blocks.
 pub(super) fn quantized(level: Level, x: &[f32]) -> Vec<Block> {
     match level {
-        Level::Scalar => Block::all(x),
+        Level::Scalar => x.as_chunks().0.iter().map(Block::quantize).collect(),
         // SAFETY: `Level` has found AVX2.
         #[cfg(target_arch = "x86_64")]
         Level::Avx2 | Level::Avx512 => unsafe { vectors::quantized_avx2(x) },

@@ -166,7 +166,7 @@ impl Packed {
 
     /// The products for some outputs, from a multiple of [`LANES`] on: all for the first row of `x`, then all for the
     /// next one.
-    fn part<const BITS: usize, const WORDS: usize>(
+    fn part<const BITS: usize, const WORDS: usize, const RUNS: usize>(
         &self,
         outputs: Range<usize>,
         groups: &[Rows<'_>],
@@ -184,9 +184,9 @@ impl Packed {
             };
             for rows in groups {
                 match rows {
-                    Rows::Four(x) => store(&kernels::packed::<BITS, WORDS, 4>(self.level, &group, x)),
-                    Rows::Two(x) => store(&kernels::packed::<BITS, WORDS, 2>(self.level, &group, x)),
-                    Rows::One(x) => store(&kernels::packed::<BITS, WORDS, 1>(self.level, &group, x)),
+                    Rows::Four(x) => store(&kernels::packed::<BITS, WORDS, RUNS, 4>(self.level, &group, x)),
+                    Rows::Two(x) => store(&kernels::packed::<BITS, WORDS, RUNS, 2>(self.level, &group, x)),
+                    Rows::One(x) => store(&kernels::packed::<BITS, WORDS, RUNS, 1>(self.level, &group, x)),
                 }
             }
         }
@@ -249,12 +249,12 @@ impl OwnMatrix for Packed {
         let groups = grouped(&rows);
         let Layout { columns, bits } = self.layout;
         in_parts(rows.len(), self.outputs, self.inputs, LANES, |outputs| match (bits, columns) {
-            (4, 16) => self.part::<4, 4>(outputs, &groups, rows.len()),
-            (4, _) => self.part::<4, 8>(outputs, &groups, rows.len()),
-            (6, 16) => self.part::<6, 4>(outputs, &groups, rows.len()),
-            (6, _) => self.part::<6, 8>(outputs, &groups, rows.len()),
-            (_, 16) => self.part::<8, 4>(outputs, &groups, rows.len()),
-            (_, _) => self.part::<8, 8>(outputs, &groups, rows.len()),
+            (4, 16) => self.part::<4, 4, 2>(outputs, &groups, rows.len()),
+            (4, _) => self.part::<4, 8, 1>(outputs, &groups, rows.len()),
+            (6, 16) => self.part::<6, 4, 2>(outputs, &groups, rows.len()),
+            (6, _) => self.part::<6, 8, 1>(outputs, &groups, rows.len()),
+            (_, 16) => self.part::<8, 4, 2>(outputs, &groups, rows.len()),
+            (_, _) => self.part::<8, 8, 1>(outputs, &groups, rows.len()),
         })
     }
 }
@@ -262,7 +262,13 @@ impl OwnMatrix for Packed {
 /// The rows in groups.
 fn grouped<'a>(rows: &[&'a [Block]]) -> Vec<Rows<'a>> {
     fn by_columns<const R: usize>(rows: &[&[Block]; R]) -> Vec<[Block; R]> {
-        (0..rows[0].len()).map(|block| rows.map(|row| row[block])).collect()
+        let mut by_columns = vec![[Block::EMPTY; R]; rows[0].len()];
+        for (number, row) in rows.iter().enumerate() {
+            for (to, block) in by_columns.iter_mut().zip(*row) {
+                to[number] = *block;
+            }
+        }
+        by_columns
     }
     let (fours, rest) = rows.as_chunks::<4>();
     let (twos, ones) = rest.as_chunks::<2>();

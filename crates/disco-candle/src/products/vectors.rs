@@ -13,23 +13,24 @@ const PREFETCHED: usize = 2048;
 /// Four columns of a block at a time: 16 vectors of codes in `u8`, times the same four numbers of `x` in each.
 ///
 /// These functions loop over indexes, since closures and the functions of iterators that call them are not compiled for the same
-/// instructions, and so are not inlined. Chunks spare the checks of slices, which took a quarter of the time of short rows.
+/// instructions, and so are not inlined. A block of 32 columns has `BITS` vectors of codes in `RUNS` runs; arrays spare the checks of slices,
+/// which took a quarter of the time of short rows.
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
-pub(super) fn packed_avx512<const BITS: usize, const WORDS: usize, const R: usize>(
+pub(super) fn packed_avx512<const BITS: usize, const WORDS: usize, const RUNS: usize, const R: usize>(
     group: &Group<'_>,
     x: &[[Block; R]],
 ) -> [[f32; LANES]; R] {
     let (mut waiting, mut depth) = ([[_mm512_setzero_ps(); R]; DEPTH], 0);
-    let (vectors, runs) = (WORDS * BITS / 8, 8 / WORDS);
-    let weights = group.codes.chunks_exact(vectors * runs).zip(group.scales.chunks_exact(runs));
-    let mut blocks = x.iter().zip(weights).enumerate();
+    let (codes, scales) = (group.codes.as_chunks::<BITS>().0, group.scales.as_chunks::<RUNS>().0);
+    let (mins, blocks) = (group.mins.as_chunks::<RUNS>().0, x.len().min(codes.len()).min(scales.len()));
     let nibbles = _mm512_set1_epi8(15);
     let table = group.table.map(|table| bytemuck::cast::<_, __m512i>([table.map(|number| number as u8 ^ 0x80); 4]));
     for shard in group.order.shards() {
         let mut sums = [_mm512_setzero_ps(); R];
-        for (number, (x, (codes, scales))) in blocks.by_ref().take(shard.columns.len() / BLOCK) {
-            for part_of_block in 0..runs {
-                let run = &codes[part_of_block * vectors..][..vectors];
+        for number in shard.columns.start / BLOCK..blocks.min(shard.columns.end / BLOCK) {
+            let (x, codes, scales) = (&x[number], &codes[number], &scales[number]);
+            for part_of_block in 0..RUNS {
+                let run = &codes[part_of_block * BITS / RUNS..(part_of_block + 1) * BITS / RUNS];
                 let mut codes = [nibbles; WORDS];
                 for vector in run {
                     prefetch(vector);
@@ -68,7 +69,7 @@ pub(super) fn packed_avx512<const BITS: usize, const WORDS: usize, const R: usiz
                     let dots = _mm512_cvtepi32_ps(_mm512_add_epi32(even, odd));
                     sums[row] = _mm512_fmadd_ps(dots, _mm512_mul_ps(of_run, _mm512_set1_ps(scale)), sums[row]);
                     if !group.mins.is_empty() {
-                        let mins = _mm512_cvtph_ps(bytemuck::cast(group.mins[number * runs + part_of_block]));
+                        let mins = _mm512_cvtph_ps(bytemuck::cast(mins[number][part_of_block]));
                         sums[row] = _mm512_fmadd_ps(mins, _mm512_set1_ps(scale * sum as f32), sums[row]);
                     }
                 }
@@ -90,9 +91,39 @@ pub(super) fn packed_avx512<const BITS: usize, const WORDS: usize, const R: usiz
     products
 }
 
+/// As [`Block::quantize`].
 #[target_feature(enable = "avx2")]
 pub(super) fn quantized_avx2(x: &[f32]) -> Vec<Block> {
-    Block::all(x)
+    let mut blocks = Vec::with_capacity(x.len() / BLOCK);
+    for x in x.as_chunks::<BLOCK>().0 {
+        let x: [__m256; 4] = bytemuck::cast(*x);
+        let size = |x: __m256| _mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(i32::MAX));
+        let pairs = [_mm256_max_epi32(size(x[0]), size(x[1])), _mm256_max_epi32(size(x[2]), size(x[3]))];
+        let sizes: [i32; 8] = bytemuck::cast(_mm256_max_epi32(pairs[0], pairs[1]));
+        let mut largest = 0;
+        for size in sizes {
+            largest = size.max(largest);
+        }
+        let (scale, factor) = Block::scale(largest as u32);
+        let mut numbers = [_mm256_setzero_si256(); 4];
+        for part in 0..4 {
+            let moved = _mm256_add_ps(_mm256_mul_ps(x[part], _mm256_set1_ps(factor)), _mm256_set1_ps(Block::ROUND));
+            numbers[part] = _mm256_srai_epi32::<24>(_mm256_slli_epi32::<24>(_mm256_castps_si256(moved)));
+        }
+        let [a, b, c, d] = numbers;
+        let halves: [[i32; 8]; 2] = [bytemuck::cast(_mm256_add_epi32(a, b)), bytemuck::cast(_mm256_add_epi32(c, d))];
+        // Packing goes by halves of vectors.
+        let bytes = _mm256_packs_epi16(_mm256_packs_epi32(a, b), _mm256_packs_epi32(c, d));
+        let words = _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+        let mut sums = [0; 2];
+        for half in 0..2 {
+            for number in halves[half] {
+                sums[half] += number;
+            }
+        }
+        blocks.push(Block { words: bytemuck::cast(words), scale, sums });
+    }
+    blocks
 }
 
 /// Asks for the memory behind `current`, for which the processor's own prefetching is late.
@@ -119,23 +150,23 @@ fn half_of(codes: &Codes, half: usize) -> __m256i {
 /// As [`packed_avx512`], for eight rows at a time. Sums of two products of a code of 8 bits and a number of `x` may exceed
 /// 16 bits, so these codes get their sign back first, and `x` takes it over.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) fn packed_avx2<const BITS: usize, const WORDS: usize, const R: usize>(
+pub(super) fn packed_avx2<const BITS: usize, const WORDS: usize, const RUNS: usize, const R: usize>(
     group: &Group<'_>,
     x: &[[Block; R]],
 ) -> [[f32; LANES]; R] {
     let (mut waiting, mut depth) = ([[[_mm256_setzero_ps(); 2]; R]; DEPTH], 0);
-    let (vectors, runs) = (WORDS * BITS / 8, 8 / WORDS);
-    let weights = group.codes.chunks_exact(vectors * runs).zip(group.scales.chunks_exact(runs));
-    let mut blocks = x.iter().zip(weights).enumerate();
+    let (codes, scales) = (group.codes.as_chunks::<BITS>().0, group.scales.as_chunks::<RUNS>().0);
+    let (mins, blocks) = (group.mins.as_chunks::<RUNS>().0, x.len().min(codes.len()).min(scales.len()));
     let table = group.table.map(|table| bytemuck::cast::<_, __m256i>([*table; 2]));
     let is_signed = BITS == 8 || table.is_some();
     let zero = if is_signed { group.zero - 128 } else { group.zero };
     let (nibbles, signs, ones) = (_mm256_set1_epi8(15), _mm256_set1_epi8(-128), _mm256_set1_epi16(1));
     for shard in group.order.shards() {
         let mut sums = [[_mm256_setzero_ps(); 2]; R];
-        for (number, (x, (codes, scales))) in blocks.by_ref().take(shard.columns.len() / BLOCK) {
-            for part_of_block in 0..runs {
-                let run = &codes[part_of_block * vectors..][..vectors];
+        for number in shard.columns.start / BLOCK..blocks.min(shard.columns.end / BLOCK) {
+            let (x, codes, scales) = (&x[number], &codes[number], &scales[number]);
+            for part_of_block in 0..RUNS {
+                let run = &codes[part_of_block * BITS / RUNS..(part_of_block + 1) * BITS / RUNS];
                 #[allow(clippy::needless_range_loop, reason = "`half` is an index of other arrays, too")]
                 for half in 0..2 {
                     let mut dots = [_mm256_setzero_si256(); R];
@@ -143,7 +174,7 @@ pub(super) fn packed_avx2<const BITS: usize, const WORDS: usize, const R: usize>
                         dots[row] = _mm256_set1_epi32(-zero * part::<WORDS>(&x[row], part_of_block).1);
                     }
                     for word in 0..WORDS {
-                        prefetch(&run[word % vectors]);
+                        prefetch(&run[word % (BITS / RUNS)]);
                         let (codes, magnitudes) = if BITS == 8 {
                             let codes = _mm256_xor_si256(half_of(&run[word], half), signs);
                             (codes, _mm256_abs_epi8(codes))
@@ -183,9 +214,8 @@ pub(super) fn packed_avx2<const BITS: usize, const WORDS: usize, const R: usize>
                         let factors = _mm256_mul_ps(of_half, _mm256_set1_ps(scale));
                         *sum = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dots[row]), factors, *sum);
                         if !group.mins.is_empty() {
-                            let mins = _mm256_cvtph_ps(
-                                bytemuck::cast::<_, [__m128i; 2]>(group.mins[number * runs + part_of_block])[half],
-                            );
+                            let mins =
+                                _mm256_cvtph_ps(bytemuck::cast::<_, [__m128i; 2]>(mins[number][part_of_block])[half]);
                             *sum = _mm256_fmadd_ps(mins, _mm256_set1_ps(scale * total as f32), *sum);
                         }
                     }
