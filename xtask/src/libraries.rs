@@ -160,15 +160,6 @@ pub(crate) fn fetch(long: bool) {
     }
 }
 
-/// Fetches those of these wheels that are missing. Those that can't be fetched are named on standard error.
-pub(crate) fn fetch_wheels(names: &[&str]) {
-    for wheel in WHEELS.iter().filter(|wheel| names.contains(&wheel.name)) {
-        if let Err(error) = wheel.fetch(&cache()) {
-            eprintln!("== {} {} can't be fetched: {error:#}", wheel.name, wheel.version);
-        }
-    }
-}
-
 /// The version and the file of the kit's NCCL, which is fetched if it is not there.
 ///
 /// # Errors

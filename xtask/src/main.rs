@@ -2,6 +2,7 @@
 
 mod built;
 mod clients;
+mod compare;
 mod crates;
 mod cuda;
 mod examples;
@@ -13,7 +14,6 @@ mod guide;
 mod libraries;
 mod models;
 mod modules;
-mod peers;
 mod python;
 mod run;
 mod sleeps;
@@ -78,8 +78,8 @@ enum Command {
     Crates,
     /// Count the sleeps of tests, and compare their number with its limit
     Sleeps,
-    /// Measure Disco beside MPI libraries or an earlier commit, and print tables
-    Peers(peers::Peers),
+    /// Compare calls and syncs with those of an earlier commit
+    Compare(compare::Compare),
     /// Check the types and stubs of the Python package, and run its tests
     Python(python::Python),
     /// Run test programs and examples, several at a time: all of them, or those of a group or of some packages
@@ -112,7 +112,7 @@ impl Command {
             Self::Crates => return crates::check(),
             Self::Modules => return modules::check(),
             Self::Sleeps => return sleeps::check(),
-            Self::Peers(peers) => return peers.run(),
+            Self::Compare(compare) => return compare.run(),
             Self::Python(python) => return python.run(),
             Self::Programs(selection) => {
                 if selection.group.is_some_and(|group| group != Group::Product) {
