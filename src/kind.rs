@@ -1,6 +1,5 @@
 //! The kinds of sessions.
 
-use std::fmt;
 use std::str::FromStr;
 
 use disco_core::{Error, Result};
@@ -38,11 +37,7 @@ impl SessionKind {
     }
 }
 
-impl fmt::Display for SessionKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
+disco_core::format_as!(Display for SessionKind, |it| "{}", it.name());
 
 impl FromStr for SessionKind {
     type Err = Error;

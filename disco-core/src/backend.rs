@@ -1,6 +1,5 @@
 //! Backends: plug-ins of the data plane.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -89,11 +88,7 @@ pub trait Backend: Send + Sync + 'static {
     fn connect(&self, params: ConnectParams<'_>, at: &Rendezvous) -> Result<Box<dyn Communicator>>;
 }
 
-impl fmt::Debug for dyn Backend {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "<backend {}>", self.name())
-    }
-}
+crate::format_as!(Debug for dyn Backend, |it| "<backend {}>", it.name());
 
 /// The library that a backend found on this machine.
 #[non_exhaustive]
@@ -148,11 +143,7 @@ impl Rendezvous {
     }
 }
 
-impl fmt::Debug for Rendezvous {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "<rendezvous of {} bytes>", self.0.len())
-    }
-}
+crate::format_as!(Debug for Rendezvous, |it| "<rendezvous of {} bytes>", it.0.len());
 
 /// The parameters of one rank for [`Backend::connect`].
 #[non_exhaustive]

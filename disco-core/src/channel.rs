@@ -5,7 +5,7 @@
 //!             Inbox   ◀── replies, notices ──
 //! ```
 
-use std::fmt::{self, Debug};
+use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -247,14 +247,10 @@ pub struct SubsetPart {
     pub invite: Arc<dyn Fn(WorkerId, Vec<u8>) -> Result<()> + Send + Sync>,
 }
 
-impl Debug for SubsetPart {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SubsetPart")
-            .field("workers", &self.workers)
-            .field("parents", &self.parents)
-            .finish_non_exhaustive()
-    }
-}
+crate::format_as!(
+    Debug for SubsetPart, |it|
+    "SubsetPart {{ workers: {:?}, parents: {:?}, .. }}", it.workers, it.parents
+);
 
 /// A thread that [polls](Polled::poll) lanes. Dropping it ends the polling.
 #[derive(Debug)]

@@ -30,11 +30,7 @@ impl DeviceKind {
     }
 }
 
-impl fmt::Display for DeviceKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(TABLE[*self as usize].1)
-    }
-}
+crate::format_as!(Display for DeviceKind, |it| "{}", TABLE[*it as usize].1);
 
 /// A device. `Display` writes `cpu`, `cuda:0`, `rocm:1`; `FromStr` parses the same.
 #[allow(clippy::exhaustive_structs, reason = "a device is its kind and its ordinal, as in DLPack")]

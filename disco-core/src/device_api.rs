@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::collections::VecDeque;
 use std::ffi::c_void;
-use std::fmt::{self, Debug};
+use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -182,11 +182,7 @@ struct HostQueue {
     open: VecDeque<Event>,
 }
 
-impl Debug for HostQueue {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("<host queue>")
-    }
-}
+crate::format_as!(Debug for HostQueue, |_| "<host queue>");
 
 impl Queue for HostQueue {
     fn device(&self) -> Device {

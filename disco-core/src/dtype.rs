@@ -1,6 +1,5 @@
 //! Element types of tensors, with their DLPack codes.
 
-use std::fmt;
 use std::str::FromStr;
 
 /// The type of a tensor's elements.
@@ -94,11 +93,7 @@ impl DType {
     }
 }
 
-impl fmt::Display for DType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
+crate::format_as!(Display for DType, |it| "{}", it.name());
 
 impl FromStr for DType {
     type Err = UnknownDType;

@@ -90,7 +90,8 @@
 //!                                                            errors of the program's own types; missing libraries; kinds of memory
 //! worker_set ── worker_range                                 sets of workers; consecutive workers
 //! causes  codec  device  dtype  id  shape                    chains of errors; bytes and numbers
-//! prefetch  processors  suggestion  sync  terminal           processors of this process; similar names; locks; messages
+//! format_as  prefetch  processors  suggestion  sync          `Display` and `Debug`; processors of this process; similar names;
+//! terminal                                                   locks; messages
 //! ```
 
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests compare texts"))]
@@ -118,6 +119,7 @@ pub mod env;
 pub mod error;
 mod error_kind;
 mod failure;
+mod format_as;
 pub mod function;
 mod id;
 pub mod launcher;

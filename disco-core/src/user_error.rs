@@ -2,7 +2,6 @@
 
 use std::any::Any;
 use std::error::Error as StdError;
-use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 /// An error of a type that the program has registered with `register_error!` (feature `serde`), in the form that
@@ -78,11 +77,7 @@ impl UserError {
     }
 }
 
-impl fmt::Debug for UserError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "<{} of {} bytes>", self.type_name, self.content.len())
-    }
-}
+crate::format_as!(Debug for UserError, |it| "<{} of {} bytes>", it.type_name, it.content.len());
 
 impl PartialEq for UserError {
     fn eq(&self, other: &Self) -> bool {

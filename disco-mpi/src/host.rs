@@ -4,7 +4,6 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
-use std::fmt;
 use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::process;
@@ -379,8 +378,4 @@ impl<A: Abi> World for Launched<A> {
     }
 }
 
-impl fmt::Debug for Host {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "<rank {} of {} in process {}>", self.rank, self.size, process::id())
-    }
-}
+disco_core::format_as!(Debug for Host, |it| "<rank {} of {} in process {}>", it.rank, it.size, process::id());

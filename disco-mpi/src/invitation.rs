@@ -6,7 +6,6 @@
 //! text             invitation as a node: `MILLISECONDS TOKEN ADDRESS,ADDRESS…`
 //! ```
 
-use std::fmt;
 use std::time::Duration;
 
 use disco_core::{Error, Result};
@@ -123,11 +122,7 @@ impl Message {
     }
 }
 
-impl fmt::Debug for NodeInvitation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("NodeInvitation").field("addresses", &self.addresses).finish_non_exhaustive()
-    }
-}
+disco_core::format_as!(Debug for NodeInvitation, |it| "NodeInvitation {{ addresses: {:?}, .. }}", it.addresses);
 
 #[cfg(test)]
 mod tests {

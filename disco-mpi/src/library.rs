@@ -287,8 +287,4 @@ impl<A: Abi> fmt::Debug for Installed<A> {
     }
 }
 
-impl fmt::Debug for About {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "<{} from {}>", self.name(), self.library)
-    }
-}
+disco_core::format_as!(Debug for About, |it| "<{} from {}>", it.name(), it.library);

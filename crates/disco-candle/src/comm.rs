@@ -1,7 +1,6 @@
 //! The communicator of a worker, as layers and operations of candle hold it.
 
 use std::cell::RefCell;
-use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -278,11 +277,7 @@ fn child(ctx: &mut WorkerContext, scope: &Scope) -> Result<Box<dyn Communicator>
     parent.split(Some(0), rank)?.ok_or(Error::NoCommunicator)
 }
 
-impl fmt::Debug for Comm {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the communicator of rank {} of {}", self.rank(), self.size())
-    }
-}
+disco_core::format_as!(Debug for Comm, |it| "the communicator of rank {} of {}", it.rank(), it.size());
 
 #[cfg(test)]
 mod tests {

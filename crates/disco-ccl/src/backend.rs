@@ -1,6 +1,5 @@
 //! A vendor's backend, as the registry of backends has it.
 
-use std::fmt;
 use std::sync::OnceLock;
 
 use disco_core::{
@@ -71,8 +70,4 @@ impl disco_core::Backend for Backend {
     }
 }
 
-impl fmt::Debug for Backend {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "<backend {}>", self.vendor.backend)
-    }
-}
+disco_core::format_as!(Debug for Backend, |it| "<backend {}>", it.vendor.backend);

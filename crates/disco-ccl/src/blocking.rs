@@ -15,7 +15,6 @@
 //! (sequentially consistent).
 
 use std::ffi::c_void;
-use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
@@ -247,8 +246,4 @@ impl Watchdog {
     }
 }
 
-impl fmt::Debug for Blocking {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "<{} calls entered and left>", self.steps.load(Ordering::Relaxed))
-    }
-}
+disco_core::format_as!(Debug for Blocking, |it| "<{} calls entered and left>", it.steps.load(Ordering::Relaxed));

@@ -4,7 +4,6 @@
 
 use std::env;
 use std::ffi::{CStr, c_char};
-use std::fmt;
 use std::iter;
 use std::ptr;
 use std::sync::Mutex;
@@ -264,17 +263,9 @@ impl Version {
     }
 }
 
-impl fmt::Display for Version {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}.{}", self.major, self.minor, self.patch)
-    }
-}
+disco_core::format_as!(Display for Version, |it| "{}.{}.{}", it.major, it.minor, it.patch);
 
-impl fmt::Debug for Table {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("<functions>")
-    }
-}
+disco_core::format_as!(Debug for Table, |_| "<functions>");
 
 #[cfg(test)]
 mod tests {

@@ -4,7 +4,6 @@
 
 #![allow(unsafe_code)]
 
-use std::fmt;
 use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -148,8 +147,7 @@ fn parked() -> MutexGuard<'static, Parked> {
     sync::lock(&PARKED)
 }
 
-impl fmt::Debug for Pinned {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "<{} bytes of pinned memory>", self.0.as_ref().map_or(0, |block| block.bytes))
-    }
-}
+disco_core::format_as!(
+    Debug for Pinned, |it|
+    "<{} bytes of pinned memory>", it.0.as_ref().map_or(0, |block| block.bytes)
+);

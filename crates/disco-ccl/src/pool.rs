@@ -4,7 +4,6 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
-use std::fmt;
 use std::ptr;
 
 use disco_core::Result;
@@ -174,8 +173,4 @@ impl Drop for Pool {
     }
 }
 
-impl fmt::Debug for Pool {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "<pool of the driver>")
-    }
-}
+disco_core::format_as!(Debug for Pool, |_| "<pool of the driver>");

@@ -5,7 +5,6 @@
 use std::any::Any;
 use std::collections::VecDeque;
 use std::ffi::c_void;
-use std::fmt;
 use std::mem;
 use std::sync::Arc;
 use std::thread;
@@ -252,8 +251,4 @@ impl Drop for Queue {
     }
 }
 
-impl fmt::Debug for Queue {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "<queue on {}>", self.runtime.device())
-    }
-}
+disco_core::format_as!(Debug for Queue, |it| "<queue on {}>", it.runtime.device());

@@ -3,7 +3,6 @@
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
-use std::fmt;
 use std::sync::Arc;
 
 use disco_core::tensor::Storage;
@@ -39,8 +38,4 @@ impl Registration {
     }
 }
 
-impl fmt::Debug for Registration {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "<{:?}, registered>", self.storage)
-    }
-}
+disco_core::format_as!(Debug for Registration, |it| "<{:?}, registered>", it.storage);

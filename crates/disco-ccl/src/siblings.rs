@@ -9,7 +9,6 @@
 #![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -150,8 +149,4 @@ impl Drop for Siblings {
     }
 }
 
-impl fmt::Debug for Sibling {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "<number {} of a communicator's ranks in this process>", self.index)
-    }
-}
+disco_core::format_as!(Debug for Sibling, |it| "<number {} of a communicator's ranks in this process>", it.index);

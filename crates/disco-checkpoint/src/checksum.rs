@@ -1,7 +1,5 @@
 //! CRC-32 as zlib and gzip compute it, written as 8 hexadecimal digits.
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
 
 /// The checksum of some bytes.
@@ -20,11 +18,7 @@ impl From<crc32fast::Hasher> for Checksum {
     }
 }
 
-impl fmt::Display for Checksum {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:08x}", self.0)
-    }
-}
+disco_core::format_as!(Display for Checksum, |it| "{:08x}", it.0);
 
 impl Serialize for Checksum {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

@@ -1,7 +1,6 @@
 //! Saving: snapshots on the workers, their shards, and the index.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -115,11 +114,7 @@ impl Future for Saving<'_> {
     }
 }
 
-impl fmt::Debug for Saving<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Saving").finish_non_exhaustive()
-    }
-}
+disco_core::format_as!(Debug for Saving<'_>, |_| "Saving {{ .. }}");
 
 /// Refuses names that a checkpoint can't have, and layouts that the workers can't have.
 fn check(checkpoint: &Path, world: &World, entries: &[Entry]) -> Result<()> {

@@ -11,7 +11,6 @@
 //! widened by the drift since that heartbeat. The heartbeat with the shortest round trip therefore decides, and the error is
 //! at most half of that round trip.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -69,11 +68,7 @@ impl MachineClock {
     }
 }
 
-impl fmt::Debug for MachineClock {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("MachineClock")
-    }
-}
+disco_core::format_as!(Debug for MachineClock, |_| "MachineClock");
 
 fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)

@@ -1,6 +1,5 @@
 //! The client of the controller's store and descriptors, used by worker processes and nodes.
 
-use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -116,8 +115,4 @@ impl SharedStore for RemoteStore {
     }
 }
 
-impl fmt::Debug for RemoteStore {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RemoteStore").field("waiting", &self.lock().count()).finish_non_exhaustive()
-    }
-}
+disco_core::format_as!(Debug for RemoteStore, |it| "RemoteStore {{ waiting: {:?}, .. }}", it.lock().count());

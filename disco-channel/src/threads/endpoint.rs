@@ -1,6 +1,5 @@
 //! The worker's end of a thread lane.
 
-use std::fmt;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -51,11 +50,10 @@ impl Endpoint for ThreadEndpoint {
     }
 }
 
-impl fmt::Debug for ThreadEndpoint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ThreadEndpoint").field("worker", &self.worker).field("frames", &self.frames).finish()
-    }
-}
+disco_core::format_as!(
+    Debug for ThreadEndpoint, |it|
+    "ThreadEndpoint {{ worker: {:?}, frames: {:?} }}", it.worker, it.frames
+);
 
 fn is_large(reply: &Reply) -> bool {
     let bytes = match reply {

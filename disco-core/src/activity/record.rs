@@ -11,7 +11,6 @@
 //! of its times in place of the wait. Names are numbers of the activity's names, from 1; the name of an operation is that of a
 //! program's reduction. dtype, reduction: 255 for none.
 
-use std::fmt;
 use std::sync::Arc;
 
 use super::progress::{OpRecord, OpState};
@@ -483,8 +482,4 @@ impl OpDetails {
     }
 }
 
-impl fmt::Display for DataPath {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
+crate::format_as!(Display for DataPath, |it| "{}", it.name());

@@ -20,7 +20,6 @@ mod registers;
 use std::any::Any;
 use std::cell::OnceCell;
 use std::error::Error as StdError;
-use std::fmt;
 use std::rc::Rc;
 
 pub use convert::{FromArg, IntoObject};
@@ -115,11 +114,7 @@ impl Function {
     }
 }
 
-impl fmt::Debug for Function {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "<function {}>", self.name())
-    }
-}
+crate::format_as!(Debug for Function, |it| "<function {}>", it.name());
 
 /// An entry of a worker function in the registry; made by [`register_function!`](crate::register_function).
 #[allow(clippy::exhaustive_structs, reason = "`register_function!` writes one in the crate of the function")]

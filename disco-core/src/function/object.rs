@@ -1,7 +1,6 @@
 //! The content of a register.
 
 use std::any::{Any, type_name};
-use std::fmt;
 use std::rc::Rc;
 
 use super::Function;
@@ -83,11 +82,7 @@ impl Opaque {
     }
 }
 
-impl fmt::Debug for Opaque {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "<{}>", self.type_name())
-    }
-}
+crate::format_as!(Debug for Opaque, |it| "<{}>", it.type_name());
 
 impl Object {
     /// The kind as text, for messages.

@@ -1,6 +1,5 @@
 //! The link of a worker.
 
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 
@@ -157,11 +156,7 @@ impl Link {
     }
 }
 
-impl fmt::Debug for Link {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Link").field("aborts", &self.aborts).finish_non_exhaustive()
-    }
-}
+crate::format_as!(Debug for Link, |it| "Link {{ aborts: {:?}, .. }}", it.aborts);
 
 #[cfg(test)]
 mod tests {

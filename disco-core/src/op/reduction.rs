@@ -1,7 +1,5 @@
 //! Reductions.
 
-use std::fmt;
-
 /// The function that combines the elements of several ranks.
 ///
 /// Integers wrap, and integer `avg` truncates toward zero; NCCL and RCCL divide the wrapped sum, `local` and `mpi` the
@@ -68,11 +66,7 @@ impl Reduction {
     }
 }
 
-impl fmt::Display for Reduction {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
+crate::format_as!(Display for Reduction, |it| "{}", it.name());
 
 #[cfg(test)]
 mod tests {

@@ -202,18 +202,10 @@ impl<'o> Merge<'o> {
     }
 }
 
-/// Like `` all_reduce: the reduction `docs.product` ``.
-impl fmt::Display for Merge<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: the reduction `{}`", self.op.kind(), self.entry.name)
-    }
-}
+// Like `` all_reduce: the reduction `docs.product` ``.
+crate::format_as!(Display for Merge<'_>, |it| "{}: the reduction `{}`", it.op.kind(), it.entry.name);
 
-impl fmt::Debug for Merge<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "<{self} in rows of {}>", self.row)
-    }
-}
+crate::format_as!(Debug for Merge<'_>, |it| "<{it} in rows of {}>", it.row);
 
 impl Op {
     /// Elements of a row: the last dimension of the tensors, which a [`Reduction::Custom`] combines as a whole; 1 for a

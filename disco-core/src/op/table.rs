@@ -1,6 +1,5 @@
 //! Table of the operations.
 
-use std::fmt;
 use std::sync::Arc;
 
 use super::Reduction;
@@ -193,8 +192,4 @@ impl OpKind {
     }
 }
 
-impl fmt::Display for OpKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
+crate::format_as!(Display for OpKind, |it| "{}", it.name());

@@ -1,7 +1,6 @@
 //! The results that a call sends while it runs, on the controller.
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::future::Future;
 use std::mem;
 use std::pin::Pin;
@@ -203,8 +202,4 @@ impl Drop for Results<'_> {
     }
 }
 
-impl fmt::Debug for Results<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Results").field("call", &self.call).field("running", &self.running).finish_non_exhaustive()
-    }
-}
+crate::format_as!(Debug for Results<'_>, |it| "Results {{ call: {:?}, running: {:?}, .. }}", it.call, it.running);

@@ -1,6 +1,5 @@
 //! The result of a call that one worker returns, on the controller.
 
-use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -60,8 +59,4 @@ impl Future for Returned<'_> {
     }
 }
 
-impl fmt::Debug for Returned<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Returned")
-    }
-}
+crate::format_as!(Debug for Returned<'_>, |_| "Returned");

@@ -2,7 +2,6 @@
 
 #![allow(unsafe_code)]
 
-use std::fmt;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr;
@@ -123,11 +122,7 @@ impl Drop for Segment {
     }
 }
 
-impl fmt::Debug for Segment {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "<{} shared bytes at {:p}>", self.bytes, self.pointer)
-    }
-}
+crate::format_as!(Debug for Segment, |it| "<{} shared bytes at {:p}>", it.bytes, it.pointer);
 
 pub(super) fn refused(bytes: usize, errno: Errno) -> Error {
     Error::OutOfMemory { bytes, memory: Memory::Shared, why: Some(format!("{errno}{}", os::limit_behind(errno))) }

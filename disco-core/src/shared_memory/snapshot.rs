@@ -2,7 +2,6 @@
 
 #![allow(unsafe_code)]
 
-use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr;
 use std::sync::{Arc, Mutex};
@@ -58,11 +57,7 @@ impl AsFd for Snapshot {
     }
 }
 
-impl fmt::Debug for Snapshot {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "<snapshot of {} bytes>", self.bytes)
-    }
-}
+crate::format_as!(Debug for Snapshot, |it| "<snapshot of {} bytes>", it.bytes);
 
 /// The most bytes that a [`ReusedMemory`] keeps.
 const MAX_KEPT_BYTES: usize = 256 << 20;
@@ -165,11 +160,7 @@ impl Drop for MappedSnapshot {
     }
 }
 
-impl fmt::Debug for MappedSnapshot {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "<snapshot of {} bytes at {:p}>", self.bytes, self.pointer)
-    }
-}
+crate::format_as!(Debug for MappedSnapshot, |it| "<snapshot of {} bytes at {:p}>", it.bytes, it.pointer);
 
 #[cfg(test)]
 mod tests {

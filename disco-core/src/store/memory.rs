@@ -1,7 +1,6 @@
 //! A store in the memory of this process.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -164,11 +163,7 @@ impl Entered<'_> {
     }
 }
 
-impl fmt::Debug for Values {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Values").field("values", &self.values).finish_non_exhaustive()
-    }
-}
+crate::format_as!(Debug for Values, |it| "Values {{ values: {:?}, .. }}", it.values);
 
 #[cfg(test)]
 mod tests {

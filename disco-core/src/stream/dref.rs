@@ -1,6 +1,5 @@
 //! Handles to objects that exist on every worker.
 
-use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -70,11 +69,7 @@ impl DRef {
     }
 }
 
-impl fmt::Debug for DRef {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "<DRef {}>", self.register())
-    }
-}
+crate::format_as!(Debug for DRef, |it| "<DRef {}>", it.register());
 
 impl Drop for Slot {
     fn drop(&mut self) {

@@ -1,7 +1,6 @@
 //! The timeline of a session: the records of the controller, and those of all workers until they left.
 
 use std::cell::Cell;
-use std::fmt;
 use std::sync::{Arc, Mutex};
 
 use parking_lot::ReentrantMutex;
@@ -115,8 +114,4 @@ fn sample(lanes: &[Arc<dyn Channel>], registers: usize, activity: &Activity, sam
     }
 }
 
-impl fmt::Debug for Recorder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Recorder").finish_non_exhaustive()
-    }
-}
+crate::format_as!(Debug for Recorder, |_| "Recorder {{ .. }}");

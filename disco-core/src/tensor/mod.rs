@@ -18,7 +18,6 @@ mod slice;
 mod storage;
 mod view;
 
-use std::fmt;
 use std::sync::Arc;
 
 pub use dlpack::{DLDataType, DLDevice, DLManagedTensor, DLManagedTensorVersioned, DLPackVersion, DLTensor};
@@ -307,17 +306,9 @@ fn extent(dtype: DType, shape: &Shape) -> Result<(usize, usize)> {
         .ok_or_else(|| Error::invalid(format!("{dtype}{shape} is no shape that memory could hold")))
 }
 
-impl fmt::Display for Tensor {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "tensor {}{} on {}", self.0.dtype, self.0.shape, self.device())
-    }
-}
+crate::format_as!(Display for Tensor, |it| "tensor {}{} on {}", it.0.dtype, it.0.shape, it.device());
 
-impl fmt::Debug for Tensor {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "<{self} at {:p}>", self.data())
-    }
-}
+crate::format_as!(Debug for Tensor, |it| "<{it} at {:p}>", it.data());
 
 #[cfg(test)]
 mod tests {

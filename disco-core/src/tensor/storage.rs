@@ -4,7 +4,6 @@
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::any::Any;
-use std::fmt;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -197,11 +196,7 @@ impl Storage {
     }
 }
 
-impl fmt::Debug for Storage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "<{} bytes on {} at {:p}>", self.bytes, self.device, self.pointer)
-    }
-}
+crate::format_as!(Debug for Storage, |it| "<{} bytes on {} at {:p}>", it.bytes, it.device, it.pointer);
 
 /// The right to read or to write a storage, which it also keeps alive. Dropping the access releases the storage.
 ///

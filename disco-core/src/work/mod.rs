@@ -3,7 +3,6 @@
 mod background;
 mod policy;
 
-use std::fmt;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
@@ -215,11 +214,7 @@ impl Default for Work {
     }
 }
 
-impl fmt::Debug for Work {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.has_ended() { "<ended work>" } else { "<running work>" })
-    }
-}
+crate::format_as!(Debug for Work, |it| "{}", if it.has_ended() { "<ended work>" } else { "<running work>" });
 
 #[cfg(test)]
 mod tests {

@@ -4,7 +4,6 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_char, c_int, c_uint};
-use std::fmt;
 use std::sync::OnceLock;
 
 use disco_ccl::{GraphFunctions, PoolFunctions, TimingFunctions};
@@ -222,8 +221,4 @@ fn error_text(get_error_string: Option<GetErrorString>, code: c_int) -> String {
     }
 }
 
-impl fmt::Display for Version {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", self.0 / 1000, self.0 % 1000 / 10)
-    }
-}
+disco_core::format_as!(Display for Version, |it| "{}.{}", it.0 / 1000, it.0 % 1000 / 10);

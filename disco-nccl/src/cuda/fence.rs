@@ -3,7 +3,6 @@
 #![allow(unsafe_code)]
 
 use std::any::Any;
-use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -251,8 +250,4 @@ impl Drop for Shared {
     }
 }
 
-impl fmt::Debug for WorkerStream {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "<worker's stream on {}>", self.0.runtime.device())
-    }
-}
+disco_core::format_as!(Debug for WorkerStream, |it| "<worker's stream on {}>", it.0.runtime.device());

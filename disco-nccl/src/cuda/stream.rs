@@ -3,7 +3,6 @@
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
-use std::fmt;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
@@ -221,8 +220,4 @@ impl Drop for Stream {
     }
 }
 
-impl fmt::Debug for Stream {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "<stream on {}>", self.device)
-    }
-}
+disco_core::format_as!(Debug for Stream, |it| "<stream on {}>", it.device);

@@ -229,8 +229,4 @@ impl Drop for Stream {
     }
 }
 
-impl std::fmt::Debug for Stream {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "<stream on {}>", self.device())
-    }
-}
+disco_core::format_as!(Debug for Stream, |it| "<stream on {}>", it.device());

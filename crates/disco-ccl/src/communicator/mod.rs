@@ -440,8 +440,4 @@ impl fmt::Display for Launched {
     }
 }
 
-impl fmt::Debug for Communicator {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "<{} {} of {}>", self.library.backend(), self.rank, self.size)
-    }
-}
+disco_core::format_as!(Debug for Communicator, |it| "<{} {} of {}>", it.library.backend(), it.rank, it.size);

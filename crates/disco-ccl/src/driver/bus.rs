@@ -1,6 +1,5 @@
 //! The address of a device on the PCI bus.
 
-use std::fmt;
 use std::str::FromStr;
 
 /// A device's address on the PCI bus. It is equal in all processes of a machine, while each process numbers the devices
@@ -16,12 +15,8 @@ pub struct BusId {
     pub device: u32,
 }
 
-/// In the format of Linux and of the vendors' libraries. A GPU is function 0 of its slot.
-impl fmt::Display for BusId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:04x}:{:02x}:{:02x}.0", self.domain, self.bus, self.device)
-    }
-}
+// In the format of Linux and of the vendors' libraries. A GPU is function 0 of its slot.
+disco_core::format_as!(Display for BusId, |it| "{:04x}:{:02x}:{:02x}.0", it.domain, it.bus, it.device);
 
 /// Parses the format of `Display`.
 impl FromStr for BusId {

@@ -1,7 +1,5 @@
 //! A vendor's backend with peer-to-peer memory.
 
-use std::fmt;
-
 use disco_core::{Communicator, ConnectParams, DeviceKind, Probe, Rendezvous, Result, Unavailable, World};
 
 use super::fast_path::Vendor;
@@ -46,8 +44,4 @@ impl disco_core::Backend for Backend {
     }
 }
 
-impl fmt::Debug for Backend {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "<backend {}>", self.name)
-    }
-}
+disco_core::format_as!(Debug for Backend, |it| "<backend {}>", it.name);

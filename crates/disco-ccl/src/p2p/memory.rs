@@ -11,7 +11,6 @@
 #![allow(unsafe_code)]
 
 use std::any::Any;
-use std::fmt;
 use std::mem;
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
@@ -327,8 +326,4 @@ impl CloseHandshake {
     }
 }
 
-impl fmt::Debug for Memory {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "<{} bytes of each of {} ranks, {:?}>", self.bytes, self.size(), self.signals)
-    }
-}
+disco_core::format_as!(Debug for Memory, |it| "<{} bytes of each of {} ranks, {:?}>", it.bytes, it.size(), it.signals);

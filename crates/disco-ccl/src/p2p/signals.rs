@@ -2,7 +2,6 @@
 
 #![allow(unsafe_code)]
 
-use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use disco_core::sync;
@@ -200,8 +199,4 @@ fn next(count: &mut u32) -> u32 {
     *count
 }
 
-impl fmt::Debug for SignalCounters {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "<{} pieces of work>", self.state().pending.len())
-    }
-}
+disco_core::format_as!(Debug for SignalCounters, |it| "<{} pieces of work>", it.state().pending.len());

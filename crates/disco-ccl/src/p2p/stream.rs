@@ -2,7 +2,6 @@
 
 #![allow(unsafe_code)]
 
-use std::fmt;
 use std::sync::Arc;
 
 use disco_core::{Error, Rank, Result, Tensor};
@@ -188,8 +187,7 @@ impl<'w> P2pStream<'w> {
     }
 }
 
-impl fmt::Debug for P2pStream<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "<{} stream of rank {}>", if self.is_side { "side" } else { "main" }, self.memory.rank)
-    }
-}
+disco_core::format_as!(
+    Debug for P2pStream<'_>, |it|
+    "<{} stream of rank {}>", if it.is_side { "side" } else { "main" }, it.memory.rank
+);

@@ -4,7 +4,6 @@
 
 use std::any::Any;
 use std::collections::hash_map::RandomState;
-use std::fmt;
 use std::hash::BuildHasher as _;
 use std::sync::{Arc, OnceLock};
 
@@ -198,11 +197,7 @@ impl Workspace {
     }
 }
 
-impl fmt::Debug for Workspace {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}", self.memory)
-    }
-}
+disco_core::format_as!(Debug for Workspace, |it| "{:?}", it.memory);
 
 /// Allocates this rank's memory, and makes the offer for its peers.
 fn offer(

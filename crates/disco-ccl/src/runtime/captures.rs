@@ -1,6 +1,5 @@
 //! The state of the captures of one stream.
 
-use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 use disco_core::sync;
@@ -55,8 +54,7 @@ impl Captures {
     }
 }
 
-impl fmt::Debug for Captures {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.state().needs.is_some() { "<a capture>" } else { "<no capture>" })
-    }
-}
+disco_core::format_as!(
+    Debug for Captures, |it|
+    "{}", if it.state().needs.is_some() { "<a capture>" } else { "<no capture>" }
+);

@@ -2,7 +2,6 @@
 //! communicator before its graphs are destroyed.
 
 use std::any::Any;
-use std::fmt;
 use std::mem;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -80,8 +79,4 @@ impl Graphs {
     }
 }
 
-impl fmt::Debug for Graphs {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "<{} graphs>", self.state().graphs.len())
-    }
-}
+disco_core::format_as!(Debug for Graphs, |it| "<{} graphs>", it.state().graphs.len());

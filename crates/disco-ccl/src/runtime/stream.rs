@@ -3,7 +3,6 @@
 
 #![allow(unsafe_code)]
 
-use std::fmt;
 use std::mem;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
@@ -318,8 +317,4 @@ impl Drop for Runtime {
     }
 }
 
-impl fmt::Debug for Runtime {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "<stream on {}>", self.device())
-    }
-}
+disco_core::format_as!(Debug for Runtime, |it| "<stream on {}>", it.device());

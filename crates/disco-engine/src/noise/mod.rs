@@ -77,11 +77,7 @@ impl Keys {
     }
 }
 
-impl fmt::Debug for Keys {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Keys")
-    }
-}
+disco_core::format_as!(Debug for Keys, |_| "Keys");
 
 /// Encrypts the bytes that one end sends.
 #[derive(Debug)]

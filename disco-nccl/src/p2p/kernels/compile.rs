@@ -5,7 +5,6 @@
 //! write.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::iter;
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -103,8 +102,4 @@ fn candidates() -> Box<dyn Iterator<Item = Candidate>> {
     }
 }
 
-impl fmt::Display for Architecture {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "sm_{}{}", self.major, self.minor)
-    }
-}
+disco_core::format_as!(Display for Architecture, |it| "sm_{}{}", it.major, it.minor);

@@ -4,7 +4,6 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
-use std::fmt;
 use std::ptr;
 
 use disco_core::{Error, Result, Unavailable};
@@ -132,17 +131,9 @@ impl Nvrtc {
     }
 }
 
-impl fmt::Debug for Nvrtc {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "<NVRTC {}.{} of {}>", self.version.0, self.version.1, self.file)
-    }
-}
+disco_core::format_as!(Debug for Nvrtc, |it| "<NVRTC {}.{} of {}>", it.version.0, it.version.1, it.file);
 
-impl fmt::Debug for Compiled {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "<CUBIN of {} bytes>", self.cubin.len())
-    }
-}
+disco_core::format_as!(Debug for Compiled, |it| "<CUBIN of {} bytes>", it.cubin.len());
 
 /// A program of NVRTC: a source and its headers.
 struct Program<'n> {

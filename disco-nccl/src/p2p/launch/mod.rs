@@ -10,7 +10,6 @@
 mod control;
 mod module;
 
-use std::fmt;
 use std::ptr;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
@@ -254,8 +253,4 @@ impl p2p::Kernels for Kernels {
     }
 }
 
-impl fmt::Debug for Kernels {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "kernels for {}", self.topology)
-    }
-}
+disco_core::format_as!(Debug for Kernels, |it| "kernels for {}", it.topology);

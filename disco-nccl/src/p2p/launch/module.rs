@@ -3,7 +3,6 @@
 #![allow(unsafe_code)]
 
 use std::ffi::CStr;
-use std::fmt;
 use std::ptr;
 use std::sync::Arc;
 
@@ -121,8 +120,4 @@ impl Drop for Module {
     }
 }
 
-impl fmt::Debug for Module {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "<{} kernels>", self.functions.len())
-    }
-}
+disco_core::format_as!(Debug for Module, |it| "<{} kernels>", it.functions.len());

@@ -1,6 +1,5 @@
 //! Announces the address to which nodes connect.
 
-use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
@@ -97,8 +96,4 @@ impl Default for Announce {
     }
 }
 
-impl fmt::Debug for Announce {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Announce")
-    }
-}
+disco_core::format_as!(Debug for Announce, |_| "Announce");

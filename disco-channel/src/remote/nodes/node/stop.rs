@@ -1,6 +1,5 @@
 //! Tells a node from outside of its session that it has to stop.
 
-use std::fmt;
 use std::sync::{Arc, Mutex};
 
 use disco_core::sync;
@@ -57,8 +56,4 @@ impl Drop for Listening {
     }
 }
 
-impl fmt::Debug for StopHandle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StopHandle").field("why", &sync::lock(&self.0).why).finish_non_exhaustive()
-    }
-}
+disco_core::format_as!(Debug for StopHandle, |it| "StopHandle {{ why: {:?}, .. }}", sync::lock(&it.0).why);

@@ -1,6 +1,5 @@
 //! The controller's end of a lane to processes: its options and its start.
 
-use std::fmt;
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -93,11 +92,7 @@ impl Options {
     }
 }
 
-impl fmt::Debug for Options {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Options").field("launch", &self.launch).field("config", &self.config).finish_non_exhaustive()
-    }
-}
+disco_core::format_as!(Debug for Options, |it| "Options {{ launch: {:?}, config: {:?}, .. }}", it.launch, it.config);
 
 impl Peers for Options {
     const NAME: &'static str = "processes";

@@ -1,6 +1,5 @@
 //! Worker processes that are started ahead of losses.
 
-use std::fmt;
 use std::os::fd::AsFd;
 use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 use std::sync::{Arc, Mutex};
@@ -229,8 +228,4 @@ impl Pool {
     }
 }
 
-impl fmt::Debug for Spares {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Spares").field("count", &self.0.count).finish_non_exhaustive()
-    }
-}
+disco_core::format_as!(Debug for Spares, |it| "Spares {{ count: {:?}, .. }}", it.0.count);

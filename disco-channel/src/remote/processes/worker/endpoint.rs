@@ -1,6 +1,5 @@
 //! The worker's endpoint.
 
-use std::fmt;
 use std::sync::Arc;
 
 use disco_core::channel::Reply;
@@ -56,11 +55,7 @@ impl Endpoint for ProcessEndpoint {
     }
 }
 
-impl fmt::Debug for ProcessEndpoint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ProcessEndpoint").field("worker", &self.worker).finish_non_exhaustive()
-    }
-}
+disco_core::format_as!(Debug for ProcessEndpoint, |it| "ProcessEndpoint {{ worker: {:?}, .. }}", it.worker);
 
 #[cfg(test)]
 mod tests {

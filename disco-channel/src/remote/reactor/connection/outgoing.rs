@@ -1,6 +1,5 @@
 //! The sending half of a connection, usable from any thread, and the socket.
 
-use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -441,8 +440,4 @@ impl AsFd for Connection {
     }
 }
 
-impl fmt::Debug for Connection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Connection").field("behind", &self.outbox().bytes).finish_non_exhaustive()
-    }
-}
+disco_core::format_as!(Debug for Connection, |it| "Connection {{ behind: {:?}, .. }}", it.outbox().bytes);
