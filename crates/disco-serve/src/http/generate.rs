@@ -17,7 +17,7 @@ use super::request_id::RequestId;
 use super::respond::json;
 use super::shared::{Active, Shared, now};
 use super::stream;
-use super::traced::Traced;
+use super::traced::{Called, Traced};
 use crate::api::{
     ApiError, Ending, Finish, Format, Kind, Known, Message, MessageWriter, Object, Order, Prompt, Reply,
     ResponseWriter, Said, Wanted, Writer,
@@ -31,29 +31,17 @@ const CHAT: &str = "chat";
 const COMPLETION: &str = "text_completion";
 
 /// Answers a chat.
-pub(super) async fn chat(
-    State(shared): State<Arc<Shared>>,
-    Extension(id): Extension<RequestId>,
-    request: Request,
-) -> Response {
+pub(super) async fn chat((State(shared), Extension(id), request): Called) -> Response {
     openai(Kind::Chat, shared, id, request).await
 }
 
 /// Continues a text.
-pub(super) async fn completion(
-    State(shared): State<Arc<Shared>>,
-    Extension(id): Extension<RequestId>,
-    request: Request,
-) -> Response {
+pub(super) async fn completion((State(shared), Extension(id), request): Called) -> Response {
     openai(Kind::Completion, shared, id, request).await
 }
 
 /// Answers with a message of Anthropic's.
-pub(super) async fn message(
-    State(shared): State<Arc<Shared>>,
-    Extension(id): Extension<RequestId>,
-    request: Request,
-) -> Response {
+pub(super) async fn message((State(shared), Extension(id), request): Called) -> Response {
     let name = format!("msg_{:016x}", shared.random());
     let of_writer = name.clone();
     let read = |object, known: Known<'_>| Message::parse(object, false, known);
@@ -64,11 +52,7 @@ pub(super) async fn message(
 }
 
 /// Answers with a response.
-pub(super) async fn response(
-    State(shared): State<Arc<Shared>>,
-    Extension(id): Extension<RequestId>,
-    request: Request,
-) -> Response {
+pub(super) async fn response((State(shared), Extension(id), request): Called) -> Response {
     let name = format!("resp_{:016x}", shared.random());
     let of_writer = name.clone();
     let write = |Wanted { order, repeated }: Wanted, shared: &Shared| {

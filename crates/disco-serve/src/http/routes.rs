@@ -19,142 +19,43 @@ use crate::api::{
     TOKENIZE_TEXT,
 };
 
-const JSON: &[&str] = &["application/json"];
-const JSON_OR_EVENTS: &[&str] = &["application/json", "text/event-stream"];
-
-const RERANKING: Route = Route {
-    path: "/rerank",
-    does: "Orders documents by their scores",
-    bodies: &[&RERANK],
-    replies: JSON,
-    handler: || post(vectors::rerank),
-};
-const SCORING: Route = Route {
-    path: "/score",
-    does: "Scores pairs of texts",
-    bodies: &[&SCORE],
-    replies: JSON,
-    handler: || post(vectors::score),
-};
+static RERANKING: Route =
+    Route::asked("/rerank", "Orders documents by their scores", &[&RERANK], || post(vectors::rerank));
+static SCORING: Route = Route::asked("/score", "Scores pairs of texts", &[&SCORE], || post(vectors::score));
 
 /// All routes of a server.
 pub(super) static ROUTES: &[Route] = &[
-    Route {
-        path: "/v1/chat/completions",
-        does: "Answers a chat",
-        bodies: &[&CHAT],
-        replies: JSON_OR_EVENTS,
-        handler: || post(generate::chat),
-    },
-    Route {
-        path: "/v1/completions",
-        does: "Continues texts",
-        bodies: &[&COMPLETION],
-        replies: JSON_OR_EVENTS,
-        handler: || post(generate::completion),
-    },
-    Route {
-        path: "/v1/responses",
-        does: "Answers in OpenAI's newer form",
-        bodies: &[&RESPONSE],
-        replies: JSON_OR_EVENTS,
-        handler: || post(generate::response),
-    },
-    Route {
-        path: "/v1/messages",
-        does: "Answers in Anthropic's form",
-        bodies: &[&MESSAGE],
-        replies: JSON_OR_EVENTS,
-        handler: || post(generate::message),
-    },
-    Route {
-        path: "/v1/messages/count_tokens",
-        does: "Counts the tokens of a message's prompt",
-        bodies: &[&COUNTED_MESSAGE],
-        replies: JSON,
-        handler: || post(tokenize::count),
-    },
-    Route {
-        path: "/v1/embeddings",
-        does: "Makes vectors of texts",
-        bodies: &[&EMBED],
-        replies: JSON,
-        handler: || post(vectors::embeddings),
-    },
+    Route::streamed("/v1/chat/completions", "Answers a chat", &[&CHAT], || post(generate::chat)),
+    Route::streamed("/v1/completions", "Continues texts", &[&COMPLETION], || post(generate::completion)),
+    Route::streamed("/v1/responses", "Answers in OpenAI's newer form", &[&RESPONSE], || post(generate::response)),
+    Route::streamed("/v1/messages", "Answers in Anthropic's form", &[&MESSAGE], || post(generate::message)),
+    Route::asked("/v1/messages/count_tokens", "Counts the tokens of a message's prompt", &[&COUNTED_MESSAGE], || {
+        post(tokenize::count)
+    }),
+    Route::asked("/v1/embeddings", "Makes vectors of texts", &[&EMBED], || post(vectors::embeddings)),
     RERANKING,
     Route { path: "/v1/rerank", ..RERANKING },
     Route { path: "/v2/rerank", ..RERANKING },
     SCORING,
     Route { path: "/v1/score", ..SCORING },
+    Route::asked("/tokenize", "Returns the tokens of a text or a chat", &[&TOKENIZE_TEXT, &TOKENIZE_CHAT], || {
+        post(tokenize::tokenize)
+    }),
+    Route::asked("/detokenize", "Returns the text of tokens", &[&DETOKENIZE], || post(tokenize::detokenize)),
+    Route::read("/tokenizer_info", "Returns the texts of special tokens", || get(tokenize::info)),
+    Route::read("/v1/models", "Lists the served model", || get(probes::models)),
+    Route::read("/v1/models/{*model}", "Describes the served model", || get(probes::model)),
+    Route::read("/version", "Returns the version of the program", || get(probes::version)),
+    Route::read("/openapi.json", "Describes these routes and the fields of their requests (OpenAPI 3.1)", || {
+        get(openapi)
+    }),
+    Route::read("/health", "Tells whether the engine works, when its last step has ended, and its load", || {
+        get(probes::health)
+    }),
+    Route::read("/ready", "Tells whether the server takes requests", || get(probes::ready)),
     Route {
-        path: "/tokenize",
-        does: "Returns the tokens of a text or a chat",
-        bodies: &[&TOKENIZE_TEXT, &TOKENIZE_CHAT],
-        replies: JSON,
-        handler: || post(tokenize::tokenize),
-    },
-    Route {
-        path: "/detokenize",
-        does: "Returns the text of tokens",
-        bodies: &[&DETOKENIZE],
-        replies: JSON,
-        handler: || post(tokenize::detokenize),
-    },
-    Route {
-        path: "/tokenizer_info",
-        does: "Returns the texts of special tokens",
-        bodies: &[],
-        replies: JSON,
-        handler: || get(tokenize::info),
-    },
-    Route {
-        path: "/v1/models",
-        does: "Lists the served model",
-        bodies: &[],
-        replies: JSON,
-        handler: || get(probes::models),
-    },
-    Route {
-        path: "/v1/models/{*model}",
-        does: "Describes the served model",
-        bodies: &[],
-        replies: JSON,
-        handler: || get(probes::model),
-    },
-    Route {
-        path: "/version",
-        does: "Returns the version of the program",
-        bodies: &[],
-        replies: JSON,
-        handler: || get(probes::version),
-    },
-    Route {
-        path: "/openapi.json",
-        does: "Describes these routes and the fields of their requests (OpenAPI 3.1)",
-        bodies: &[],
-        replies: JSON,
-        handler: || get(openapi),
-    },
-    Route {
-        path: "/health",
-        does: "Tells whether the engine works, when its last step has ended, and its load",
-        bodies: &[],
-        replies: JSON,
-        handler: || get(probes::health),
-    },
-    Route {
-        path: "/ready",
-        does: "Tells whether the server takes requests",
-        bodies: &[],
-        replies: JSON,
-        handler: || get(probes::ready),
-    },
-    Route {
-        path: "/metrics",
-        does: "Returns metrics for Prometheus",
-        bodies: &[],
         replies: &["text/plain"],
-        handler: || get(probes::metrics),
+        ..Route::read("/metrics", "Returns metrics for Prometheus", || get(probes::metrics))
     },
 ];
 

@@ -1,6 +1,9 @@
 //! The spans of a request for texts or vectors.
 
-use axum::extract::Request;
+use std::sync::Arc;
+
+use axum::Extension;
+use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use axum::response::{IntoResponse as _, Response};
 
@@ -12,6 +15,9 @@ use crate::trace::{Context, Recorder};
 /// The header in which a client says which span the request is a part of, and the one beside it.
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
+
+/// What the handlers of texts and vectors take.
+pub(super) type Called = (State<Arc<Shared>>, Extension<RequestId>, Request);
 
 /// A request that was not answered yet. If it is dropped before, its client has left, or its handler has panicked.
 pub(super) struct Traced {

@@ -13,10 +13,9 @@ use disco_models::text::Text;
 use serde_json::{Value, json};
 
 use super::app::Encoder;
-use super::request_id::RequestId;
 use super::respond;
 use super::shared::{Active, Shared};
-use super::traced::Traced;
+use super::traced::{Called, Traced};
 use crate::api::{ApiError, Cut, Embed, Input, Known, Object, Rerank, Score};
 use crate::engine::Failure;
 use crate::trace::Recorder;
@@ -27,11 +26,7 @@ type Texts = Vec<Vec<u32>>;
 const TOO_LONG: &str = "the model takes";
 
 /// The vectors of texts.
-pub(super) async fn embeddings(
-    State(shared): State<Arc<Shared>>,
-    Extension(id): Extension<RequestId>,
-    request: Request,
-) -> Response {
+pub(super) async fn embeddings((State(shared), Extension(id), request): Called) -> Response {
     let traced = Traced::begin(&shared, "embeddings", &request, &id);
     let result = embedded(&shared, request, &traced.recorder).await;
     traced.answer(result)
@@ -78,11 +73,7 @@ async fn embedded(shared: &Arc<Shared>, request: Request, recorder: &Recorder) -
 }
 
 /// Scores of pairs of texts.
-pub(super) async fn score(
-    State(shared): State<Arc<Shared>>,
-    Extension(id): Extension<RequestId>,
-    request: Request,
-) -> Response {
+pub(super) async fn score((State(shared), Extension(id), request): Called) -> Response {
     let traced = Traced::begin(&shared, "score", &request, &id);
     let result = scored(&shared, request, &traced.recorder).await;
     traced.answer(result)
@@ -96,11 +87,7 @@ async fn scored(shared: &Arc<Shared>, request: Request, recorder: &Recorder) -> 
 }
 
 /// Documents in the order of their scores.
-pub(super) async fn rerank(
-    State(shared): State<Arc<Shared>>,
-    Extension(id): Extension<RequestId>,
-    request: Request,
-) -> Response {
+pub(super) async fn rerank((State(shared), Extension(id), request): Called) -> Response {
     let traced = Traced::begin(&shared, "rerank", &request, &id);
     let result = reranked(&shared, request, &traced.recorder).await;
     traced.answer(result)

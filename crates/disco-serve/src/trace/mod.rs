@@ -18,4 +18,4 @@ pub mod otlp;
 pub(crate) use context::Context;
 pub(crate) use recorder::{Part, Recorder};
 pub use recorder::{Queue, Trace};
-pub use span::{Event, Span, Value};
+pub use span::{Event, Span};

@@ -9,9 +9,10 @@ use std::sync::{Arc, Mutex};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use metrics::{Counter, counter};
+use serde_json::Value;
 
 use super::context::Context;
-use super::span::{Event, Span, Value};
+use super::span::{Event, Span};
 use crate::sync::lock;
 
 /// The attribute of what has ended a request that has failed.

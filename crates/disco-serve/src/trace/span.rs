@@ -1,5 +1,7 @@
 //! What a span is.
 
+use serde_json::Value;
+
 /// A part of a request's time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Span {
@@ -15,7 +17,7 @@ pub struct Span {
     pub start: u64,
     /// Nanoseconds since 1970.
     pub end: u64,
-    /// Facts about it, by names of the semantic conventions where they have one.
+    /// Facts about it, by names of the semantic conventions where they have one: texts, lists of texts, truth values and numbers.
     pub attributes: Vec<(&'static str, Value)>,
     /// What happened in it.
     pub events: Vec<Event>,
@@ -32,55 +34,4 @@ pub struct Event {
     pub time: u64,
     /// Facts about it.
     pub attributes: Vec<(&'static str, Value)>,
-}
-
-/// The value of an attribute.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Value {
-    /// A text.
-    Text(String),
-    /// Some texts.
-    Texts(Vec<String>),
-    /// A boolean.
-    Bool(bool),
-    /// An integer.
-    Integer(i64),
-    /// A number.
-    Number(f64),
-}
-
-impl From<&str> for Value {
-    fn from(text: &str) -> Self {
-        Self::Text(text.to_owned())
-    }
-}
-
-impl From<Vec<String>> for Value {
-    fn from(texts: Vec<String>) -> Self {
-        Self::Texts(texts)
-    }
-}
-
-impl From<bool> for Value {
-    fn from(value: bool) -> Self {
-        Self::Bool(value)
-    }
-}
-
-impl From<i64> for Value {
-    fn from(number: i64) -> Self {
-        Self::Integer(number)
-    }
-}
-
-impl From<usize> for Value {
-    fn from(number: usize) -> Self {
-        Self::Integer(i64::try_from(number).unwrap_or(i64::MAX))
-    }
-}
-
-impl From<f64> for Value {
-    fn from(number: f64) -> Self {
-        Self::Number(number)
-    }
 }

@@ -1,8 +1,8 @@
 //! Spans as the JSON of OTLP (`opentelemetry-proto`, `ExportTraceServiceRequest`).
 
-use serde_json::{Value as Json, json};
+use serde_json::{Value, json};
 
-use crate::trace::{Event, Span, Trace, Value};
+use crate::trace::{Event, Span, Trace};
 
 /// The kind of a span that answers a request of another program, and of its parts.
 const SERVER: u8 = 2;
@@ -15,12 +15,12 @@ const KNOWS_PARENT: u32 = 0x100;
 const IS_REMOTE: u32 = 0x200;
 
 /// The body of a request with these traces, of a program with these attributes.
-pub(super) fn body(traces: &[Trace], resource: &[(String, String)]) -> Json {
+pub(super) fn body(traces: &[Trace], resource: &[(String, String)]) -> Value {
     let spans: Vec<_> = traces.iter().flat_map(|trace| trace.spans.iter().map(|one| span(trace, one))).collect();
     let given = resource.iter().map(|(name, text)| json!({"key": name, "value": {"stringValue": text}}));
     let own = [
         attribute("service.version", &env!("CARGO_PKG_VERSION").into()),
-        attribute("process.pid", &Value::Integer(std::process::id().into())),
+        attribute("process.pid", &std::process::id().into()),
     ];
     let attributes: Vec<_> = given.chain(own).collect();
     json!({"resourceSpans": [{
@@ -29,7 +29,7 @@ pub(super) fn body(traces: &[Trace], resource: &[(String, String)]) -> Json {
     }]})
 }
 
-fn span(trace: &Trace, span: &Span) -> Json {
+fn span(trace: &Trace, span: &Span) -> Value {
     let is_whole = trace.spans.first().is_some_and(|first| first.id == span.id);
     let flags = SAMPLED | KNOWS_PARENT | if span.has_remote_parent { IS_REMOTE } else { 0 };
     let mut json = json!({
@@ -53,24 +53,26 @@ fn span(trace: &Trace, span: &Span) -> Json {
     json
 }
 
-fn event(event: &Event) -> Json {
+fn event(event: &Event) -> Value {
     let attributes = attributes(&event.attributes);
     json!({"timeUnixNano": event.time.to_string(), "name": event.name, "attributes": attributes})
 }
 
-fn attributes(attributes: &[(&'static str, Value)]) -> Vec<Json> {
+fn attributes(attributes: &[(&'static str, Value)]) -> Vec<Value> {
     attributes.iter().map(|(name, value)| attribute(name, value)).collect()
 }
 
-fn attribute(name: &str, value: &Value) -> Json {
-    let text = |text: &String| json!({"stringValue": text});
-    let value = match value {
-        Value::Text(one) => text(one),
-        Value::Texts(texts) => json!({"arrayValue": {"values": texts.iter().map(text).collect::<Vec<_>>()}}),
+fn attribute(name: &str, value: &Value) -> Value {
+    json!({"key": name, "value": any(value)})
+}
+
+fn any(value: &Value) -> Value {
+    match value {
+        Value::Array(values) => json!({"arrayValue": {"values": values.iter().map(any).collect::<Vec<_>>()}}),
         Value::Bool(value) => json!({"boolValue": value}),
+        Value::Number(number) if number.is_f64() => json!({"doubleValue": number}),
         // Integers of 64 bits are texts in the JSON of protobuf.
-        Value::Integer(number) => json!({"intValue": number.to_string()}),
-        Value::Number(number) => json!({"doubleValue": number}),
-    };
-    json!({"key": name, "value": value})
+        Value::Number(number) => json!({"intValue": number.to_string()}),
+        other => json!({"stringValue": other}),
+    }
 }
