@@ -35,16 +35,7 @@ fn templates(folder: &Path) -> Result<PathBuf> {
     let wanted = folder.join("requirements.txt");
     fs::write(&wanted, SOURCE)?;
     let mut download = Command::new("python3");
-    download.args([
-        "-m",
-        "pip",
-        "download",
-        "--quiet",
-        "--no-deps",
-        "--no-binary",
-        "llama-cpp-python",
-        "--require-hashes",
-    ]);
+    download.args("-m pip download --quiet --no-deps --no-binary llama-cpp-python --require-hashes".split(' '));
     run(download.arg("-r").arg(&wanted).arg("-d").arg(folder))?;
     let mut unpack = Command::new("tar");
     unpack.args(["--extract", "--strip-components=4", "--wildcards", "--file", "llama_cpp_python-0.3.36.tar.gz"]);

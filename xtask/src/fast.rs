@@ -5,11 +5,11 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use serde::Deserialize;
 
-use crate::built::{self, root};
-use crate::steps::{self, CRATES, Step, step};
+use crate::built::root;
+use crate::steps::{self, Step, step};
 use crate::test_programs::{FROM_END_TO_END, Selection};
+use crate::workspace::{Package, packages};
 
 /// Format, clippy, and tests of the packages that changed since `commit` and of those above. Cargo compiles only these,
 /// because the packages and features are those of the whole gate.
@@ -18,7 +18,7 @@ use crate::test_programs::{FROM_END_TO_END, Selection};
 /// Git or cargo fails.
 pub(crate) fn steps(commit: &str) -> Result<Vec<Step>> {
     let files = files_since(commit)?;
-    let selection = selection(&files, &built::packages(&["--no-deps"])?);
+    let selection = selection(&files, &packages()?);
     let mut steps = steps::lints();
     if files.iter().any(|file| file.ends_with(".md")) {
         steps.push(steps::guide());
@@ -63,31 +63,10 @@ fn output(command: &mut Command) -> Result<String> {
 /// Folders of files whose changes, beside others of the command, are a reason to run it over MPI.
 const OF_MPI: [&str; 2] = ["disco-mpi", "disco-cli/tests/mpi"];
 
-/// Cargo's kind of a target that is a test program.
-const TEST: &str = "test";
-
-#[derive(Deserialize)]
-struct Package {
-    name: String,
-    dependencies: Vec<Dependency>,
-    targets: Vec<Target>,
-}
-
-#[derive(Deserialize)]
-struct Dependency {
-    name: String,
-}
-
-#[derive(Deserialize)]
-struct Target {
-    kind: Vec<String>,
-    name: String,
-}
-
 /// The packages of changed files, the packages that depend on them (also through others and in their tests), and the
 /// names of the test programs.
 fn selection(files: &[String], packages: &[Package]) -> Selection {
-    let changed: BTreeSet<_> = files.iter().flat_map(|file| packages_of(file)).collect();
+    let changed: BTreeSet<_> = files.iter().flat_map(|file| packages_of(file, packages)).collect();
     let mut all = changed.clone();
     loop {
         let is_above = |package: &&Package| {
@@ -101,9 +80,8 @@ fn selection(files: &[String], packages: &[Package]) -> Selection {
         all.extend(above);
     }
     let of_changed = packages.iter().filter(|package| changed.contains(&*package.name));
-    let targets =
-        of_changed.flat_map(|package| &package.targets).filter(|target| target.kind.contains(&TEST.to_owned()));
-    let mut tests: BTreeSet<_> = targets.map(|target| &*target.name).collect();
+    let mut tests: BTreeSet<_> =
+        of_changed.flat_map(|package| package.targets_of("test")).map(|target| &*target.name).collect();
     if all.contains("disco-tests") {
         tests.insert(FROM_END_TO_END);
     }
@@ -122,41 +100,53 @@ fn selection(files: &[String], packages: &[Package]) -> Selection {
 
 /// The packages that a file belongs to: no package for documents and for files outside of the workspace's packages, all
 /// packages for the manifest of the workspace.
-fn packages_of(file: &str) -> Vec<&'static str> {
-    let is_in = |folder: &&(&str, &str)| Path::new(file).starts_with(folder.1);
+fn packages_of<'a>(file: &str, packages: &'a [Package]) -> Vec<&'a str> {
+    let is_in = |folder: &Path| Path::new(file).starts_with(folder);
     if file.ends_with(".md") {
         return Vec::new();
     }
     if ["Cargo.toml", "Cargo.lock", ".cargo/config.toml"].contains(&file) {
-        return CRATES.iter().map(|(name, _)| *name).collect();
+        return packages.iter().map(|package| &*package.name).collect();
     }
-    let (facade, others) = (CRATES[0].0, &CRATES[1..]);
-    match others.iter().find(is_in) {
-        Some((name, _)) => vec![name],
-        None if ["src", "examples"].iter().any(|folder| Path::new(file).starts_with(folder)) => vec![facade],
-        None => Vec::new(),
-    }
+    // The folder of the facade is the root.
+    let is_facade = ["src", "examples"].map(Path::new).into_iter().any(is_in);
+    let found = packages.iter().filter(|package| is_in(&package.folder()));
+    let found = found.max_by_key(|package| package.folder().components().count());
+    found.filter(|package| is_facade || package.folder() != Path::new("")).map(|it| &*it.name).into_iter().collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Dependency, Package, Target, packages_of, selection};
+    use super::{packages_of, selection};
+    use crate::built::root;
+    use crate::workspace::{Dependency, Package, Target, packages};
+
+    fn target(name: &str) -> Target {
+        Target { kind: vec!["test".to_owned()], name: name.to_owned(), required_features: Vec::new() }
+    }
 
     #[test]
     fn files_belong_to_the_package_of_their_folder() {
+        let all = packages().unwrap();
+        let packages_of = |file: &str| packages_of(file, &all);
         assert_eq!(packages_of("disco-core/src/lib.rs"), ["disco-core"]);
         assert_eq!(packages_of("disco-cli/tests/gpus/nccl.rs"), ["disco-runtime-cli"]);
+        assert_eq!(packages_of("examples/backend/src/lib.rs"), ["disco-mailbox"]);
+        assert_eq!(packages_of("examples/hello.rs"), ["disco-runtime"]);
         assert_eq!(packages_of("src/lib.rs"), ["disco-runtime"]);
+        assert_eq!(packages_of("testing/fuzz/src/lib.rs"), [""; 0]);
         assert_eq!(packages_of("docs/models.md"), [""; 0]);
-        assert_eq!(packages_of("Cargo.lock").len(), super::CRATES.len());
+        assert_eq!(packages_of("Cargo.lock").len(), all.len());
     }
 
     #[test]
     fn packages_above_a_change_are_found_through_others() {
         let package = |name: &str, on: &[&str], test: &str| Package {
             name: name.to_owned(),
+            manifest_path: root().join(name).join("Cargo.toml"),
             dependencies: on.iter().map(|name| Dependency { name: (*name).to_owned() }).collect(),
-            targets: vec![Target { kind: vec!["test".to_owned()], name: test.to_owned() }],
+            targets: vec![target(test)],
+            ..Package::default()
         };
         let packages = [
             package("disco-tests", &["disco-runtime"], "sessions"),
@@ -173,9 +163,12 @@ mod tests {
 
     #[test]
     fn the_command_runs_over_mpi_if_a_file_of_mpi_has_changed() {
-        let tests = ["cli", "mpi"].map(|name| Target { kind: vec!["test".to_owned()], name: name.to_owned() });
-        let packages =
-            [Package { name: "disco-runtime-cli".to_owned(), dependencies: Vec::new(), targets: tests.into() }];
+        let packages = [Package {
+            name: "disco-runtime-cli".to_owned(),
+            manifest_path: root().join("disco-cli/Cargo.toml"),
+            targets: ["cli", "mpi"].map(target).into(),
+            ..Package::default()
+        }];
         let tests = |file: &str| selection(&[file.to_owned()], &packages).tests;
         assert_eq!(tests("disco-cli/src/run.rs"), ["cli"]);
         assert_eq!(tests("disco-cli/tests/mpi/hosts.rs"), ["cli", "mpi"]);

@@ -2,33 +2,11 @@
 
 use std::env::consts::ARCH;
 
-use crate::steps::{Step, step};
+use anyhow::Result;
 
-/// Fuzz targets. A test compares this with the manifest.
-const TARGETS: [&str; 22] = [
-    "checkpoint",
-    "connection",
-    "formats",
-    "frame",
-    "grammar",
-    "handshake",
-    "invitation",
-    "message",
-    "model",
-    "name",
-    "notice",
-    "plan",
-    "program",
-    "recording",
-    "reply",
-    "request",
-    "shared_ring",
-    "tcp",
-    "tensor_cache",
-    "trace",
-    "tvm",
-    "weights",
-];
+use crate::built;
+use crate::steps::{Step, step};
+use crate::workspace::Package;
 
 /// Compiler flags of `cargo fuzz`, which allow building without it and without a nightly toolchain.
 const FLAGS: &str = "--cfg fuzzing -Zsanitizer=address -Cpasses=sancov-module \
@@ -47,11 +25,16 @@ pub(crate) fn lints() -> Vec<Step> {
 }
 
 /// Clippy, which like the targets needs a C++ compiler, and one step per target.
-pub(crate) fn long_tests() -> Vec<Step> {
+///
+/// # Errors
+/// Cargo fails.
+pub(crate) fn long_tests() -> Result<Vec<Step>> {
     let clippy =
         "clippy --quiet --manifest-path testing/fuzz/Cargo.toml --target-dir target/fuzz --all-targets -- -D warnings";
     let clippy = step("clippy, fuzz targets", clippy).with("RUSTFLAGS", "--cfg fuzzing");
-    std::iter::once(clippy).chain(TARGETS.map(fuzz)).collect()
+    let packages: Vec<Package> = built::packages(&["--no-deps", "--manifest-path", "testing/fuzz/Cargo.toml"])?;
+    let targets = packages.iter().flat_map(|package| package.targets_of("bin"));
+    Ok(std::iter::once(clippy).chain(targets.map(|target| fuzz(&target.name))).collect())
 }
 
 fn fuzz(name: &str) -> Step {
@@ -63,18 +46,4 @@ fn fuzz(name: &str) -> Step {
         .with("ASAN_OPTIONS", "quarantine_size_mb=16")
         .with("RUSTC_BOOTSTRAP", "1")
         .with("RUSTFLAGS", FLAGS)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::TARGETS;
-
-    const MANIFEST: &str = include_str!("../../testing/fuzz/Cargo.toml");
-
-    #[test]
-    fn every_fuzz_target_has_a_row() {
-        let bins = MANIFEST.split("[[bin]]\nname = \"").skip(1);
-        let names: Vec<_> = bins.filter_map(|bin| bin.split_once('"')).map(|(name, _)| name).collect();
-        assert_eq!(TARGETS[..], names);
-    }
 }

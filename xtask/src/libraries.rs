@@ -103,7 +103,7 @@ const WHEELS: [Wheel; 15] = [
 ];
 
 /// A wheel, and which folder of it is kept.
-const fn wheel(
+pub(crate) const fn wheel(
     kept: &'static str,
     is_long: bool,
     name: &'static str,

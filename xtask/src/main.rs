@@ -22,6 +22,7 @@ mod table;
 mod test_programs;
 mod time_limit;
 mod tools;
+mod workspace;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -123,7 +124,7 @@ impl Command {
             Self::GpuRehearsal => return gpu::rehearse(),
             Self::Check { fast: true, since } => fast::steps(&since)?,
             Self::Check { fast: false, .. } => {
-                [fuzzing::lints(), steps::lints(), steps::alone(), steps::documentation(), steps::programs()].concat()
+                [fuzzing::lints(), steps::lints(), steps::alone()?, steps::documentation()?, steps::programs()].concat()
             }
             Self::Test { long: false } => {
                 run::all(&steps::product())?;
@@ -131,7 +132,7 @@ impl Command {
                 return Ok(());
             }
             Self::Test { long: true } => {
-                [steps::alone(), steps::programs(), steps::long_tests(), fuzzing::long_tests()].concat()
+                [steps::alone()?, steps::programs(), steps::long_tests()?, fuzzing::long_tests()?].concat()
             }
         };
         libraries::fetch(is_long);

