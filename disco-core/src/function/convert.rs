@@ -79,8 +79,8 @@ macro_rules! from_arg {
     ($($ty:ty, $expected:literal, $pattern:pat => $value:expr;)*) => {
         $(impl FromArg for $ty {
             fn expected() -> &'static str {
-        $expected
-    }
+                $expected
+            }
 
             #[inline]
             fn from_arg(arg: Arg<'_>) -> Option<Self> {
@@ -357,14 +357,11 @@ impl<T: IntoObject> IntoObject for Option<T> {
     }
 }
 
-macro_rules! into_object {
-    ($($ty:ty),*) => {
-        $(impl IntoObject for $ty {
-            fn into_object(self) -> Object {
-                Object::Value(self.into())
-            }
-        })*
-    };
+#[diagnostic::do_not_recommend]
+impl<T: Into<Value>> IntoObject for T {
+    fn into_object(self) -> Object {
+        Object::Value(self.into())
+    }
 }
 
 macro_rules! integer_into_object {
@@ -385,42 +382,3 @@ macro_rules! integer_into_object {
 }
 
 integer_into_object!(u64, usize, isize, Vec<u64>, Vec<usize>, Vec<isize>);
-
-impl<A: Into<Value>, B: Into<Value>> IntoObject for (A, B) {
-    fn into_object(self) -> Object {
-        Object::Value(self.into())
-    }
-}
-
-into_object!(
-    Value,
-    i64,
-    i32,
-    i16,
-    i8,
-    u32,
-    u16,
-    u8,
-    bool,
-    f64,
-    f32,
-    &str,
-    String,
-    Arc<str>,
-    Vec<u8>,
-    Vec<Value>,
-    Vec<(Value, Value)>,
-    Vec<f64>,
-    Vec<f32>,
-    Vec<i64>,
-    Vec<i32>,
-    Vec<u32>,
-    Vec<bool>,
-    Vec<String>,
-    DType,
-    Device,
-    Shape,
-    Mesh,
-    Scope,
-    Tensor
-);
