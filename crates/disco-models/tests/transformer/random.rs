@@ -234,8 +234,3 @@ fn hugging_face_name(layer: Option<usize>, role: &str) -> String {
     };
     format!("model.layers.{layer}.{role}.weight")
 }
-
-/// The folder of a file.
-pub(crate) fn folder(path: &Path) -> &Path {
-    path.parent().unwrap()
-}

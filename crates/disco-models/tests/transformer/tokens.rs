@@ -101,18 +101,6 @@ fn tokens_of_nine_heads_on_1_to_4_workers_are_those_of_one_process() {
 }
 
 #[test]
-fn tokens_of_a_safetensors_model_with_one_kv_head_are_those_of_one_process() {
-    disco::init_test!();
-    let model = Model::safetensors(THREE_HEADS, 2, serde_json::Value::Null);
-    let prompt = prompt(7, 0, THREE_HEADS.vocabulary);
-    let (expected, _) = Reference::open(&model.path()).generate(&prompt, COUNT);
-    for (kind, workers) in [(SessionKind::Threads, 1), (SessionKind::Threads, 2), (SessionKind::Processes, 3)] {
-        let found = tokens(kind, workers, &model.path(), &batch(std::slice::from_ref(&prompt)), COUNT);
-        assert_eq!(found, std::slice::from_ref(&expected), "{workers} workers, {kind}");
-    }
-}
-
-#[test]
 fn tokens_of_prompts_in_a_batch_are_those_of_each_prompt_alone() {
     let model = Model::gguf(NINE_HEADS, 3, GgmlDType::F32);
     let prompts = [9, 1, 14, 5].map(|len| prompt(len, len, NINE_HEADS.vocabulary));
