@@ -1,4 +1,4 @@
-//! Benchmarks of calls, records and changes of workers.
+//! Benchmarks of calls and records.
 
 #![allow(missing_docs, clippy::expect_used, reason = "criterion's macros; a benchmark that fails ends")]
 
@@ -6,15 +6,9 @@ mod common;
 mod ffi;
 mod issue;
 mod records;
-mod replacement;
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    common::main(&[
-        ("issue", issue::main),
-        ("ffi", ffi::main),
-        ("records", records::main),
-        ("replacement", replacement::main),
-    ])
+    common::main(&[("issue", issue::main), ("ffi", ffi::main), ("records", records::main)])
 }
