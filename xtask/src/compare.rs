@@ -37,7 +37,7 @@ const FIGURES: [(&str, &str); 5] = [
 
 impl Compare {
     /// Builds `disco` of the commit and of now, starts both in turn, and prints for each figure the medians, the smallest values,
-    /// and the geometric mean of the ratios of the pairs with its 95 % interval.
+    /// and the median of the ratios of the pairs with its 95 % interval.
     ///
     /// # Errors
     /// Git does not know the commit, or a program can't be built or fails.
@@ -93,15 +93,15 @@ fn disco(root: &Path) -> Result<PathBuf> {
     Ok(found.context("cargo has built no program disco")?.file)
 }
 
-/// The geometric mean of the ratios of the pairs, between the ends of its 95 % interval.
+/// The median of the ratios of the pairs, between the ends of its 95 % interval, which is that of the order of the ratios: a
+/// hypervisor that moves a processor meanwhile changes some ratios by a factor of 3.
 fn ratio(old: &[f64], new: &[f64]) -> [f64; 3] {
-    let logarithms: Vec<_> = old.iter().zip(new).map(|(old, new)| (new / old).ln()).collect();
-    let count = logarithms.len() as f64;
-    let mean = logarithms.iter().sum::<f64>() / count;
-    let variance = logarithms.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (count - 1.0);
-    // Student's t of 30 pairs.
-    let half = 2.045 * (variance / count).sqrt();
-    [mean - half, mean, mean + half].map(f64::exp)
+    let mut ratios: Vec<_> = old.iter().zip(new).map(|(old, new)| new / old).collect();
+    ratios.sort_unstable_by(f64::total_cmp);
+    let (middle, half) = (ratios.len() as f64 / 2.0, 0.98 * (ratios.len() as f64).sqrt());
+    let last = ratios.len().saturating_sub(1);
+    let at = |place: f64| ratios.get((place.max(0.0) as usize).min(last)).copied().unwrap_or(f64::NAN);
+    [at(middle - half), at(middle), at((middle + half).ceil())]
 }
 
 fn median_and_least(mut values: Vec<f64>) -> (f64, f64) {
