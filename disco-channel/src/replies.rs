@@ -126,15 +126,16 @@ impl Words {
 pub(crate) struct LeftReplies {
     workers: WorkerRange,
     replies: Replies,
-    /// Locked while replies are delivered. Reentrant: a reply may run code of the program that uses the session.
-    delivery: ReentrantMutex<()>,
+    /// Locked while replies are delivered. Reentrant: a reply may run code of the program that uses the session. Apart from the
+    /// fields that workers read for each reply.
+    delivery: Padded<ReentrantMutex<()>>,
 }
 
 #[cfg(not(loom))]
 impl LeftReplies {
     /// The replies of `workers`, in their order.
     pub(crate) fn new(workers: WorkerRange, replies: Replies) -> Self {
-        Self { workers, replies, delivery: ReentrantMutex::new(()) }
+        Self { workers, replies, delivery: Padded(ReentrantMutex::new(())) }
     }
 
     /// As [`Replies::leave`].
