@@ -4,7 +4,7 @@
     python3 -m venv peers && peers/bin/pip install xllamacpp==2026.10.11549 mistralrs gguf
     peers/bin/python testing/scripts/models_speed.py target/release/examples/generate MODEL.gguf FOLDER [TYPE ..]
 
-Writes the model into FOLDER in each type (F32, BF16, F16, Q8_0, Q4_0, Q4_1) that is not there, and prints tokens/s of
+Writes the model into FOLDER in each type (F32, BF16, F16, Q8_0, Q4_0, Q4_1) that is not there (other names are quantised files that are), and prints tokens/s of
 a prompt of 40 tokens and of 128 generated ones, the better of two rounds, as `prompt / generated`. `2 x 1` are two workers with one
 thread each.
 """
@@ -48,7 +48,7 @@ def best(run):
 
 
 def ours(program, path, kind, workers, threads):
-    command = [program, "--model", path, "--dtype", TYPES[kind], "--workers", str(workers), "--threads", str(threads)]
+    command = [program, "--model", path, "--dtype", TYPES.get(kind, "file"), "--workers", str(workers), "--threads", str(threads)]
     command += ["--session", "threads", "--max-tokens", str(GENERATED), "--raw", " ".join([WORDS] * 3) + " the"]
     output = subprocess.run(command, capture_output=True, text=True, check=True).stderr
     return tuple(float(re.search(rf"{what} .* ([\d.]+) tokens/s", output)[1]) for what in ("prompt", "generation"))

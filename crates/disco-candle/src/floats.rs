@@ -33,6 +33,60 @@ pub fn silu_gated(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
     of_floats(y, gate.shape(), gate.dtype())
 }
 
+/// Sums that are added beside each other.
+const SUMS: usize = 16;
+
+/// Each row of `x`, `[.., width]`, divided by its root mean square, times `weight`, `[width]`, on the host. It is computed in 32 bits and
+/// rounded once; the order of additions depends on the width only.
+///
+/// # Errors
+/// The shapes differ; a tensor is on another device; errors of candle.
+pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f32) -> Result<Tensor> {
+    let width = weight.dims1()?;
+    if x.dims().last() != Some(&width) {
+        return Err(Error::Msg(format!("a norm of {width} elements got the shape {:?}", x.shape())));
+    }
+    let y = with_floats(x, |x| {
+        with_floats(weight, |weight| {
+            let mut y = vec![0.0; x.len()];
+            let rows = (PART / width.max(1)).max(1) * width.max(1);
+            let parts = y.par_chunks_mut(rows).zip(x.par_chunks(rows));
+            parts.for_each(|(y, x)| {
+                for (y, x) in y.chunks_exact_mut(width).zip(x.chunks_exact(width)) {
+                    let factor = (squares(x) / width as f32 + eps).sqrt().recip();
+                    for ((y, x), weight) in y.iter_mut().zip(x).zip(weight) {
+                        *y = x * factor * weight;
+                    }
+                }
+            });
+            Ok(y)
+        })
+    })?;
+    of_floats(y, x.shape(), x.dtype())
+}
+
+/// The sum of squares.
+fn squares(x: &[f32]) -> f32 {
+    let (chunks, rest) = x.as_chunks::<SUMS>();
+    let mut sums = [0.0; SUMS];
+    for chunk in chunks {
+        for index in 0..SUMS {
+            sums[index] += chunk[index] * chunk[index];
+        }
+    }
+    for (sum, x) in sums.iter_mut().zip(rest) {
+        *sum += x * x;
+    }
+    let mut count = SUMS;
+    while count > 1 {
+        count /= 2;
+        for index in 0..count {
+            sums[index] += sums[index + count];
+        }
+    }
+    sums[0]
+}
+
 /// Calls `read` with the elements of a tensor on the CPU as 32-bit floats. candle's conversions of 16 bits take longer.
 pub(crate) fn with_floats<T>(x: &Tensor, read: impl FnOnce(&[f32]) -> Result<T>) -> Result<T> {
     let x = match x.dtype() {
@@ -76,6 +130,38 @@ pub(crate) fn of_floats(x: Vec<f32>, shape: &Shape, dtype: DType) -> Result<Tens
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn norms_are_those_of_f64_rounded_once() {
+        for (rows, width) in [(1, 1), (3, 47), (40, 576)] {
+            let all = Tensor::randn(0f32, 3.0, (rows, width), &Device::Cpu).unwrap();
+            let weight = Tensor::randn(1f32, 0.5, width, &Device::Cpu).unwrap();
+            let weights = weight.to_vec1::<f32>().unwrap();
+            for dtype in [DType::F16, DType::BF16, DType::F32] {
+                let x = all.to_dtype(dtype).unwrap();
+                let found = rms_norm(&x, &weight, 1e-5).unwrap();
+                assert_eq!(found.dtype(), dtype);
+                let [found, x] = [found, x].map(|it| it.to_dtype(DType::F32).unwrap().to_vec2::<f32>().unwrap());
+                let step = if dtype == DType::F32 { 2e-6 } else { 4e-3 };
+                for (found, x) in found.iter().zip(&x) {
+                    let mean = x.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>() / width as f64;
+                    for ((found, x), weight) in found.iter().zip(x).zip(&weights) {
+                        let expected = f64::from(*x) / (mean + 1e-5).sqrt() * f64::from(*weight);
+                        assert!(
+                            (f64::from(*found) - expected).abs() <= expected.abs() * step + 1e-7,
+                            "{dtype:?}: {found}"
+                        );
+                    }
+                }
+            }
+        }
+        rms_norm(
+            &Tensor::zeros((2, 3), DType::F32, &Device::Cpu).unwrap(),
+            &Tensor::new(&[1f32], &Device::Cpu).unwrap(),
+            1.0,
+        )
+        .unwrap_err();
+    }
 
     #[test]
     fn gated_elements_of_16_bits_are_those_of_32_bits_rounded_once() {

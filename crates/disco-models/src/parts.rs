@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use candle_core::quantized::{QStorage, QTensor};
 use candle_core::{D, DType, Device, Module as _, Tensor};
-use candle_nn::{LayerNorm, RmsNorm};
+use candle_nn::LayerNorm;
 use disco_candle::Matrix;
 use disco_candle::paged::Sinks;
 use disco_candle::weights::{Part, Shards, WeightsError};
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::adapter::Adapter;
 use crate::names::{Names, Role, bias};
-use crate::norm::Norm;
+use crate::norm::{Norm, Rms};
 use crate::packed::Packed;
 use crate::scales::{scaled, scales_of};
 use crate::{Config, ModelError, NormKind};
@@ -189,19 +189,18 @@ impl Parts<'_> {
             }
         };
         let weight = if is_wide { self.wide(name)? } else { self.tensor(name)? };
-        let norm = RmsNorm::new(if offset == 0.0 { weight } else { (weight + offset)? }, eps);
-        Ok(if is_wide { Norm::Wide(norm) } else { Norm::Rms(norm) })
+        Ok(Norm::Rms(Rms::new(if offset == 0.0 { weight } else { (weight + offset)? }, eps)?))
     }
 
     /// A root mean square norm with an epsilon of its own.
     pub(crate) fn norm_with(&self, name: &str, eps: f64) -> Result<Norm, ModelError> {
-        Ok(Norm::Rms(RmsNorm::new(self.tensor(name)?, eps)))
+        Ok(Norm::Rms(Rms::new(self.tensor(name)?, eps)?))
     }
 
     /// A norm of `width` elements without weights.
     pub(crate) fn plain_norm(&self, width: usize) -> Result<Norm, ModelError> {
         let ones = Tensor::ones(width, DType::F32, self.shards.device())?;
-        Ok(Norm::Wide(RmsNorm::new(ones, self.config.eps)))
+        Ok(Norm::Rms(Rms::new(ones, self.config.eps)?))
     }
 
     /// This rank's part of the bias beside a matrix of a layer.

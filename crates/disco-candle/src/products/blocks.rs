@@ -94,6 +94,16 @@ impl Block {
         Self { words: bytemuck::cast(numbers), scale, sums }
     }
 
+    /// The words of a run in its block, their sum and their scale.
+    #[inline]
+    pub(super) fn part<const WORDS: usize>(&self, run: usize) -> (&[i32], i32, f32) {
+        if WORDS == 8 {
+            (&self.words, self.sums[0] + self.sums[1], self.scale)
+        } else {
+            (&self.words[run % 2 * WORDS..][..WORDS], self.sums[run % 2], self.scale)
+        }
+    }
+
     /// The scale of a block, and its inverse, for the bits of its largest element without sign.
     #[inline]
     pub(super) fn scale(largest: u32) -> (f32, f32) {

@@ -12,22 +12,14 @@ use candle_core::{DType, Device, Result, Tensor, WithDType};
 use rayon::iter::{IndexedParallelIterator as _, ParallelIterator as _};
 use rayon::slice::ParallelSliceMut as _;
 
-use super::elements::Element;
+use super::elements::{Element, Line, PANEL};
 use super::level::Level;
 use super::order::Order;
 use super::panels::{self, Operands, Sums};
 use super::{OwnMatrix, in_parts};
 
-/// Outputs of a panel.
-pub(super) const PANEL: usize = 32;
-
 /// Columns whose weights are moved together, while they are laid out.
 const TILE: usize = 64;
-
-/// The weights of a column of a panel.
-#[derive(Clone, Copy)]
-#[repr(align(64))]
-pub(super) struct Line<T>(pub(super) [T; PANEL]);
 
 /// A dense matrix.
 pub(crate) struct Dense<T> {

@@ -3,6 +3,14 @@
 use bytemuck::Pod;
 use half::{bf16, f16};
 
+/// Outputs of a panel.
+pub(super) const PANEL: usize = 32;
+
+/// The weights of a column of a panel.
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+pub(super) struct Line<T>(pub(super) [T; PANEL]);
+
 /// How the elements of a dense matrix become 32-bit floats.
 pub(crate) enum Kind {
     F32,

@@ -44,7 +44,7 @@ fn dot<const WORDS: usize, const R: usize>(group: &Group<'_>, lane: usize, x: &[
     for shard in group.order.shards() {
         let mut sum = 0f32;
         for index in runs::<WORDS>(shard) {
-            let (words, total, scale) = part::<WORDS>(&x[index * WORDS / 8][row], index);
+            let (words, total, scale) = x[index * WORDS / 8][row].part::<WORDS>(index);
             let numbers: &[i8] = bytemuck::cast_slice(words);
             let products = (0..).zip(numbers).map(|(column, x)| group.number(index, lane, column) * i32::from(*x));
             let factor = group.scales[index][lane].to_f32() * scale;
@@ -66,14 +66,4 @@ fn dot<const WORDS: usize, const R: usize>(group: &Group<'_>, lane: usize, x: &[
 /// The runs of a shard.
 pub(super) fn runs<const WORDS: usize>(shard: &Shard) -> Range<usize> {
     shard.columns.start / (4 * WORDS)..shard.columns.end / (4 * WORDS)
-}
-
-/// The words of a run in its block, their sum and their scale.
-#[inline]
-pub(super) fn part<const WORDS: usize>(block: &Block, run: usize) -> (&[i32], i32, f32) {
-    if WORDS == 8 {
-        (&block.words, block.sums[0] + block.sums[1], block.scale)
-    } else {
-        (&block.words[run % 2 * WORDS..][..WORDS], block.sums[run % 2], block.scale)
-    }
 }

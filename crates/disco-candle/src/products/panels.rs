@@ -1,8 +1,10 @@
 //! Products of a group of rows with panels of weights.
+//!
+//! The kernels loop over indexes: closures and iterators in functions with these instructions may stay calls.
+#![allow(clippy::needless_range_loop)]
 #![allow(unsafe_code)] // Functions for instructions that the processor has, which `Level` has found out.
 
-use super::dense::{Line, PANEL};
-use super::elements::Element;
+use super::elements::{Element, Line, PANEL};
 #[cfg(target_arch = "x86_64")]
 use super::lanes::{Avx2, Avx512};
 use super::lanes::{Lanes, Scalar};
@@ -88,23 +90,37 @@ fn block<V: Lanes, T: Element, const ROWS: usize, const R: usize, const W: usize
     for shard in order.shards() {
         let mut sums = zeros;
         for column in shard.columns.clone() {
-            let mut weights = [[lanes.splat(0.0); W]; P];
+            let x = &x[column];
+            // The fewer operands wait in registers, of which AVX2 has 16.
+            if R < 4 {
+                let mut numbers = [lanes.splat(0.0); R];
+                for own in 0..R {
+                    numbers[own] = lanes.splat(x[row + own]);
+                }
+                for panel in 0..P {
+                    let line = &panels[panel][column];
+                    lanes.prefetch(std::ptr::from_ref(line).wrapping_add(AHEAD));
+                    for vector in 0..W {
+                        let weights = lanes.widen(&line.0[lane + vector * V::COUNT..]);
+                        for own in 0..R {
+                            let sum = &mut sums[own][panel][vector];
+                            *sum = lanes.fused(numbers[own], weights, *sum);
+                        }
+                    }
+                }
+                continue;
+            }
             for panel in 0..P {
                 let line = &panels[panel][column];
-                if R < 4 {
-                    lanes.prefetch(std::ptr::from_ref(line).wrapping_add(AHEAD));
-                }
-                for (vector, weights) in weights[panel].iter_mut().enumerate() {
+                let mut weights = [lanes.splat(0.0); W];
+                for (vector, weights) in weights.iter_mut().enumerate() {
                     *weights = lanes.widen(&line.0[lane + vector * V::COUNT..]);
                 }
-            }
-            let x = &x[column];
-            for own in 0..R {
-                let x = lanes.splat(x[row + own]);
-                for panel in 0..P {
+                for own in 0..R {
+                    let x = lanes.splat(x[row + own]);
                     for vector in 0..W {
                         let sum = &mut sums[own][panel][vector];
-                        *sum = lanes.fused(x, weights[panel][vector], *sum);
+                        *sum = lanes.fused(x, weights[vector], *sum);
                     }
                 }
             }

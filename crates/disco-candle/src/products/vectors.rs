@@ -4,7 +4,6 @@
 use std::arch::x86_64::*;
 
 use super::blocks::{BLOCK, Block, Codes, Group, LANES};
-use super::kernels::part;
 use super::order::DEPTH;
 
 /// How many bytes ahead of the current ones a kernel prefetches.
@@ -59,7 +58,7 @@ pub(super) fn packed_avx512<const BITS: usize, const WORDS: usize, const RUNS: u
                 }
                 let of_run = _mm512_cvtph_ps(bytemuck::cast(scales[part_of_block]));
                 for row in 0..R {
-                    let (words, sum, scale) = part::<WORDS>(&x[row], part_of_block);
+                    let (words, sum, scale) = x[row].part::<WORDS>(part_of_block);
                     let mut even = _mm512_set1_epi32(-group.zero * sum);
                     let mut odd = _mm512_setzero_si512();
                     for pair in 0..WORDS / 2 {
@@ -171,7 +170,7 @@ pub(super) fn packed_avx2<const BITS: usize, const WORDS: usize, const RUNS: usi
                 for half in 0..2 {
                     let mut dots = [_mm256_setzero_si256(); R];
                     for row in 0..R {
-                        dots[row] = _mm256_set1_epi32(-zero * part::<WORDS>(&x[row], part_of_block).1);
+                        dots[row] = _mm256_set1_epi32(-zero * x[row].part::<WORDS>(part_of_block).1);
                     }
                     for word in 0..WORDS {
                         prefetch(&run[word % (BITS / RUNS)]);
@@ -201,7 +200,7 @@ pub(super) fn packed_avx2<const BITS: usize, const WORDS: usize, const RUNS: usi
                             }
                         };
                         for row in 0..R {
-                            let numbers = _mm256_set1_epi32(part::<WORDS>(&x[row], part_of_block).0[word]);
+                            let numbers = _mm256_set1_epi32(x[row].part::<WORDS>(part_of_block).0[word]);
                             let numbers = if is_signed { _mm256_sign_epi8(numbers, codes) } else { numbers };
                             let pairs = _mm256_maddubs_epi16(magnitudes, numbers);
                             dots[row] = _mm256_add_epi32(dots[row], _mm256_madd_epi16(pairs, ones));
@@ -209,7 +208,7 @@ pub(super) fn packed_avx2<const BITS: usize, const WORDS: usize, const RUNS: usi
                     }
                     let of_half = _mm256_cvtph_ps(bytemuck::cast::<_, [__m128i; 2]>(scales[part_of_block])[half]);
                     for row in 0..R {
-                        let (_, total, scale) = part::<WORDS>(&x[row], part_of_block);
+                        let (_, total, scale) = x[row].part::<WORDS>(part_of_block);
                         let sum = &mut sums[row][half];
                         let factors = _mm256_mul_ps(of_half, _mm256_set1_ps(scale));
                         *sum = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dots[row]), factors, *sum);
