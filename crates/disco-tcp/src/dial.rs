@@ -1,6 +1,6 @@
 //! The connection of a rank to another one.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
@@ -104,26 +104,40 @@ impl Dial {
     /// Tries each address once. Returns why each has failed.
     fn attempt(&self) -> Vec<(SocketAddr, String)> {
         let mut race = Race::new(self.addresses.clone(), self.end);
-        loop {
-            match race.next(|| self.is_wanted()) {
-                Ok(Some((address, stream))) => {
-                    let proved = handshake::lead(&self.party, self.peer, self.encrypts, stream);
-                    let reached = proved.and_then(|proved| Reached::of(&self.party, proved, self.end));
-                    match reached.map(|reached| self.sender.send(reached)) {
-                        Ok(Ok(())) => {
-                            self.wait_for_choice();
-                            race.failed.push((address, "the connection has failed".to_owned()));
+        thread::scope(|scope| {
+            loop {
+                match race.next(|| self.is_wanted()) {
+                    // An address that accepts may never answer the handshake, so the race goes on meanwhile.
+                    Ok(Some((address, stream))) => {
+                        let settle = race.settler();
+                        let failed = settle.clone();
+                        let lead = move || _ = settle.send((address, self.lead(stream)));
+                        let thread = thread::Builder::new().name("disco-tcp-lead".into());
+                        if let Err(error) = thread.spawn_scoped(scope, lead) {
+                            _ = failed.send((address, error.to_string()));
                         }
-                        Ok(Err(_)) => return race.failed,
-                        Err(error) => race.failed.push((address, error.to_string())),
+                    }
+                    Ok(None) => return race.failed,
+                    Err(error) => {
+                        tracing::debug!(%error, "no wait for connections");
+                        return race.failed;
                     }
                 }
-                Ok(None) => return race.failed,
-                Err(error) => {
-                    tracing::debug!(%error, "no wait for connections");
-                    return race.failed;
-                }
             }
+        })
+    }
+
+    /// Makes the handshake of a connection and hands it over. Returns, while the rank has none, why this is not the one.
+    fn lead(&self, stream: TcpStream) -> String {
+        let proved = handshake::lead(&self.party, self.peer, self.encrypts, stream);
+        match proved.and_then(|proved| Reached::of(&self.party, proved, self.end)) {
+            Ok(reached) => {
+                if self.sender.send(reached).is_ok() {
+                    self.wait_for_choice();
+                }
+                "the connection has failed".to_owned()
+            }
+            Err(error) => error.to_string(),
         }
     }
 

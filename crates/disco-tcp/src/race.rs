@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -20,6 +21,10 @@ pub(crate) struct Race {
     /// The addresses that are not tried yet, the next one last.
     waiting: Vec<SocketAddr>,
     running: Vec<(SocketAddr, TcpStream, Instant)>,
+    /// Addresses that have accepted and whose handshakes go on.
+    handshakes: usize,
+    settler: Sender<(SocketAddr, String)>,
+    settled: Receiver<(SocketAddr, String)>,
     /// When the next address is tried.
     next: Instant,
     end: Instant,
@@ -31,26 +36,38 @@ impl Race {
     /// A race to `addresses`, in this order, until `end`.
     pub(crate) fn new(mut addresses: Vec<SocketAddr>, end: Instant) -> Self {
         addresses.reverse();
-        Self { waiting: addresses, running: Vec::new(), next: Instant::now(), end, failed: Vec::new() }
+        let (settler, settled) = mpsc::channel();
+        let (running, next, failed) = (Vec::new(), Instant::now(), Vec::new());
+        Self { waiting: addresses, running, handshakes: 0, settler, settled, next, end, failed }
     }
 
-    /// Waits for the next address that accepts. Returns `None` once all others have failed, or `is_wanted` returns false.
+    /// For an address that has accepted: takes the reason for which its handshake has failed.
+    pub(crate) fn settler(&self) -> Sender<(SocketAddr, String)> {
+        self.settler.clone()
+    }
+
+    /// Waits for the next address that accepts, while the handshakes of those before it go on. Returns `None` once all others have
+    /// failed, or `is_wanted` returns false.
     ///
     /// # Errors
     /// The wait fails.
     pub(crate) fn next(&mut self, is_wanted: impl Fn() -> bool) -> io::Result<Option<(SocketAddr, TcpStream)>> {
         while is_wanted() && Instant::now() < self.end {
-            if self.running.is_empty() || self.next <= Instant::now() {
+            let is_idle = self.running.is_empty() && self.handshakes == 0;
+            if is_idle || self.next <= Instant::now() {
                 match self.waiting.pop() {
                     Some(address) => self.start(address),
-                    None if self.running.is_empty() => return Ok(None),
+                    None if is_idle => return Ok(None),
                     None => {}
                 }
             }
             if let Some(index) = self.wait()? {
                 let (address, stream, _) = self.running.swap_remove(index);
                 match sockopt::socket_error(&stream)? {
-                    Ok(()) => return Ok(Some((address, stream))),
+                    Ok(()) => {
+                        self.handshakes += 1;
+                        return Ok(Some((address, stream)));
+                    }
                     Err(error) => self.fail(address, io::Error::from(error).to_string()),
                 }
             }
@@ -78,6 +95,11 @@ impl Race {
         }
     }
 
+    fn settle(&mut self, address: SocketAddr, why: String) {
+        self.handshakes -= 1;
+        self.fail(address, why);
+    }
+
     /// Notes why an address has failed. The next one is tried at once.
     fn fail(&mut self, address: SocketAddr, why: String) {
         self.failed.push((address, why));
@@ -92,11 +114,21 @@ impl Race {
         }
     }
 
-    /// The index of a connection that is made or has failed, if there is one before the next address is to be tried.
-    fn wait(&self) -> io::Result<Option<usize>> {
-        let mut fds: Vec<_> = self.running.iter().map(|(_, stream, _)| PollFd::new(stream, PollFlags::OUT)).collect();
+    /// Waits until a handshake fails, a connection is made or fails, or the next address is to be tried. Returns the index of the
+    /// connection.
+    fn wait(&mut self) -> io::Result<Option<usize>> {
         let until_next = self.next.saturating_duration_since(Instant::now());
         let sleep = if self.waiting.is_empty() { MAX_SLEEP } else { until_next.min(MAX_SLEEP) };
+        if self.running.is_empty() {
+            if let Ok((address, why)) = self.settled.recv_timeout(sleep) {
+                self.settle(address, why);
+            }
+            return Ok(None);
+        }
+        while let Ok((address, why)) = self.settled.try_recv() {
+            self.settle(address, why);
+        }
+        let mut fds: Vec<_> = self.running.iter().map(|(_, stream, _)| PollFd::new(stream, PollFlags::OUT)).collect();
         let limit = Timespec { tv_sec: 0, tv_nsec: sleep.subsec_nanos().into() };
         match poll(&mut fds, Some(&limit)) {
             Ok(_) => Ok(fds.iter().position(|fd| !fd.revents().is_empty())),
@@ -121,7 +153,18 @@ mod tests {
         let (address, _stream) = race.next(|| true).unwrap().unwrap();
         assert_eq!(address, open.local_addr().unwrap());
         assert_eq!(race.failed, [(closed, "Connection refused (os error 111)".to_owned())]);
+        race.settler().send((address, "another key".to_owned())).unwrap();
         assert!(race.next(|| true).unwrap().is_none());
+        assert_eq!(race.failed[1], (address, "another key".to_owned()));
+    }
+
+    #[test]
+    fn the_next_address_is_tried_while_the_handshake_of_one_that_accepts_goes_on() {
+        let both = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+        let addresses = both.each_ref().map(|listener| listener.local_addr().unwrap());
+        let mut race = Race::new(addresses.into(), Instant::now() + Duration::from_secs(60));
+        let reached = [(); 2].map(|()| race.next(|| true).unwrap().unwrap().0);
+        assert_eq!((reached, race.failed.len()), (addresses, 0));
     }
 
     #[test]
