@@ -46,7 +46,11 @@ pub(crate) type Links = Vec<Option<Box<dyn Link>>>;
 /// [`Error::Deadline`] with the ranks that have not arrived, or with the addresses that both ranks of a pair have tried;
 /// [`Error::Aborted`], also after another rank has failed; errors of the store.
 pub(crate) fn connect(party: &Arc<Party>, store: &dyn Store, alarm: &Alarm) -> Result<(Links, Arc<[Contact]>)> {
-    party.record(store, try_to_connect(party, store, alarm))
+    let connected = party.record(store, try_to_connect(party, store, alarm));
+    // All ranks have read it, since each has a connection to this one; or they fail, too, for the recorded error.
+    let deleted = store.delete(&party.contact_key(party.rank));
+    let connected = connected?;
+    deleted.map(|_| connected)
 }
 
 fn try_to_connect(party: &Arc<Party>, store: &dyn Store, alarm: &Alarm) -> Result<(Links, Arc<[Contact]>)> {
@@ -70,8 +74,6 @@ fn try_to_connect(party: &Arc<Party>, store: &dyn Store, alarm: &Alarm) -> Resul
     };
     gathering.run(alarm, &listeners)?;
     let Gathering { links, tried, .. } = gathering;
-    // All ranks have read it: each has a connection to this one.
-    store.delete(&party.contact_key(party.rank))?;
     for peer in tried.into_keys() {
         store.delete(&party.tried_key(party.rank, peer))?;
     }
@@ -275,6 +277,7 @@ mod tests {
         };
         let cause = connect(1, vec!["nothing0".to_owned()]);
         let Error::Aborted { cause: told } = connect(0, Vec::new()) else { panic!("it waits until its deadline") };
+        assert_eq!([0, 1].map(|rank| store.get(&format!("test: contact of rank {rank}")).unwrap()), [None, None]);
         assert_eq!(told.to_string(), format!("rank 1: {cause}"));
     }
 }
