@@ -9,7 +9,7 @@
 //! | `all_gather` | each block goes straight to all ranks | the same, to each machine once |
 //! | others | each block goes straight to its rank | the same |
 //!
-//! In the large form, tensors go in pieces, and machines with several ranks send and receive each byte once ([`shares`]). All
+//! In the large form, tensors go in pieces, and machines with several ranks send and receive each byte once ([`shares`](crate::shares)). All
 //! reductions have the tree of [`disco_local::reduce`], so results have the same bits in both forms, on all ranks, and over `local`.
 
 use std::ops::Range;
@@ -17,10 +17,11 @@ use std::ops::Range;
 use disco_core::{DType, Error, Op, Result};
 
 use crate::buffers::Buffers;
-use crate::exchange::{self, Call, Wires};
+use crate::exchange;
 use crate::machines::Machines;
 use crate::plan::{Label, Part, Plan, StepId};
 use crate::shares::{Broadcast, Collect, Results, Rule, Shares, Spread, schedule};
+use crate::wires::{Call, Wires};
 
 /// Bytes of a tensor up to which the small form is used; where all ranks send to all, divided by the number of other ranks.
 const SMALL_BYTES: usize = 64 << 10;

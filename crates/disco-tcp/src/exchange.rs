@@ -1,65 +1,25 @@
 //! The messages of a plan, which go out and come in at the same time.
 
 use std::io;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use disco_core::error::{LossCause, LostPeer};
-use disco_core::{Attendance, Error, Rank, Result};
+use disco_core::error::LossCause;
+use disco_core::{Error, Rank, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-use crate::alarm::Alarm;
-use crate::connect::Links;
-use crate::head::{HEAD_BYTES, Head, Kind};
-use crate::link::{Acknowledged, Link, acknowledged};
-use crate::plan::{Label, Message, Plan};
+use crate::head::{Head, Kind};
+use crate::link::{Acknowledged, Wish};
+use crate::plan::{Message, Plan};
+use crate::transfer::{Incoming, Outgoing, Progress};
+use crate::wires::{Call, Wires, disconnected, lost};
 
 /// The longest sleep of a wait. Then the rank announces that it waits, so that others don't report it as absent, and checks
 /// that the machines of the awaited ranks acknowledge its packets.
 const MAX_SLEEP: Duration = Duration::from_millis(250);
 
-/// The most bytes that a message moves before the next message has its turn.
-const MAX_TURN_BYTES: usize = 1 << 20;
-
-/// The operation whose messages an exchange moves.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Call<'a> {
-    pub(crate) kind: Kind,
-    /// What the rank has called, as text. In a collective, all ranks must call the same.
-    pub(crate) text: &'a str,
-    /// The number of a collective among those of the communicator.
-    pub(crate) number: u64,
-}
-
-/// The first message to a rank.
-#[derive(Default)]
-struct Outgoing {
-    /// The head and the call, once it has begun.
-    head: Vec<u8>,
-    /// Bytes that the link has taken.
-    sent: usize,
-}
-
-/// The first message from a rank.
-#[derive(Default)]
-struct Incoming {
-    head: [u8; HEAD_BYTES],
-    call: Vec<u8>,
-    /// Bytes that have come.
-    received: usize,
-}
-
-/// The rank's end of all connections while an operation runs.
-pub(crate) struct Wires<'a> {
-    pub(crate) links: &'a mut Links,
-    pub(crate) alarm: &'a Alarm,
-    pub(crate) attendance: &'a Attendance,
-    pub(crate) rank: usize,
-    /// The name of the operation.
-    pub(crate) operation: &'static str,
-    pub(crate) deadline: Duration,
-    pub(crate) start: Instant,
-}
+/// The longest text of a call in a probe.
+const MAX_PROBE_TEXT_BYTES: usize = 256;
 
 /// A plan, and how far its messages have come.
 struct Exchange<'a> {
@@ -90,8 +50,8 @@ impl Exchange<'_> {
                 return Ok(());
             }
             self.check(call, wires)?;
-            if !has_moved {
-                self.wait(wires)?;
+            if self.wait(!has_moved, wires)? {
+                self.check_connections(call, wires)?;
             }
         }
     }
@@ -137,8 +97,18 @@ impl Exchange<'_> {
         let (plan, mut has_moved) = (&mut self.plan, false);
         for (to, state) in self.outgoing.iter_mut().enumerate() {
             while let Some(message) = plan.outgoing[to].front().filter(|message| plan.is_ready(message.step)) {
-                if !state.advance(message, plan.memory.get(&message.content), to, call, wires, &mut has_moved)? {
+                if state.is_blocked {
                     break;
+                }
+                let content = plan.memory.get(&message.content);
+                let sent = state.advance(message, content, to, call, wires, &mut has_moved);
+                let sent = sent.map_err(|error| explain(error, to, self.incoming.get(to), wires));
+                match sent? {
+                    Progress::Done => {}
+                    progress => {
+                        state.is_blocked = progress == Progress::Blocked;
+                        break;
+                    }
                 }
                 *state = Outgoing::default();
                 let step = message.step;
@@ -150,9 +120,16 @@ impl Exchange<'_> {
         for (from, state) in self.incoming.iter_mut().enumerate() {
             has_moved |= plan.run_ready()?;
             while let Some(message) = plan.incoming[from].front().filter(|message| plan.is_ready(message.step)) {
-                let content = plan.memory.get_mut(&message.content)?;
-                if !state.advance(message, content, from, call, wires, &mut has_moved)? {
+                if state.is_blocked {
                     break;
+                }
+                let content = plan.memory.get_mut(&message.content)?;
+                match state.advance(message, content, from, call, wires, &mut has_moved)? {
+                    Progress::Done => {}
+                    progress => {
+                        state.is_blocked = progress == Progress::Blocked;
+                        break;
+                    }
                 }
                 *state = Incoming::default();
                 let step = message.step;
@@ -164,42 +141,84 @@ impl Exchange<'_> {
         Ok(has_moved)
     }
 
-    /// Sleeps until a connection may go on, or the alarm is raised.
-    fn wait(&self, wires: &mut Wires<'_>) -> Result<()> {
-        let mut fds = vec![PollFd::new(wires.alarm, PollFlags::IN)];
-        for (peer, is_sent, is_received) in self.peers(|message| self.plan.is_ready(message.step)) {
-            let mut flags = PollFlags::empty();
-            flags.set(PollFlags::IN, is_received);
-            flags.set(PollFlags::OUT, is_sent);
-            if let Some(Some(link)) = wires.links.get(peer) {
-                fds.push(PollFd::new(link, flags));
+    /// Looks at the blocked connections, and if it `sleeps`, sleeps until one of them may go on or the alarm is raised. Returns
+    /// whether it has slept without an event.
+    fn wait(&mut self, sleeps: bool, wires: &mut Wires<'_>) -> Result<bool> {
+        let blocked = |state: Option<bool>, is_next: bool| is_next && state.unwrap_or(false);
+        let (mut polled, mut is_ready) = (Vec::new(), !sleeps);
+        let peers: Vec<_> = self.peers(|message| self.plan.is_ready(message.step)).collect();
+        for (peer, is_sent, is_received) in peers {
+            let sends = blocked(self.outgoing.get(peer).map(|state| state.is_blocked), is_sent);
+            let receives = blocked(self.incoming.get(peer).map(|state| state.is_blocked), is_received);
+            if !sends && !receives {
+                continue;
+            }
+            match wires.link(peer)?.events(Wish { sends, receives, sleeps }) {
+                Ok(Some(flags)) if flags.is_empty() => {}
+                Ok(Some(flags)) => polled.push((peer, flags)),
+                Ok(None) => {
+                    is_ready = true;
+                    self.unblock(peer);
+                }
+                Err(error) => return Err(disconnected(peer, &error)),
             }
         }
+        if is_ready && polled.is_empty() {
+            return Ok(false);
+        }
+        let mut fds = vec![PollFd::new(wires.alarm, PollFlags::IN)];
+        for (peer, flags) in &polled {
+            let link = wires.links.get(*peer).and_then(Option::as_ref);
+            fds.extend(link.map(|link| PollFd::new(link, *flags)));
+        }
         // A little longer than the deadline, so that it has passed when the wait is checked again.
-        let sleep = wires.deadline.saturating_sub(wires.start.elapsed()).min(MAX_SLEEP) + Duration::from_millis(1);
+        let longest = wires.deadline.saturating_sub(wires.start.elapsed()).min(MAX_SLEEP) + Duration::from_millis(1);
+        let sleep = if is_ready { Duration::ZERO } else { longest };
         let limit = Timespec { tv_sec: sleep.as_secs() as _, tv_nsec: sleep.subsec_nanos().into() };
         match poll(&mut fds, Some(&limit)) {
-            Ok(0) => self.check_connections(wires),
-            Ok(_) | Err(Errno::INTR) => Ok(()),
-            Err(error) => Err(Error::system("tcp: the wait for other ranks failed", error)),
+            Ok(0) => return Ok(!is_ready),
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(Error::system("tcp: the wait for other ranks failed", error)),
+        }
+        for ((peer, _), fd) in polled.iter().zip(&fds[1..]) {
+            if !fd.revents().is_empty() {
+                self.unblock(*peer);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Lets the messages from and to a rank go on.
+    fn unblock(&mut self, peer: usize) {
+        if let Some(state) = self.outgoing.get_mut(peer) {
+            state.is_blocked = false;
+        }
+        if let Some(state) = self.incoming.get_mut(peer) {
+            state.is_blocked = false;
         }
     }
 
     /// Looks for connections that are cut, after a wait without an event. TCP itself would notice it after minutes, and only of
     /// a connection that has something to send, so a rank that only receives sends a probe.
-    fn check_connections(&self, wires: &mut Wires<'_>) -> Result<()> {
+    fn check_connections(&self, call: Call<'_>, wires: &mut Wires<'_>) -> Result<()> {
+        let text = Some(call.text).filter(|text| call.kind == Kind::Collective && text.len() <= MAX_PROBE_TEXT_BYTES);
+        let text = text.unwrap_or_default().as_bytes();
+        let head = Head { kind: Kind::Probe, call: text.len() as u32, number: call.number, content: 0 }.to_bytes();
         for (peer, ..) in self.peers(|_| true) {
             // A probe would cut a message in two.
-            let has_begun = self.outgoing.get(peer).is_some_and(|outgoing| !outgoing.head.is_empty());
+            let has_begun = self.outgoing.get(peer).is_some_and(Outgoing::has_begun);
             let link = wires.link(peer)?;
-            match acknowledged(&*link) {
+            match link.acknowledged() {
                 Acknowledged::Cut => {
                     let why = "its machine does not acknowledge what this one sends";
                     return Err(lost(peer, LossCause::ConnectionFailed(why.to_owned())));
                 }
-                // The system has nothing to send, so it takes the whole probe.
+                // The connection has nothing to send, so it takes the whole probe.
                 Acknowledged::All if !has_begun => {
-                    link.send([&Head::bare(Kind::Probe), &[]]).map_err(|error| disconnected(peer, &error))?;
+                    let sent = link.send([&head, text]).and_then(|_| link.flush());
+                    let failed =
+                        |error: io::Error| explain(disconnected(peer, &error), peer, self.incoming.get(peer), wires);
+                    sent.map_err(failed)?;
                 }
                 Acknowledged::All | Acknowledged::Some => {}
             }
@@ -208,152 +227,12 @@ impl Exchange<'_> {
     }
 }
 
-impl Outgoing {
-    /// Sends what the link takes. Returns whether the system has all of it.
-    fn advance(
-        &mut self,
-        message: &Message<'_>,
-        content: &[u8],
-        to: usize,
-        call: Call<'_>,
-        wires: &mut Wires<'_>,
-        has_moved: &mut bool,
-    ) -> Result<bool> {
-        if self.head.is_empty() {
-            let text = message.label.text.unwrap_or(call.text);
-            let (length, content) = (text.len() as u32, content.len() as u64);
-            let head = Head { kind: call.kind, call: length, number: message.label.number, content };
-            self.head = [&head.to_bytes(), text.as_bytes()].concat();
-        }
-        let whole = self.head.len() + content.len();
-        let link = wires.link(to)?;
-        let is_lost = |error: io::Error| disconnected(to, &error);
-        let limit = self.sent.saturating_add(MAX_TURN_BYTES);
-        while self.sent < whole {
-            if self.sent >= limit {
-                return Ok(false);
-            }
-            let head = self.head.get(self.sent..).unwrap_or_default();
-            let content = content.get(self.sent.saturating_sub(self.head.len())..).unwrap_or_default();
-            match link.send([head, content]).map_err(is_lost)? {
-                0 => return Ok(false),
-                count => self.sent += count,
-            }
-            *has_moved = true;
-        }
-        link.flush().map_err(is_lost)
-    }
-}
-
-impl Incoming {
-    /// Receives what has come. Returns whether it is complete.
-    fn advance(
-        &mut self,
-        message: &Message<'_>,
-        content: &mut [u8],
-        from: usize,
-        call: Call<'_>,
-        wires: &mut Wires<'_>,
-        has_moved: &mut bool,
-    ) -> Result<bool> {
-        let label = message.label;
-        let caller = (wires.rank, wires.operation);
-        let limit = self.received.saturating_add(MAX_TURN_BYTES);
-        let link = wires.link(from)?;
-        loop {
-            let at = self.received;
-            let in_call = at.wrapping_sub(HEAD_BYTES);
-            let in_content = in_call.wrapping_sub(self.call.len());
-            let into = if at < HEAD_BYTES {
-                &mut self.head[at..]
-            } else if in_call < self.call.len() {
-                &mut self.call[in_call..]
-            } else {
-                &mut content[in_content..]
-            };
-            if into.is_empty() {
-                return Ok(true);
-            }
-            if at >= limit {
-                return Ok(false);
-            }
-            match link.receive(into).map_err(|error| disconnected(from, &error))? {
-                0 => return Ok(false),
-                count => self.received += count,
-            }
-            *has_moved = true;
-            if self.received == HEAD_BYTES {
-                let head = self.check_head(from)?;
-                if head.kind == Kind::Probe {
-                    self.received = 0;
-                    continue;
-                }
-                self.call = vec![0; head.call as usize];
-            }
-            if self.received == HEAD_BYTES + self.call.len() {
-                self.check_call((from, label, content.len()), call, caller)?;
-            }
-        }
-    }
-
-    /// Reads the head.
-    ///
-    /// # Errors
-    /// The bytes are no head; the rank has ended its communicator.
-    fn check_head(&self, from: usize) -> Result<Head> {
-        match Head::read(&self.head) {
-            Ok(Head { kind: Kind::Goodbye, .. }) => Err(lost(from, LossCause::CommunicatorDropped)),
-            Ok(head) => Ok(head),
-            Err(error) => Err(lost(from, LossCause::ProtocolViolation(error.to_string()))),
-        }
-    }
-
-    /// Compares the message with what this rank has called, and expects from the other one.
-    fn check_call(
-        &self,
-        (from, label, bytes): (usize, Label<'_>, usize),
-        call: Call<'_>,
-        (rank, operation): (usize, &str),
-    ) -> Result<()> {
-        let head = self.check_head(from)?;
-        let expected = label.text.unwrap_or(call.text);
-        let is_expected = self.call == expected.as_bytes() && (head.kind, head.number) == (call.kind, label.number);
-        let theirs = String::from_utf8_lossy(&self.call);
-        let detail = if !is_expected && (head.kind, call.kind) == (Kind::Send, Kind::Send) {
-            format!("rank {from} sends {theirs} to rank {rank}, which expects {expected}")
-        } else if !is_expected {
-            let theirs = if head.kind == Kind::Send { format!("send of {theirs}") } else { theirs.into_owned() };
-            format!("rank {rank} called {}, rank {from} called {theirs}", call.text)
-        } else if head.content != bytes as u64 {
-            format!("rank {from} sends {} bytes to rank {rank}, which expects {bytes}", head.content)
-        } else {
-            return Ok(());
-        };
-        Err(Error::Mismatch { operation: operation.to_owned(), detail })
-    }
-}
-
-impl Wires<'_> {
-    /// The connection to a rank.
-    fn link(&mut self, peer: usize) -> Result<&mut dyn Link> {
-        match self.links.get_mut(peer) {
-            Some(Some(link)) => Ok(&mut **link),
-            _ => Err(Error::state(format!("tcp: rank {} has no connection to rank {peer}", self.rank))),
-        }
-    }
-}
-
-fn lost(rank: usize, cause: LossCause) -> Error {
-    Error::peer_lost(LostPeer::Rank(Rank::new(rank as u32)), cause)
-}
-
-/// The loss of a rank whose connection has failed.
-fn disconnected(rank: usize, error: &io::Error) -> Error {
-    lost(
-        rank,
-        match error.kind() {
-            io::ErrorKind::UnexpectedEof => LossCause::ConnectionClosed,
-            _ => LossCause::ConnectionFailed(error.to_string()),
-        },
-    )
+/// The error of a connection that takes nothing more: the other rank may have said before why it has left.
+fn explain(error: Error, peer: usize, incoming: Option<&Incoming>, wires: &mut Wires<'_>) -> Error {
+    let (Error::Lost(_), Ok(link)) = (&error, wires.link(peer)) else { return error };
+    let has_left = match incoming {
+        Some(incoming) => incoming.ends_with_goodbye(link),
+        None => Incoming::default().ends_with_goodbye(link),
+    };
+    if has_left { lost(peer, LossCause::CommunicatorDropped) } else { error }
 }

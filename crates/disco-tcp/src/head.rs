@@ -25,7 +25,8 @@ pub(crate) enum Kind {
     Send,
     /// The end of the sender's communicator. No message follows.
     Goodbye,
-    /// Nothing: a rank that waits asks the system of the other machine for an acknowledgement.
+    /// Nothing to receive: a rank that waits asks the system of the other machine for an acknowledgement, and tells in which
+    /// collective it waits.
     Probe,
 }
 

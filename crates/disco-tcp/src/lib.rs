@@ -46,6 +46,8 @@ mod race;
 mod rank_state;
 mod rendezvous;
 mod shares;
+mod transfer;
+mod wires;
 
 pub use backend::{BACKEND, Tcp};
 pub use communicator::Communicator;

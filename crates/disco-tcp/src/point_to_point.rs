@@ -5,8 +5,9 @@ use std::collections::VecDeque;
 use disco_core::{Error, Op, Result, Tensor};
 
 use crate::buffers::Buffers;
-use crate::exchange::{self, Call, Wires};
+use crate::exchange;
 use crate::plan::{Label, Plan};
+use crate::wires::{Call, Wires};
 
 /// Numbers of the messages between this rank and another one.
 #[derive(Clone, Copy, Debug, Default)]

@@ -12,13 +12,14 @@ use crate::alarm::Alarm;
 use crate::buffers::Buffers;
 use crate::collective::Collective;
 use crate::connect::{self, Links};
-use crate::exchange::{self, Call, Wires};
+use crate::exchange;
 use crate::head::{Head, Kind};
 use crate::link::Link;
 use crate::machines::Machines;
 use crate::party::Party;
 use crate::plan::{Label, Plan};
 use crate::point_to_point::{self, Counts};
+use crate::wires::{Call, Calls, Wires};
 
 /// How long a rank whose connection to another one ends looks for the failure that the other one has recorded.
 const FAILURE_GRACE: Duration = Duration::from_millis(200);
@@ -36,8 +37,7 @@ pub(crate) struct RankState {
     attendance: Attendance,
     /// Limit of an operation, from its call.
     deadline: Duration,
-    /// Collectives and splits so far.
-    collectives: u64,
+    calls: Calls,
     messages: Vec<Counts>,
     broken: Option<AbortCause>,
 }
@@ -54,8 +54,8 @@ impl RankState {
         tracing::debug!(rank = party.rank, ?hosts, "connected");
         let attendance = Attendance::new(store.clone(), party.name.clone(), party.rank, party.size);
         let messages = vec![Counts::default(); party.size];
-        let (collectives, broken) = (0, None);
-        Ok(Self { party, links, alarm, store, attendance, deadline, collectives, messages, broken })
+        let (calls, broken) = (Calls::default(), None);
+        Ok(Self { party, links, alarm, store, attendance, deadline, calls, messages, broken })
     }
 
     pub(crate) fn rank(&self) -> Rank {
@@ -124,9 +124,9 @@ impl RankState {
 
     fn collective(&mut self, op: &Op, buffers: Buffers<'_>) -> Result<()> {
         let (me, size) = (self.party.rank, self.size());
-        let text = op.signature(size);
-        self.collectives += 1;
-        let call = Call { kind: Kind::Collective, text: &text, number: self.collectives };
+        let text: Arc<str> = op.signature(size).into();
+        let number = self.calls.add(text.clone());
+        let call = Call { kind: Kind::Collective, text: &text, number };
         let machines = self.party.machines.clone();
         Collective { call, wires: &mut self.wires(op.kind().name()), machines: &machines, me, size }.run(op, buffers)
     }
@@ -137,6 +137,7 @@ impl RankState {
             links: &mut self.links,
             alarm: &self.alarm,
             attendance: &self.attendance,
+            calls: &self.calls,
             rank: self.party.rank,
             operation,
             deadline: self.deadline,
@@ -191,9 +192,9 @@ impl RankState {
 
     /// Gathers bytes of all ranks, which all have the same number, for a split.
     fn gather(&mut self, mine: &[u8]) -> Result<Vec<Vec<u8>>> {
-        self.collectives += 1;
+        let number = self.calls.add("split".into());
         let (me, size) = (self.party.rank, self.size());
-        let call = Call { kind: Kind::Collective, text: "split", number: self.collectives };
+        let call = Call { kind: Kind::Collective, text: "split", number };
         let label = Label { number: call.number, text: None };
         let mut all = vec![vec![0; mine.len()]; size];
         all[me].copy_from_slice(mine);

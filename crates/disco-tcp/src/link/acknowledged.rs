@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code)]
 
-use std::os::fd::{AsFd, AsRawFd as _};
+use std::os::fd::{AsRawFd as _, BorrowedFd};
 
 /// Bytes of the structure that are read.
 const BYTES: usize = 4;
@@ -22,10 +22,10 @@ pub(crate) enum Acknowledged {
 }
 
 /// The state of a connection.
-pub(crate) fn acknowledged(socket: impl AsFd) -> Acknowledged {
+pub(crate) fn acknowledged(socket: BorrowedFd<'_>) -> Acknowledged {
     let mut info = [0u8; BYTES];
     let mut len = BYTES as libc::socklen_t;
-    let fd = socket.as_fd().as_raw_fd();
+    let fd = socket.as_raw_fd();
     // SAFETY: the descriptor is open, and the system writes at most `len` bytes to `info`, which has as many.
     let result = unsafe { libc::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, info.as_mut_ptr().cast(), &mut len) };
     let mut queued: libc::c_int = 0;

@@ -5,8 +5,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
 use metrics::{Counter, Histogram, Unit, counter, describe_counter, describe_histogram, histogram};
+use rustix::event::PollFlags;
 
-use super::Link;
+use super::{Acknowledged, Link, Wish};
 
 const SENT: &str = "disco_tcp_sent_bytes_total";
 const RECEIVED: &str = "disco_tcp_received_bytes_total";
@@ -63,6 +64,14 @@ impl Link for Counted {
             }
         }
         Ok(count)
+    }
+
+    fn events(&mut self, wish: Wish) -> io::Result<Option<PollFlags>> {
+        self.link.events(wish)
+    }
+
+    fn acknowledged(&self) -> Acknowledged {
+        self.link.acknowledged()
     }
 
     fn close(&self) {

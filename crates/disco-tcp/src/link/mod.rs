@@ -9,6 +9,8 @@ mod sealed;
 use std::io;
 use std::os::fd::AsFd;
 
+use rustix::event::PollFlags;
+
 pub(crate) use acknowledged::{Acknowledged, acknowledged};
 pub(crate) use plain::Plain;
 pub(crate) use sealed::Sealed;
@@ -21,7 +23,7 @@ pub(crate) trait Link: AsFd + Send {
     /// The connection has failed.
     fn send(&mut self, pieces: [&[u8]; 2]) -> io::Result<usize>;
 
-    /// Passes the rest of what [`send`](Link::send) has taken to the system. Returns whether nothing is left.
+    /// Passes the rest of what [`send`](Link::send) has taken on, at the end of a message. Returns whether nothing is left.
     ///
     /// # Errors
     /// The connection has failed.
@@ -33,8 +35,34 @@ pub(crate) trait Link: AsFd + Send {
     /// [`io::ErrorKind::UnexpectedEof`] after the last byte; the connection has failed.
     fn receive(&mut self, into: &mut [u8]) -> io::Result<usize>;
 
+    /// What the rank polls the connection for until it may go on; `None` if it may go on now.
+    ///
+    /// # Errors
+    /// The connection has failed.
+    fn events(&mut self, wish: Wish) -> io::Result<Option<PollFlags>> {
+        let mut flags = PollFlags::empty();
+        flags.set(PollFlags::IN, wish.receives);
+        flags.set(PollFlags::OUT, wish.sends);
+        Ok(Some(flags))
+    }
+
+    /// Whether the other rank's machine acknowledges what the connection sends.
+    fn acknowledged(&self) -> Acknowledged {
+        acknowledged(self.as_fd())
+    }
+
     /// Ends the stream to the other rank.
     fn close(&self);
+}
+
+/// What a rank wants to do with a connection that has taken or given no byte.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wish {
+    pub(crate) sends: bool,
+    pub(crate) receives: bool,
+    /// Whether the rank sleeps until it can, or only looks.
+    #[expect(dead_code, reason = "for connections that wake the other end")]
+    pub(crate) sleeps: bool,
 }
 
 /// Records the bytes and waits of a connection to a rank of a machine, with the feature `metrics`.

@@ -1,17 +1,9 @@
 //! Results do not depend on which ranks are on which machine: they have the bits of `local`.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
+use disco_core::{Communicator as _, CommunicatorExt as _, DType, Op, Rank, Reduction, Tensor};
+use disco_tcp::Communicator;
 
-use std::sync::Arc;
-use std::thread;
-
-use disco_core::device_api::{DeviceApi as _, Host};
-use disco_core::link::{Link, Shared};
-use disco_core::{
-    Backend as _, Communicator as _, CommunicatorExt as _, ConnectParams, DType, Device, Op, Rank, Reduction, Tensor,
-    World,
-};
-use disco_tcp::{BACKEND, Communicator};
+use crate::ranks::{over_tcp, tensor};
 
 /// The machine of each rank.
 const PLACEMENTS: [&[usize]; 7] = [
@@ -27,21 +19,6 @@ const PLACEMENTS: [&[usize]; 7] = [
 /// Elements of a rank's block: a few, and as many as go in several pieces.
 const COUNTS: [usize; 2] = [3, 70_001];
 
-/// Runs `run` on each rank over connections between these machines, and returns what each rank has.
-fn over_tcp<T: Send>(machines: &[usize], run: impl Fn(usize, &mut Communicator) -> T + Sync) -> Vec<T> {
-    let world = World::new(machines.len(), 1).unwrap();
-    let (at, link) = (BACKEND.rendezvous(&world).unwrap(), Arc::new(Link::bare(Arc::new(Shared::default()))));
-    let rank = |rank: usize| {
-        let mut queue = Host.bind(Device::CPU).unwrap();
-        let params = ConnectParams::new(Rank::new(rank as u32), world, &mut *queue, link.clone());
-        run(rank, &mut Communicator::connect_on(params, &at, machines).unwrap())
-    };
-    thread::scope(|scope| {
-        let threads: Vec<_> = (0..machines.len()).map(|number| scope.spawn(move || rank(number))).collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
-    })
-}
-
 /// A rank's part of a tensor, whose elements have many sizes.
 fn part(rank: usize, count: usize, dtype: DType) -> Vec<u8> {
     let mut state = rank as u64 + 1;
@@ -56,12 +33,6 @@ fn part(rank: usize, count: usize, dtype: DType) -> Vec<u8> {
         _ => x.to_le_bytes().to_vec(),
     };
     (0..count).flat_map(|_| element(next())).collect()
-}
-
-fn tensor(bytes: &[u8], dtype: DType) -> Tensor {
-    let tensor = Tensor::zeros(dtype, [bytes.len() / dtype.size()]).unwrap();
-    tensor.bytes_mut().unwrap().copy_from_slice(bytes);
-    tensor
 }
 
 /// The reductions of all ranks' parts.
@@ -136,14 +107,4 @@ fn bits_do_not_depend_on_the_machines_of_the_ranks() {
             }
         });
     }
-}
-
-#[test]
-fn each_rank_needs_a_machine() {
-    let world = World::new(2, 1).unwrap();
-    let (at, link) = (BACKEND.rendezvous(&world).unwrap(), Arc::new(Link::bare(Arc::new(Shared::default()))));
-    let mut queue = Host.bind(Device::CPU).unwrap();
-    let params = ConnectParams::new(Rank::new(0), world, &mut *queue, link);
-    let error = Communicator::connect_on(params, &at, &[0]).unwrap_err();
-    assert_eq!(error.to_string(), "connect: the machines of 1 ranks, but there are 2");
 }
