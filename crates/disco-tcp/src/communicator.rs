@@ -33,7 +33,7 @@ const _: fn() = || {
 };
 
 impl Communicator {
-    /// Like [`Backend::connect`](disco_core::Backend::connect), but also connects ranks of one machine by TCP.
+    /// Like [`Backend::connect`](disco_core::Backend::connect), but without `local` in a session of one machine.
     ///
     /// # Errors
     /// [`Error::Deadline`] with the ranks that have not arrived, or with the addresses that were tried; [`Error::Aborted`];
@@ -76,6 +76,7 @@ impl Communicator {
             rank,
             size,
             machines: Arc::new(Machines::new(machines.iter().copied())),
+            descriptors: params.link.descriptors().clone(),
             encrypts: match params.uplink {
                 Some(uplink) => uplink.is_encrypted,
                 None => Variable::read("DISCO_ENCRYPT").flag()?.unwrap_or(true),

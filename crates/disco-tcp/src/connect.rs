@@ -18,6 +18,7 @@ use crate::dial::{Dial, Reached, Wanted};
 use crate::handshake;
 use crate::link::{self, Link};
 use crate::listeners::Listeners;
+use crate::neighbours::Neighbours;
 use crate::party::Party;
 
 /// How long before the deadline the attempts end, so that the error has the addresses that were tried.
@@ -56,13 +57,16 @@ pub(crate) fn connect(party: &Arc<Party>, store: &dyn Store, alarm: &Alarm) -> R
 fn try_to_connect(party: &Arc<Party>, store: &dyn Store, alarm: &Alarm) -> Result<(Links, Arc<[Contact]>)> {
     let end = Instant::now() + party.deadline;
     let listeners = Listeners::bind()?;
-    let own = Contact::of(&listeners, &party.network, party.encrypts)?;
+    let neighbours = Arc::new(Neighbours::of(party));
+    let memory = neighbours.offer();
+    let own = Contact { memory, ..Contact::of(&listeners, &party.network, party.encrypts)? };
     tracing::debug!(rank = party.rank, addresses = ?own.addresses, "listens");
     let contacts = contacts(party, store, alarm, &own, end)?;
     let (sender, receiver) = mpsc::channel();
     let mut gathering = Gathering {
         party,
         store,
+        neighbours: &neighbours,
         contacts: &contacts,
         links: (0..party.size).map(|_| None).collect(),
         tried: BTreeMap::new(),
@@ -107,6 +111,7 @@ fn ranks(numbers: impl Iterator<Item = usize>) -> Vec<Rank> {
 struct Gathering<'a> {
     party: &'a Arc<Party>,
     store: &'a dyn Store,
+    neighbours: &'a Arc<Neighbours>,
     contacts: &'a Arc<[Contact]>,
     links: Links,
     /// For each rank that was not reached at any address, why not. Also in the store, for the error of that rank.
@@ -203,9 +208,10 @@ impl Gathering<'_> {
         let (party, contact) = (self.party, &self.contacts[peer]);
         let dial = Dial {
             party: party.clone(),
+            neighbours: self.neighbours.clone(),
+            contacts: self.contacts.clone(),
             peer,
             addresses: contact.in_order(&party.network),
-            encrypts: party.encrypts(peer, contact),
             end: self.end - REPORT_TIME.min(party.deadline / 4),
             wanted: self.wanted.share(),
             sender: self.sender.clone(),
@@ -215,14 +221,15 @@ impl Gathering<'_> {
 
     /// Answers the handshake of a connection on a thread, unless too many others do.
     fn answer(&self, stream: TcpStream) {
-        let (party, contacts, sender, end) = (self.party.clone(), self.contacts.clone(), self.sender.clone(), self.end);
+        let (party, neighbours, contacts) = (self.party.clone(), self.neighbours.clone(), self.contacts.clone());
+        let (sender, end) = (self.sender.clone(), self.end);
         let (count, one_more) = OneMore::of(&self.handshakes);
         if count >= self.party.size + MORE_HANDSHAKES {
             return;
         }
         let run = move || {
             let _until_it_ends = one_more;
-            let proved = handshake::follow(&party, &contacts, stream);
+            let proved = handshake::follow(&party, &neighbours, &contacts, stream);
             match proved.and_then(|proved| Reached::of(&party, proved, end)) {
                 Ok(reached) => drop(sender.send(reached)),
                 Err(error) => tracing::debug!(%error, "a connection was refused"),
@@ -266,13 +273,15 @@ mod tests {
 
     #[test]
     fn a_rank_that_does_not_connect_ends_the_wait_of_the_others() {
-        let (store, alarm) = (Session::bare(Arc::default()).store(), Alarm::new(None).unwrap());
+        let link = Session::bare(Arc::default());
+        let (store, alarm) = (link.store(), Alarm::new(None).unwrap());
         let connect = |rank, interfaces| {
             let network = Network { interfaces, uplink: None };
             let (name, key) = ("test".to_owned(), Token::new("a secret of many words").unwrap());
             let deadline = Duration::from_secs(600);
             let machines = Arc::new(Machines::new([0, 1].into_iter()));
-            let party = Party { name, key, rank, size: 2, machines, encrypts: true, network, deadline };
+            let descriptors = link.descriptors().clone();
+            let party = Party { name, key, rank, size: 2, machines, descriptors, encrypts: true, network, deadline };
             super::connect(&Arc::new(party), &*store, &alarm).map(drop).unwrap_err()
         };
         let cause = connect(1, vec!["nothing0".to_owned()]);

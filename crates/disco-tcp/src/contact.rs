@@ -25,6 +25,18 @@ pub(crate) struct Contact {
     pub(crate) addresses: Vec<SocketAddr>,
     /// Whether the rank asks for encrypted connections.
     pub(crate) encrypts: bool,
+    /// The memory that the rank shares with those of its machine.
+    pub(crate) memory: Option<Offer>,
+}
+
+/// What a rank needs to map the [memory](crate::neighbours) of another one on its machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Offer {
+    /// The name of its descriptor.
+    pub(crate) name: u64,
+    /// A random number at its beginning: the descriptor of this name is another one for a process that sees other numbers of
+    /// processes.
+    pub(crate) mark: u64,
 }
 
 /// The part of the network that a rank uses.
@@ -57,7 +69,7 @@ impl Contact {
         ips.truncate(MAX_ADDRESSES);
         let addresses = ips.into_iter().filter_map(|ip| Some(SocketAddr::new(ip, listeners.port(ip)?))).collect();
         let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned();
-        Ok(Self { host, addresses, encrypts })
+        Ok(Self { host, addresses, encrypts, memory: None })
     }
 
     /// The addresses in the order in which a rank tries them: first that at which its node has reached the controller, or the
@@ -82,6 +94,11 @@ impl Contact {
     pub(crate) fn write(&self) -> Vec<u8> {
         let mut writer = Writer::default();
         writer.u32(self.encrypts.into());
+        writer.u32(self.memory.is_some().into());
+        if let Some(Offer { name, mark }) = self.memory {
+            writer.u64(name);
+            writer.u64(mark);
+        }
         writer.bytes(self.host.as_bytes());
         self.addresses.iter().for_each(|address| writer.bytes(address.to_string().as_bytes()));
         writer.into_bytes()
@@ -92,6 +109,10 @@ impl Contact {
     pub(crate) fn read(bytes: &[u8]) -> Result<Self> {
         let mut reader = Reader::new(bytes);
         let encrypts = reader.u32()? != 0;
+        let memory = match reader.u32()? {
+            0 => None,
+            _ => Some(Offer { name: reader.u64()?, mark: reader.u64()? }),
+        };
         let host = String::from_utf8_lossy(reader.bytes()?).into_owned();
         let mut addresses = Vec::new();
         while reader.left() > 0 && addresses.len() < MAX_ADDRESSES {
@@ -99,7 +120,7 @@ impl Contact {
             let address = text.and_then(|text| text.parse().ok());
             addresses.push(address.ok_or_else(|| Error::protocol("a rank's contact has no address"))?);
         }
-        Ok(Self { host, addresses, encrypts })
+        Ok(Self { host, addresses, encrypts, memory })
     }
 }
 
@@ -134,7 +155,9 @@ mod tests {
     #[test]
     fn a_contact_is_read_as_it_was_written() {
         let addresses = ["192.0.2.1:4000", "[fd00::2]:4000", "127.0.0.1:4000"].map(|text| text.parse().unwrap());
-        let contact = Contact { host: "a".into(), addresses: addresses.into(), encrypts: true };
+        let mut contact = Contact { host: "a".into(), addresses: addresses.into(), encrypts: true, memory: None };
+        assert_eq!(Contact::read(&contact.write()).unwrap(), contact);
+        contact.memory = Some(Offer { name: 7 << 32, mark: u64::MAX });
         assert_eq!(Contact::read(&contact.write()).unwrap(), contact);
         assert!(Contact::read(&contact.write()[..20]).is_err());
     }
@@ -142,7 +165,7 @@ mod tests {
     #[test]
     fn addresses_of_the_uplink_are_tried_first_unless_it_is_a_tunnel() {
         let addresses = ["192.0.2.1:1", "198.51.100.1:1", "127.0.0.1:1"].map(|text| text.parse().unwrap());
-        let contact = Contact { host: "a".into(), addresses: addresses.into(), encrypts: true };
+        let contact = Contact { host: "a".into(), addresses: addresses.into(), encrypts: true, memory: None };
         let over = |upper: &str| {
             let uplink =
                 Some(Uplink { own: upper.parse().unwrap(), upper: upper.parse().unwrap(), is_encrypted: true });

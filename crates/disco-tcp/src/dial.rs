@@ -9,8 +9,10 @@ use std::time::{Duration, Instant};
 
 use disco_core::Result;
 
+use crate::contact::Contact;
 use crate::handshake::{self, Proved};
 use crate::link::Link;
+use crate::neighbours::Neighbours;
 use crate::party::Party;
 use crate::race::Race;
 
@@ -72,10 +74,11 @@ impl Drop for Wanted {
 /// The attempts to connect to a rank.
 pub(crate) struct Dial {
     pub(crate) party: Arc<Party>,
+    pub(crate) neighbours: Arc<Neighbours>,
+    pub(crate) contacts: Arc<[Contact]>,
     pub(crate) peer: usize,
     /// The addresses of the rank, in the order in which they are tried.
     pub(crate) addresses: Vec<SocketAddr>,
-    pub(crate) encrypts: bool,
     pub(crate) end: Instant,
     pub(crate) wanted: Arc<[AtomicBool]>,
     pub(crate) sender: Sender<Reached>,
@@ -129,7 +132,7 @@ impl Dial {
 
     /// Makes the handshake of a connection and hands it over. Returns, while the rank has none, why this is not the one.
     fn lead(&self, stream: TcpStream) -> String {
-        let proved = handshake::lead(&self.party, self.peer, self.encrypts, stream);
+        let proved = handshake::lead(&self.party, &self.neighbours, &self.contacts, self.peer, stream);
         match proved.and_then(|proved| Reached::of(&self.party, proved, self.end)) {
             Ok(reached) => {
                 if self.sender.send(reached).is_ok() {

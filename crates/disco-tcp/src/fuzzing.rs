@@ -29,7 +29,7 @@ pub fn contact(bytes: &[u8]) -> Result<Vec<u8>> {
 pub fn contact_bytes(addresses: &[&str]) -> Result<Vec<u8>> {
     let parse = |text: &&str| text.parse().map_err(|_| Error::invalid("no address"));
     let addresses = addresses.iter().map(parse).collect::<Result<_>>()?;
-    Ok(Contact { host: "a machine".into(), addresses, encrypts: true }.write())
+    Ok(Contact { host: "a machine".into(), addresses, encrypts: true, memory: None }.write())
 }
 
 fn key() -> Result<Token> {
@@ -53,7 +53,7 @@ pub fn opening(bytes: &[u8]) -> Result<()> {
 /// # Errors
 /// The system gives no random numbers.
 pub fn opening_bytes() -> Result<Vec<u8>> {
-    let hello = Hello { from: 1, to: 0, encrypts: true }.to_bytes();
+    let hello = Hello { from: 1, to: 0, encrypts: true, shares: false }.to_bytes();
     let message = RankHandshake::connecting(&key()?, &hello)?.write()?;
     Ok([&hello[..], &message].concat())
 }

@@ -2,12 +2,13 @@
 //!
 //! ```text
 //! rank that connects   HELLO, Noise message 1  ──▶                                69 bytes
-//!                                              ◀──  Noise message 2               48 bytes   rank that accepts
+//!                                              ◀──  Noise message 2, ACCEPTED     67 bytes   rank that accepts
 //!                      PROOF                   ──▶                                19 bytes
 //! higher rank          CHOSEN                  ──▶                                19 bytes   lower rank
 //! ```
 //!
-//! PROOF and CHOSEN are [encrypted records](disco_engine::noise) of one byte. Until PROOF, the messages of the rank that
+//! ACCEPTED, PROOF and CHOSEN are [encrypted records](disco_engine::noise) of one byte. ACCEPTED says whether the bytes after the
+//! handshake go through [shared memory](crate::neighbours). Until PROOF, the messages of the rank that
 //! connects may be copies of earlier ones. Each rank of a pair may connect to the other one, at several addresses; the higher
 //! rank sends CHOSEN on the first of these connections and closes the others, so both ranks have the same connection.
 
@@ -22,14 +23,17 @@ use rustix::net::sockopt;
 
 use crate::contact::Contact;
 use crate::hello::{HELLO_BYTES, Hello};
-use crate::link::{Link, Plain, Sealed};
+use crate::link::{Link, Plain, Rings, Sealed, Shared};
+use crate::neighbours::Neighbours;
 use crate::party::Party;
 
 /// Limit of the handshake, up to PROOF.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 const PROOF: u8 = 1;
 const CHOSEN: u8 = 2;
-/// Bytes of the record of either: a length, one byte and a tag.
+const ACCEPTED: u8 = 3;
+const ACCEPTED_SHARED: u8 = 4;
+/// Bytes of a record: a length, one byte and a tag.
 const RECORD_BYTES: usize = 2 + 1 + 16;
 /// The system probes a connection without traffic after this time, and then at this interval.
 const KEEPALIVE: Duration = Duration::from_secs(1);
@@ -41,6 +45,7 @@ pub(crate) struct Proved {
     /// The rank at the other end.
     pub(crate) peer: usize,
     encrypts: bool,
+    rings: Option<Rings>,
     stream: TcpStream,
     sealer: Sealer,
     opener: Opener,
@@ -50,10 +55,18 @@ pub(crate) struct Proved {
 ///
 /// # Errors
 /// The other end is another rank, or has another key; the connection fails.
-pub(crate) fn lead(party: &Party, peer: usize, encrypts: bool, mut stream: TcpStream) -> Result<Proved> {
+pub(crate) fn lead(
+    party: &Party,
+    neighbours: &Neighbours,
+    contacts: &[Contact],
+    peer: usize,
+    mut stream: TcpStream,
+) -> Result<Proved> {
     let end = Instant::now() + HANDSHAKE_TIMEOUT;
     prepare(&stream).map_err(failed)?;
-    let hello = Hello { from: party.rank as u32, to: peer as u32, encrypts }.to_bytes();
+    let contact = contact(contacts, peer)?;
+    let (encrypts, rings) = (party.encrypts(peer, contact), neighbours.rings(peer, contact));
+    let hello = Hello { from: party.rank as u32, to: peer as u32, encrypts, shares: rings.is_some() }.to_bytes();
     let mut handshake = RankHandshake::connecting(&party.key, &prologue(party, &hello))?;
     let (message, mut answer) = ([&hello[..], &handshake.write()?].concat(), [0; MESSAGE_BYTES]);
     stream.write_all(&message).map_err(failed)?;
@@ -61,7 +74,12 @@ pub(crate) fn lead(party: &Party, peer: usize, encrypts: bool, mut stream: TcpSt
     handshake.read(&answer)?;
     let keys = handshake.keys()?;
     let (sealer, opener) = (Sealer::new(keys.clone()), Opener::new(keys));
-    let mut proved = Proved { peer, encrypts, stream, sealer, opener };
+    let mut proved = Proved { peer, encrypts, rings, stream, sealer, opener };
+    match proved.read(end)? {
+        ACCEPTED => proved.rings = None,
+        ACCEPTED_SHARED if proved.rings.is_some() => {}
+        _ => return Err(strange()),
+    }
     proved.write(PROOF)?;
     Ok(proved)
 }
@@ -70,7 +88,12 @@ pub(crate) fn lead(party: &Party, peer: usize, encrypts: bool, mut stream: TcpSt
 ///
 /// # Errors
 /// The other end is no other rank, or has another key; the connection fails.
-pub(crate) fn follow(party: &Party, contacts: &[Contact], mut stream: TcpStream) -> Result<Proved> {
+pub(crate) fn follow(
+    party: &Party,
+    neighbours: &Neighbours,
+    contacts: &[Contact],
+    mut stream: TcpStream,
+) -> Result<Proved> {
     let end = Instant::now() + HANDSHAKE_TIMEOUT;
     prepare(&stream).map_err(failed)?;
     let (mut hello, mut message) = ([0; HELLO_BYTES], [0; MESSAGE_BYTES]);
@@ -80,15 +103,18 @@ pub(crate) fn follow(party: &Party, contacts: &[Contact], mut stream: TcpStream)
     let mut handshake = RankHandshake::accepting(&party.key, &prologue(party, &hello))?;
     handshake.read(&message)?;
     let peer = said.from as usize;
-    let contact = contacts.get(peer).filter(|_| peer != party.rank);
-    if contact.is_none_or(|contact| said.encrypts != party.encrypts(peer, contact)) {
+    let contact = contact(contacts, peer)?;
+    if peer == party.rank || said.encrypts != party.encrypts(peer, contact) {
         return Err(Error::protocol(format!("{said:?} does not fit rank {} of {}", party.rank, party.size)));
     }
     stream.write_all(&handshake.write()?).map_err(failed)?;
     let keys = handshake.keys()?;
     let (sealer, opener) = (Sealer::new(keys.clone()), Opener::new(keys));
-    let mut proved = Proved { peer, encrypts: said.encrypts, stream, sealer, opener };
-    proved.read(PROOF, end)?;
+    let rings = if said.shares { neighbours.rings(peer, contact) } else { None };
+    let accepted = if rings.is_some() { ACCEPTED_SHARED } else { ACCEPTED };
+    let mut proved = Proved { peer, encrypts: said.encrypts, rings, stream, sealer, opener };
+    proved.write(accepted)?;
+    proved.expect(PROOF, end)?;
     Ok(proved)
 }
 
@@ -107,7 +133,7 @@ impl Proved {
     /// # Errors
     /// The other rank has closed it, as it does if it has another one; `end` has passed.
     pub(crate) fn wait_until_chosen(mut self, end: Instant) -> Result<Box<dyn Link>> {
-        self.read(CHOSEN, end)?;
+        self.expect(CHOSEN, end)?;
         self.into_link()
     }
 
@@ -117,21 +143,22 @@ impl Proved {
         self.stream.write_all(&record).map_err(failed)
     }
 
-    fn read(&mut self, expected: u8, end: Instant) -> Result<()> {
+    fn read(&mut self, end: Instant) -> Result<u8> {
         let (mut record, mut content) = ([0; RECORD_BYTES], [0]);
         read_until(&mut self.stream, &mut record, end).map_err(failed)?;
         self.opener.fill(|buffer| {
             buffer[..RECORD_BYTES].copy_from_slice(&record);
             Ok::<_, Error>(RECORD_BYTES)
         })?;
-        if self.opener.open(&mut content)? != Some(1) || content != [expected] {
-            return Err(Error::protocol("the other end does not follow the handshake"));
-        }
-        Ok(())
+        if self.opener.open(&mut content)? == Some(1) { Ok(content[0]) } else { Err(strange()) }
+    }
+
+    fn expect(&mut self, expected: u8, end: Instant) -> Result<()> {
+        if self.read(end)? == expected { Ok(()) } else { Err(strange()) }
     }
 
     fn into_link(self) -> Result<Box<dyn Link>> {
-        let Self { peer, encrypts, stream, sealer, opener } = self;
+        let Self { peer, encrypts, rings, stream, sealer, opener } = self;
         let prepare = || {
             stream.set_nonblocking(true)?;
             sockopt::set_socket_keepalive(&stream, true)?;
@@ -141,9 +168,21 @@ impl Proved {
             Ok(())
         };
         prepare().map_err(failed)?;
-        tracing::debug!(peer, address = ?stream.peer_addr().ok(), encrypts, "connected");
-        Ok(if encrypts { Box::new(Sealed::new(stream, sealer, opener)) } else { Box::new(Plain::new(stream)) })
+        tracing::debug!(peer, address = ?stream.peer_addr().ok(), encrypts, shares = rings.is_some(), "connected");
+        Ok(match rings {
+            Some(rings) => Box::new(Shared::new(stream, rings)),
+            None if encrypts => Box::new(Sealed::new(stream, sealer, opener)),
+            None => Box::new(Plain::new(stream)),
+        })
     }
+}
+
+fn contact(contacts: &[Contact], peer: usize) -> Result<&Contact> {
+    contacts.get(peer).ok_or_else(|| Error::protocol(format!("rank {peer} of {} ranks does not exist", contacts.len())))
+}
+
+fn strange() -> Error {
+    Error::protocol("the other end does not follow the handshake")
 }
 
 fn failed(error: io::Error) -> Error {

@@ -1,7 +1,7 @@
 //! The first bytes of a connection: which ranks it joins.
 //!
 //! ```text
-//! rank that connects   HELLO  magic, version, from, to, encrypted or not ──▶    21 bytes
+//! rank that connects   HELLO  magic, version, from, to, how the connection goes on ──▶    21 bytes
 //! ```
 //!
 //! Numbers are little endian. A [handshake](disco_engine::rank_handshake) follows, whose prologue is the HELLO and the
@@ -14,7 +14,7 @@ pub(crate) const HELLO_BYTES: usize = 21;
 
 const MAGIC: &[u8; 8] = b"discotcp";
 /// The version of the messages between ranks. It changes with [`Hello`] and [`Head`](crate::head::Head).
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// The ends of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +25,12 @@ pub(crate) struct Hello {
     pub(crate) to: u32,
     /// Whether the connection is encrypted after the handshake.
     pub(crate) encrypts: bool,
+    /// Whether the rank that connects has mapped the memory of the other one, through which their bytes may go.
+    pub(crate) shares: bool,
 }
+
+const ENCRYPTS: u8 = 1;
+const SHARES: u8 = 2;
 
 impl Hello {
     pub(crate) fn to_bytes(self) -> [u8; HELLO_BYTES] {
@@ -34,7 +39,7 @@ impl Hello {
         bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
         bytes[12..16].copy_from_slice(&self.from.to_le_bytes());
         bytes[16..20].copy_from_slice(&self.to.to_le_bytes());
-        bytes[20] = self.encrypts.into();
+        bytes[20] = (u8::from(self.encrypts) * ENCRYPTS) | (u8::from(self.shares) * SHARES);
         bytes
     }
 
@@ -51,7 +56,8 @@ impl Hello {
             let (theirs, ours) = (word(8), VERSION);
             return Err(Error::protocol(format!("the other rank speaks version {theirs} of tcp, this one {ours}")));
         }
-        let hello = Self { from: word(12), to, encrypts: bytes[20] != 0 };
+        let has = |bit: u8| bytes[20] & bit != 0;
+        let hello = Self { from: word(12), to, encrypts: has(ENCRYPTS), shares: has(SHARES) };
         if hello.to_bytes() != *bytes {
             return Err(Error::protocol("the connection is for another rank"));
         }
@@ -65,9 +71,11 @@ mod tests {
 
     #[test]
     fn a_hello_is_read_by_its_rank_and_refused_by_others() {
-        let hello = Hello { from: 3, to: 1, encrypts: true };
+        let hello = Hello { from: 3, to: 1, encrypts: true, shares: false };
         let bytes = hello.to_bytes();
         assert_eq!(Hello::read(&bytes, 1).unwrap(), hello);
+        let sharing = Hello { encrypts: false, shares: true, ..hello };
+        assert_eq!(Hello::read(&sharing.to_bytes(), 1).unwrap(), sharing);
         assert!(Hello::read(&bytes, 2).is_err());
         assert!(Hello::read(&[0; HELLO_BYTES], 1).is_err());
     }

@@ -16,7 +16,8 @@
 //! `listeners`), and the higher rank of each pair connects to the lower one (`dial`, at several addresses in a `race`); after a
 //! second without a connection, the lower one connects, too. A HELLO and a handshake with the key of the communicator, which the
 //! controller has made for it, prove both ends (`hello`, `handshake`, [`disco_engine::rank_handshake`]). So bytes of another
-//! communicator, or of an earlier epoch, are never read.
+//! communicator, or of an earlier epoch, are never read. Ranks of one machine map each other's memory before (`neighbours`), and
+//! their bytes go through it afterwards.
 //!
 //! A rank whose operation fails records the cause in the session's store and ends its connections; the others find them ended,
 //! and report that cause.
@@ -39,6 +40,7 @@ mod hello;
 mod link;
 mod listeners;
 mod machines;
+mod neighbours;
 mod party;
 mod plan;
 mod point_to_point;

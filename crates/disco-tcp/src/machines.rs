@@ -44,9 +44,9 @@ impl Machines {
         self.of[rank]
     }
 
-    /// The ranks of a machine, in order.
-    pub(crate) fn ranks(&self, machine: usize) -> &[usize] {
-        &self.ranks[machine]
+    /// The other ranks of a rank's machine, in order.
+    pub(crate) fn neighbours(&self, rank: usize) -> impl Iterator<Item = usize> {
+        self.ranks[self.of[rank]].iter().copied().filter(move |other| *other != rank)
     }
 
     /// The rank of a machine that collects and spreads the share of rank `owner`: that rank itself on its own machine. The

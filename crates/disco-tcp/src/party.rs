@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use disco_core::link::Descriptors;
 use disco_core::{Error, Result, Store};
 use disco_engine::token::Token;
 
@@ -19,6 +20,8 @@ pub(crate) struct Party {
     pub(crate) rank: usize,
     pub(crate) size: usize,
     pub(crate) machines: Arc<Machines>,
+    /// How the ranks of a machine share memory.
+    pub(crate) descriptors: Arc<dyn Descriptors>,
     /// Whether the rank asks for encrypted connections to other machines.
     pub(crate) encrypts: bool,
     /// The addresses that the rank tries, and gives to the others.
@@ -78,6 +81,8 @@ impl Party {
 
 #[cfg(test)]
 mod tests {
+    use disco_core::link::Shared;
+
     use super::*;
 
     #[test]
@@ -85,8 +90,9 @@ mod tests {
         let network = Network { interfaces: Vec::new(), uplink: None };
         let machines = Arc::new(Machines::new([0, 0, 1].into_iter()));
         let (name, key, deadline) = ("test".to_owned(), Token::new("a secret of many words").unwrap(), Duration::ZERO);
-        let party = Party { name, key, rank: 1, size: 3, machines, encrypts: false, network, deadline };
-        let contact = |encrypts| Contact { host: "a".into(), addresses: Vec::new(), encrypts };
+        let descriptors = Arc::new(Shared::default());
+        let party = Party { name, key, rank: 1, size: 3, machines, descriptors, encrypts: false, network, deadline };
+        let contact = |encrypts| Contact { host: "a".into(), addresses: Vec::new(), encrypts, memory: None };
         let asking = Party { encrypts: true, ..party.clone() };
         let encrypts = |party: &Party, encrypts| [0, 2].map(|peer| party.encrypts(peer, &contact(encrypts)));
         assert_eq!([encrypts(&party, false), encrypts(&party, true)], [[false, false], [false, true]]);

@@ -77,7 +77,7 @@ impl<'s> Shares<'s> {
 
     /// The other ranks of this machine.
     fn neighbours(self) -> impl Iterator<Item = usize> + use<'s> {
-        self.machines.ranks(self.home()).iter().copied().filter(move |rank| *rank != self.me)
+        self.machines.neighbours(self.me)
     }
 
     /// The other machines.

@@ -10,7 +10,7 @@ use disco_core::{
     Backend, Communicator, ConnectParams, Probe, Rendezvous, Result, Unavailable, World, register_backend,
 };
 
-/// The backend `tcp` without the shared memory of ranks on one machine.
+/// The backend `tcp`, also where all ranks are on one machine.
 struct Mesh;
 
 static MESH: Mesh = Mesh;

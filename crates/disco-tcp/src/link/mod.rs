@@ -1,10 +1,13 @@
-//! Connections to other ranks, as byte streams that never block.
+//! Connections to other ranks, as byte streams that never block: over TCP, encrypted ([`Sealed`]) or in clear ([`Plain`]), or
+//! through the memory of a machine ([`Shared`]).
 
 mod acknowledged;
 #[cfg(feature = "metrics")]
 mod counted;
 mod plain;
+mod ring;
 mod sealed;
+mod shared;
 
 use std::io;
 use std::os::fd::AsFd;
@@ -13,7 +16,9 @@ use rustix::event::PollFlags;
 
 pub(crate) use acknowledged::{Acknowledged, acknowledged};
 pub(crate) use plain::Plain;
+pub(crate) use ring::{RING_BYTES, Reader, Rings, Writer};
 pub(crate) use sealed::Sealed;
+pub(crate) use shared::Shared;
 
 /// A connection to another rank: a stream of bytes in each direction.
 pub(crate) trait Link: AsFd + Send {
@@ -61,7 +66,6 @@ pub(crate) struct Wish {
     pub(crate) sends: bool,
     pub(crate) receives: bool,
     /// Whether the rank sleeps until it can, or only looks.
-    #[expect(dead_code, reason = "for connections that wake the other end")]
     pub(crate) sleeps: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Errors of ranks that do not fit to each other, on two machines and on one.
+//! Errors of ranks that do not fit to each other, over connections and through shared memory.
 
 use std::iter;
 use std::sync::{Arc, Barrier};
