@@ -120,19 +120,17 @@ impl Dial {
                             _ = failed.send((address, error.to_string()));
                         }
                     }
-                    Ok(None) => return race.failed,
-                    Err(error) => {
-                        tracing::debug!(%error, "no wait for connections");
-                        return race.failed;
-                    }
+                    Ok(None) => return,
+                    Err(error) => return tracing::debug!(%error, "no wait for connections"),
                 }
             }
-        })
+        });
+        race.into_failed()
     }
 
     /// Makes the handshake of a connection and hands it over. Returns, while the rank has none, why this is not the one.
     fn lead(&self, stream: TcpStream) -> String {
-        let proved = handshake::lead(&self.party, &self.neighbours, &self.contacts, self.peer, stream);
+        let proved = handshake::lead(&self.party, &self.neighbours, &self.contacts, self.peer, stream, self.end);
         match proved.and_then(|proved| Reached::of(&self.party, proved, self.end)) {
             Ok(reached) => {
                 if self.sender.send(reached).is_ok() {

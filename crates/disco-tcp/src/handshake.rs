@@ -51,7 +51,7 @@ pub(crate) struct Proved {
     opener: Opener,
 }
 
-/// Makes the handshake of a connection that this rank has made to `peer`.
+/// Makes the handshake of a connection that this rank has made to `peer`, before `end`.
 ///
 /// # Errors
 /// The other end is another rank, or has another key; the connection fails.
@@ -61,8 +61,9 @@ pub(crate) fn lead(
     contacts: &[Contact],
     peer: usize,
     mut stream: TcpStream,
+    end: Instant,
 ) -> Result<Proved> {
-    let end = Instant::now() + HANDSHAKE_TIMEOUT;
+    let end = end.min(Instant::now() + HANDSHAKE_TIMEOUT);
     prepare(&stream).map_err(failed)?;
     let contact = contact(contacts, peer)?;
     let (encrypts, rings) = (party.encrypts(peer, contact), neighbours.rings(peer, contact));

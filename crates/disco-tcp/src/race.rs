@@ -29,7 +29,7 @@ pub(crate) struct Race {
     next: Instant,
     end: Instant,
     /// Addresses without a connection, and why.
-    pub(crate) failed: Vec<(SocketAddr, String)>,
+    failed: Vec<(SocketAddr, String)>,
 }
 
 impl Race {
@@ -76,6 +76,12 @@ impl Race {
         let late = std::mem::take(&mut self.running);
         self.failed.extend(late.into_iter().map(|(address, ..)| (address, "no answer".to_owned())));
         Ok(None)
+    }
+
+    /// The addresses without a connection, and why, once all handshakes are over.
+    pub(crate) fn into_failed(mut self) -> Vec<(SocketAddr, String)> {
+        self.failed.extend(self.settled.try_iter());
+        self.failed
     }
 
     fn start(&mut self, address: SocketAddr) {
@@ -164,7 +170,9 @@ mod tests {
         let addresses = both.each_ref().map(|listener| listener.local_addr().unwrap());
         let mut race = Race::new(addresses.into(), Instant::now() + Duration::from_secs(60));
         let reached = [(); 2].map(|()| race.next(|| true).unwrap().unwrap().0);
-        assert_eq!((reached, race.failed.len()), (addresses, 0));
+        assert_eq!(reached, addresses);
+        race.settler().send((reached[0], "no answer".to_owned())).unwrap();
+        assert_eq!(race.into_failed(), [(reached[0], "no answer".to_owned())]);
     }
 
     #[test]
