@@ -50,7 +50,7 @@ fn a_training_whose_nodes_are_killed_or_cut_off_ends_with_the_same_bits() {
             .heartbeat(Duration::from_millis(50));
         nodes.start().unwrap()
     };
-    let mut stopped = None;
+    let (mut stopped, mut kills, mut stops) = (None, 0, 0);
     train_with_losses("tcp", 3, start, |victim, random| {
         if let Some(node) = stopped.take() {
             // It was replaced, or its session has ended.
@@ -58,8 +58,11 @@ fn a_training_whose_nodes_are_killed_or_cut_off_ends_with_the_same_bits() {
         }
         let is_cut = random.uniform(0.0, 1.0) < 0.5;
         stopped = is_cut.then_some(victim);
-        signal(victim, if is_cut { Signal::STOP } else { Signal::KILL })
+        let was_there = signal(victim, if is_cut { Signal::STOP } else { Signal::KILL });
+        *if is_cut { &mut stops } else { &mut kills } += usize::from(was_there);
+        was_there
     });
+    println!("{kills} nodes were killed and {stops} stopped during trainings");
 }
 
 /// Whether the process still was there.

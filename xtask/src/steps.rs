@@ -108,6 +108,8 @@ pub(crate) fn long_tests() -> Result<Vec<Step>> {
         step("loom models", &format!("test --release {LOOM}")).with("RUSTFLAGS", "--cfg loom"),
         step("random sessions, for longer", "test --quiet --package disco-tests --test sessions soak::")
             .with("DISCO_SOAK_SECONDS", "600"),
+        step("200 faults of nodes during collectives", "test --package disco-tests --test sessions soak::")
+            .with("DISCO_SOAK_FAULTS", "200"),
         long("simulated trees of nodes, for longer", "test --quiet --package disco-engine --lib sim::tree::tests"),
         long(
             "random deaths and replacements, for longer",
@@ -115,7 +117,7 @@ pub(crate) fn long_tests() -> Result<Vec<Step>> {
         ),
         long(
             "training with lost workers, 200 times",
-            "test --quiet --package disco-tests --test standard digits::lost_workers::",
+            "test --quiet --package disco-tests --test standard digits::lost_workers:: -- --show-output",
         ),
         long("traces of many commands", "test --quiet --package disco-tests --test sessions many_commands"),
         long("many nodes that are processes", "test --quiet --package disco-tests --test sessions many_nodes"),

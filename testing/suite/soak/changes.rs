@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use disco::error::ErrorKind;
 use disco::{LaneSession, SessionKind, WorkerId, block_on};
 
 use super::bystanders::Bystanders;
@@ -16,10 +17,10 @@ const NOT_WHOLE: &str = "only whole nodes";
 pub(crate) const CONSEQUENCES: [&str; 3] = [NOT_WHOLE, "which is new since", "no communicator on this worker"];
 
 /// Whether an error is a loss or its consequence in a session that replaces workers at once: the register of a bystander
-/// is empty on the new worker, or one process of a node can't be replaced.
+/// is empty on the new worker, one process of a node can't be replaced, or a rank has found the loss before the session.
 pub(crate) fn follows_from_loss(error: &disco::Error) -> bool {
     let text = error.to_string();
-    matches!(error, disco::Error::Lost(_)) || CONSEQUENCES.iter().any(|it| text.contains(it))
+    matches!(error.kind(), ErrorKind::Lost { .. }) || CONSEQUENCES.iter().any(|it| text.contains(it))
 }
 
 /// Replaces the lost worker, with its node if that is lost, and goes on.

@@ -9,7 +9,8 @@
 //! longer than a minute, and no resource may be left behind.
 //!
 //! `DISCO_SOAK_SECONDS` sets the duration (default 15) and `DISCO_SEED` the seed of the first session; each later
-//! session increments the seed. A failure prints the seed of its session, which repeats its setup and its steps.
+//! session increments the seed. `DISCO_SOAK_FAULTS` lets sessions of nodes lose a node during collectives until there were that many
+//! kills, stops and cuts. A failure prints the seed of its session, which repeats its setup and its steps.
 
 mod bystanders;
 mod calls;
@@ -19,6 +20,7 @@ mod checkpoints;
 mod content;
 mod exchange;
 mod exchanging;
+mod faults;
 mod functions;
 mod library;
 mod model;
@@ -35,6 +37,7 @@ use std::{env, panic};
 
 use disco::SessionKind;
 use disco_testing::random::{self, Random};
+use faults::Faults;
 use session::Setup;
 
 use crate::leftovers::Resources;
@@ -80,7 +83,8 @@ pub(crate) fn run() -> Option<ExitCode> {
 
 fn soak() -> user::Wrong<()> {
     let number = |name: &str| env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
-    let seconds = number("DISCO_SOAK_SECONDS").unwrap_or(15);
+    let (least_faults, seconds) = (number("DISCO_SOAK_FAULTS").unwrap_or(0), number("DISCO_SOAK_SECONDS"));
+    let seconds = seconds.unwrap_or(if least_faults > 0 { 0 } else { 15 });
     let now = || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
     let first = number("DISCO_SEED").unwrap_or_else(now);
     watch::start_watchdog();
@@ -89,17 +93,22 @@ fn soak() -> user::Wrong<()> {
     let (start, before) = (Instant::now(), Resources::now());
     let (mut sessions, mut warm) = (0, watch::resident());
     // At least the warm-up and one more session; a replay (0 seconds) runs one.
-    while sessions <= u64::from(seconds > 0) * WARM_UP || start.elapsed() < Duration::from_secs(seconds) {
+    while sessions <= u64::from(seconds > 0) * WARM_UP
+        || start.elapsed() < Duration::from_secs(seconds)
+        || Faults::so_far().count() < least_faults
+    {
         if sessions == WARM_UP {
             warm = watch::resident();
         }
         let seed = first.wrapping_add(sessions);
-        run_one(seed)
-            .map_err(|why| format!("{why}\n{}replay: DISCO_SEED={seed} DISCO_SOAK_SECONDS=0", watch::report()))?;
+        let replay = if least_faults > 0 { "DISCO_SOAK_FAULTS=1" } else { "DISCO_SOAK_SECONDS=0" };
+        run_one(seed, least_faults > 0)
+            .map_err(|why| format!("{why}\n{}replay: DISCO_SEED={seed} {replay}", watch::report()))?;
         sessions += 1;
     }
     library::remove();
-    println!("soak: {sessions} sessions in {:.1} s, seed {first}", start.elapsed().as_secs_f64());
+    let faults = Faults::so_far();
+    println!("soak: {sessions} sessions with {faults} in {:.1} s, seed {first}", start.elapsed().as_secs_f64());
     if !before.are_restored() {
         return Err(format!("resources leaked: {before:?} at the start, {:?} at the end", Resources::now()));
     }
@@ -110,9 +119,13 @@ fn soak() -> user::Wrong<()> {
     Ok(())
 }
 
-fn run_one(seed: u64) -> user::Wrong<()> {
+fn run_one(seed: u64, is_faulty: bool) -> user::Wrong<()> {
     let mut random = Random::new(seed);
-    let kinds = [SessionKind::Threads, SessionKind::Processes, SessionKind::Nodes];
-    let setup = Setup::new(random.pick(&kinds), &mut random);
+    let setup = if is_faulty {
+        Setup::faulty(&mut random)
+    } else {
+        let kinds = [SessionKind::Threads, SessionKind::Processes, SessionKind::Nodes];
+        Setup::new(random.pick(&kinds), &mut random)
+    };
     session::run(&setup, &mut random).map_err(|why| format!("seed {seed}: {setup:?}: {why}"))
 }

@@ -11,6 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::bystanders::Bystanders;
 use super::cancellations;
 use super::changes::{CONSEQUENCES, follows_from_loss, replace, resize};
+use super::faults::{Fault, Faults};
 use super::functions::Diverged;
 use super::library;
 use super::random::Random;
@@ -39,6 +40,8 @@ pub(crate) struct Setup {
     pub(crate) groups: usize,
     check: bool,
     end: End,
+    /// Whether a worker is lost by a fault from outside, during collectives.
+    is_struck: bool,
     recoveries: usize,
     /// Whether the session replaces lost workers without being asked.
     pub(crate) replaces_at_once: bool,
@@ -77,6 +80,8 @@ enum End {
     Kill,
     Exit,
     Stop,
+    /// The connections of a node end.
+    Cut,
 }
 
 impl Setup {
@@ -90,11 +95,14 @@ impl Setup {
             _ => (1, 1 + random.below(6)),
         };
         let divisors: Vec<usize> = (1..=workers).filter(|groups| workers.is_multiple_of(*groups)).collect();
-        let ends: &[End] = match kind {
-            SessionKind::Threads => &[End::Shutdown, End::ShutdownWhileOthersWait, End::Drop],
-            _ => &[End::Shutdown, End::ShutdownWhileOthersWait, End::Drop, End::Kill, End::Exit, End::Stop],
-        };
         let of_processes = random.chance(50);
+        let mut ends = vec![End::Shutdown, End::ShutdownWhileOthersWait, End::Drop];
+        if kind != SessionKind::Threads {
+            ends.extend([End::Kill, End::Exit, End::Stop]);
+        }
+        if kind == SessionKind::Nodes && !of_processes {
+            ends.push(End::Cut);
+        }
         let has_processes = kind == SessionKind::Processes || (kind == SessionKind::Nodes && of_processes);
         Self {
             kind,
@@ -106,12 +114,20 @@ impl Setup {
             workers,
             groups: random.pick(&divisors),
             check: random.chance(25),
-            end: random.pick(ends),
+            end: random.pick(&ends),
+            is_struck: random.chance(60),
             recoveries: random.below(3),
             replaces_at_once: random.chance(40),
             spares: random.below(3),
             records: random.pick(&[0, 0, 16, 4096]),
         }
+    }
+
+    /// A session of nodes that loses a node by a fault from outside.
+    pub(crate) fn faulty(random: &mut Random) -> Self {
+        let setup = Self::new(SessionKind::Nodes, random);
+        let ends: &[End] = if setup.of_processes { &[End::Kill, End::Stop] } else { &[End::Kill, End::Stop, End::Cut] };
+        Self { end: random.pick(ends), is_struck: true, recoveries: 0, ..setup }
     }
 
     /// Whether each worker is a process, which can be a rank of MPI.
@@ -339,7 +355,7 @@ fn end(setup: &Setup, session: Arc<LaneSession>, random: &mut Random) -> Wrong<(
             let dropped = thread::spawn(move || drop(session)).join();
             dropped.map_err(|_| "the drop of a session panicked".to_owned())
         }
-        End::Kill | End::Exit | End::Stop => end_with_loss(setup, &session, count, random),
+        End::Kill | End::Exit | End::Stop | End::Cut => end_with_loss(setup, &session, count, random),
     }
 }
 
@@ -350,10 +366,16 @@ fn end_with_loss(setup: &Setup, session: &Arc<LaneSession>, bystanders: usize, r
     let bystanders = Bystanders::start(session, bystanders, random);
     let mut user = User::new(session, random.fork());
     user.submit(random.below(6));
-    let failure = [(End::Kill, "kill"), (End::Exit, "exit"), (End::Stop, "stop")];
+    let failure = [(End::Kill, "kill"), (End::Exit, "exit"), (End::Stop, "stop"), (End::Cut, "cut")];
     let failure = failure.into_iter().find(|(end, _)| *end == setup.end).map_or("kill", |(_, name)| name);
-    if setup.end != End::Exit && random.chance(60) {
-        strike(session, worker, setup.end, random)?;
+    let fault = match setup.end {
+        End::Kill => Some(Fault::Kill).filter(|_| setup.is_struck),
+        End::Stop => Some(Fault::Stop).filter(|_| setup.is_struck),
+        End::Cut => Some(Fault::Cut),
+        _ => None,
+    };
+    if let Some(fault) = fault {
+        strike(session, worker, fault, random)?;
     } else {
         call(session, "soak.fail", (worker as i64, failure)).map_err(|error| format!("{failure}: {error}"))?;
     }
@@ -373,6 +395,9 @@ fn end_with_loss(setup: &Setup, session: &Arc<LaneSession>, bystanders: usize, r
         1 => resize(&mut { *setup }, session, random)?,
         _ => {}
     }
+    if let Some(fault) = fault.filter(|_| setup.kind == SessionKind::Nodes) {
+        Faults::add(fault);
+    }
     watch::step("end of a lost session");
     if random.chance(50) {
         _ = block_on(session.shutdown());
@@ -380,21 +405,30 @@ fn end_with_loss(setup: &Setup, session: &Arc<LaneSession>, bystanders: usize, r
     Ok(())
 }
 
-/// Sends a signal to a worker's process, during large all-reduces or cancellations.
-fn strike(session: &LaneSession, worker: usize, how: End, random: &mut Random) -> Wrong<()> {
+/// Sends a signal to a worker's process, or ends its connections, during large all-reduces or cancellations.
+fn strike(session: &LaneSession, worker: usize, how: Fault, random: &mut Random) -> Wrong<()> {
     let pid = block_on(async {
         let pid = session.call("soak.pid", ()).await?;
         session.get::<i64>(&pid, WorkerId::new(worker as u32)).await
     });
     let pid = pid.map_err(|error| format!("soak.pid: {error}"))?;
-    if random.chance(50) {
+    if how == Fault::Cut {
+        let cut = call(session, "soak.cut", (worker as i64, random.below(60) as i64));
+        cut.map_err(|error| format!("soak.cut: {error}"))?;
+    }
+    // A cancellation could fail the session before the connections end.
+    if how != Fault::Cut && random.chance(50) {
         cancellations::before_a_loss(session, random);
     } else {
         call(session, "soak.reduce", (4i64 << 20, 1000i64)).map_err(|error| format!("soak.reduce: {error}"))?;
     }
-    random.pause(Duration::from_millis(60));
     watch::step(format_args!("{how:?} of process {pid} from outside"));
-    let signal = if how == End::Kill { Signal::KILL } else { Signal::STOP };
+    let signal = match how {
+        Fault::Kill => Signal::KILL,
+        Fault::Stop => Signal::STOP,
+        Fault::Cut => return Ok(()),
+    };
+    random.pause(Duration::from_millis(60));
     let pid = Pid::from_raw(pid as i32).ok_or("a worker has process id 0")?;
     kill_process(pid, signal).map_err(|error| error.to_string())
 }
