@@ -18,8 +18,9 @@ use crate::wires::{Call, Wires, disconnected, lost};
 /// that the machines of the awaited ranks acknowledge its packets.
 const MAX_SLEEP: Duration = Duration::from_millis(250);
 
-/// The longest text of a call in a probe.
+/// The longest text of a call in a probe, and how long probes have it: a rank may read them much later.
 const MAX_PROBE_TEXT_BYTES: usize = 256;
+const PROBE_TEXT_TIME: Duration = Duration::from_secs(2);
 
 /// A plan, and how far its messages have come.
 struct Exchange<'a> {
@@ -201,7 +202,8 @@ impl Exchange<'_> {
     /// Looks for connections that are cut, after a wait without an event. TCP itself would notice it after minutes, and only of
     /// a connection that has something to send, so a rank that only receives sends a probe.
     fn check_connections(&self, call: Call<'_>, wires: &mut Wires<'_>) -> Result<()> {
-        let text = Some(call.text).filter(|text| call.kind == Kind::Collective && text.len() <= MAX_PROBE_TEXT_BYTES);
+        let tells = call.kind == Kind::Collective && wires.start.elapsed() < PROBE_TEXT_TIME;
+        let text = Some(call.text).filter(|text| tells && text.len() <= MAX_PROBE_TEXT_BYTES);
         let text = text.unwrap_or_default().as_bytes();
         let head = Head { kind: Kind::Probe, call: text.len() as u32, number: call.number, content: 0 }.to_bytes();
         for (peer, ..) in self.peers(|_| true) {
