@@ -18,6 +18,9 @@ use crate::wires::{Call, Wires, disconnected, lost};
 /// that the machines of the awaited ranks acknowledge its packets.
 const MAX_SLEEP: Duration = Duration::from_millis(250);
 
+/// The longest sleep while a machine is late with an acknowledgement.
+const LATE_SLEEP: Duration = Duration::from_millis(50);
+
 /// The longest text of a call in a probe, and how long probes have it: a rank may read them much later.
 const MAX_PROBE_TEXT_BYTES: usize = 256;
 const PROBE_TEXT_TIME: Duration = Duration::from_secs(2);
@@ -29,6 +32,8 @@ struct Exchange<'a> {
     outgoing: Vec<Outgoing>,
     /// By rank.
     incoming: Vec<Incoming>,
+    /// The longest sleep of the next wait.
+    max_sleep: Duration,
 }
 
 /// Moves all messages of a plan, and runs its computations.
@@ -39,7 +44,7 @@ struct Exchange<'a> {
 pub(crate) fn run(plan: Plan<'_>, call: Call<'_>, wires: &mut Wires<'_>) -> Result<()> {
     let outgoing = plan.outgoing.iter().map(|_| Outgoing::default()).collect();
     let incoming = plan.incoming.iter().map(|_| Incoming::default()).collect();
-    Exchange { plan, outgoing, incoming }.run(call, wires)
+    Exchange { plan, outgoing, incoming, max_sleep: MAX_SLEEP }.run(call, wires)
 }
 
 impl Exchange<'_> {
@@ -173,7 +178,8 @@ impl Exchange<'_> {
             fds.extend(link.map(|link| PollFd::new(link, *flags)));
         }
         // A little longer than the deadline, so that it has passed when the wait is checked again.
-        let longest = wires.deadline.saturating_sub(wires.start.elapsed()).min(MAX_SLEEP) + Duration::from_millis(1);
+        let longest =
+            wires.deadline.saturating_sub(wires.start.elapsed()).min(self.max_sleep) + Duration::from_millis(1);
         let sleep = if is_ready { Duration::ZERO } else { longest };
         let limit = Timespec { tv_sec: sleep.as_secs() as _, tv_nsec: sleep.subsec_nanos().into() };
         match poll(&mut fds, Some(&limit)) {
@@ -201,12 +207,14 @@ impl Exchange<'_> {
 
     /// Looks for connections that are cut, after a wait without an event. TCP itself would notice it after minutes, and only of
     /// a connection that has something to send, so a rank that only receives sends a probe.
-    fn check_connections(&self, call: Call<'_>, wires: &mut Wires<'_>) -> Result<()> {
+    fn check_connections(&mut self, call: Call<'_>, wires: &mut Wires<'_>) -> Result<()> {
+        self.max_sleep = MAX_SLEEP;
         let tells = call.kind == Kind::Collective && wires.start.elapsed() < PROBE_TEXT_TIME;
         let text = Some(call.text).filter(|text| tells && text.len() <= MAX_PROBE_TEXT_BYTES);
         let text = text.unwrap_or_default().as_bytes();
         let head = Head { kind: Kind::Probe, call: text.len() as u32, number: call.number, content: 0 }.to_bytes();
-        for (peer, ..) in self.peers(|_| true) {
+        let peers: Vec<_> = self.peers(|_| true).map(|(peer, ..)| peer).collect();
+        for peer in peers {
             // A probe would cut a message in two.
             let has_begun = self.outgoing.get(peer).is_some_and(Outgoing::has_begun);
             let link = wires.link(peer)?;
@@ -222,6 +230,7 @@ impl Exchange<'_> {
                         |error: io::Error| explain(disconnected(peer, &error), peer, self.incoming.get(peer), wires);
                     sent.map_err(failed)?;
                 }
+                Acknowledged::Late => self.max_sleep = LATE_SLEEP,
                 Acknowledged::All | Acknowledged::Some => {}
             }
         }
