@@ -109,7 +109,6 @@ mod tests {
     use std::net::TcpListener;
     use std::sync::Arc;
     use std::thread;
-    use std::time::Duration;
 
     use disco_core::shared_memory::Segment;
     use rustix::event::{PollFd, poll};
@@ -189,7 +188,7 @@ mod tests {
                 Ok(count) => received += count,
                 Err(error) => break error.kind(),
             }
-            thread::sleep(Duration::ZERO);
+            thread::yield_now();
         };
         assert_eq!((received, end), (sent, io::ErrorKind::UnexpectedEof));
         while two.send([&bytes, &[]]).is_ok_and(|count| count > 0) {}
