@@ -46,7 +46,7 @@ impl Race {
         self.settler.clone()
     }
 
-    /// Waits for the next address that accepts, while the handshakes of those before it go on. Returns `None` once all others have
+    /// Waits for the next address that accepts, while the handshakes of earlier addresses go on. Returns `None` once all others have
     /// failed, or `is_wanted` returns false.
     ///
     /// # Errors

@@ -246,6 +246,9 @@ impl OwnMatrix for Packed {
     fn product(&self, x: &[f32]) -> Vec<f32> {
         let x = kernels::quantized(self.level, x);
         let rows: Vec<_> = x.chunks_exact(self.inputs / BLOCK).collect();
+        if rows.is_empty() {
+            return Vec::new();
+        }
         let groups = grouped(&rows);
         let Layout { columns, bits } = self.layout;
         in_parts(rows.len(), self.outputs, self.inputs, LANES, |outputs| match (bits, columns) {

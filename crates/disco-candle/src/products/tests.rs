@@ -289,3 +289,14 @@ fn several_threads_give_the_products_of_one() {
         assert_eq!(on(1), on(3));
     }
 }
+
+#[test]
+fn no_rows_have_no_products() {
+    let (outputs, inputs) = (40, 64);
+    let weights = numbers(1, outputs * inputs);
+    let matrix = quantized(GgmlDType::Q8_0, weights.clone(), inputs).unwrap();
+    for level in Level::all() {
+        assert!(Packed::new(level, &matrix, 0..inputs).unwrap().unwrap().product(&[]).is_empty());
+        assert!(Dense::new(level, &weights, inputs).product(&[]).is_empty());
+    }
+}

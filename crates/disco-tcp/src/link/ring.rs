@@ -117,8 +117,8 @@ impl Writer {
             while !piece.is_empty() {
                 let (to, up_to_end) = self.0.place();
                 let (first, rest) = piece.split_at(piece.len().min(up_to_end));
-                // SAFETY: `to` is in the segment, as are the bytes up to the end of the ring. They are free: the reader has read
-                // what was there, as its count says, and reads them only after this end's count says that they are written.
+                // SAFETY: `to` is in the segment, as are the bytes up to the end of the ring. They are free: the count of the
+                // reader says that it has read the bytes before them, and it reads them after this end's count has passed them.
                 unsafe { ptr::copy_nonoverlapping(first.as_ptr(), to, first.len()) };
                 self.0.moved += first.len() as u64;
                 piece = rest;

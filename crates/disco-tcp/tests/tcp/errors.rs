@@ -68,7 +68,7 @@ fn a_send_to_a_rank_that_has_dropped_its_communicator_says_so() {
                 return;
             }
             dropped.wait();
-            // At first, connections and rings have room, and what they have is discarded.
+            // At first, connections and rings have room, and the bytes in them are discarded.
             let mut send = || {
                 thread::sleep(Duration::from_millis(20));
                 comm.send(&zeros(256 << 10), Rank::new(1))
