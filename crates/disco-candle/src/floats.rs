@@ -53,7 +53,7 @@ pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f32) -> Result<Tensor> {
             let parts = y.par_chunks_mut(rows).zip(x.par_chunks(rows));
             parts.for_each(|(y, x)| {
                 for (y, x) in y.chunks_exact_mut(width).zip(x.chunks_exact(width)) {
-                    let factor = (squares(x) / width as f32 + eps).sqrt().recip();
+                    let factor = (sum_of_squares(x) / width as f32 + eps).sqrt().recip();
                     for ((y, x), weight) in y.iter_mut().zip(x).zip(weight) {
                         *y = x * factor * weight;
                     }
@@ -65,8 +65,22 @@ pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f32) -> Result<Tensor> {
     of_floats(y, x.shape(), x.dtype())
 }
 
-/// The sum of squares.
-fn squares(x: &[f32]) -> f32 {
+/// The sum of the squares of each head of `width` elements, on the host: `[.., heads * width]` to f32 `[.., heads]`. The order of additions
+/// depends on the width only.
+///
+/// # Errors
+/// The last dimension is not whole heads; the tensor is on another device; errors of candle.
+pub fn squares(x: &Tensor, width: usize) -> Result<Tensor> {
+    let mut dims = x.dims().to_vec();
+    match dims.last_mut().filter(|last| width > 0 && last.is_multiple_of(width)) {
+        Some(last) => *last /= width,
+        None => return Err(Error::Msg(format!("heads of {width} elements of the shape {:?}", x.shape()))),
+    }
+    let sums = with_floats(x, |x| Ok(x.chunks_exact(width).map(sum_of_squares).collect()))?;
+    Tensor::from_vec(sums, dims, &Device::Cpu)
+}
+
+fn sum_of_squares(x: &[f32]) -> f32 {
     let (chunks, rest) = x.as_chunks::<SUMS>();
     let mut sums = [0.0; SUMS];
     for chunk in chunks {

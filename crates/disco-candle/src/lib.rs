@@ -79,7 +79,7 @@ pub use comm::{Comm, Stats};
 pub use delta::{Delta, DeltaState, DeltaTokens};
 pub use device::device;
 pub use error::{find_disco_error, to_candle};
-pub use floats::{rms_norm, silu_gated};
+pub use floats::{rms_norm, silu_gated, squares};
 pub use heads::{HeadPlan, even_ranges};
 pub use linear::{ColumnParallelLinear, RowParallelLinear};
 pub use matrix::Matrix;

@@ -53,10 +53,12 @@ impl Module for VocabParallelEmbedding {
         let mut dims = tokens.dims().to_vec();
         dims.push(self.weight.inputs()?);
         let tokens = tokens.flatten_all()?;
-        if self.comm.size() == 1 {
-            return self.weight.rows(&tokens)?.reshape(dims);
-        }
-        sum(&self.comm, self.own(&tokens.to_dtype(DType::I64)?)?)?.reshape(dims)
+        let rows = match self.comm.size() {
+            1 => self.weight.rows(&tokens)?,
+            _ => sum(&self.comm, self.own(&tokens.to_dtype(DType::I64)?)?)?,
+        };
+        // A sum of ranks may have -0.0 or 0.0.
+        (if rows.device().is_cpu() { (rows + 0.0)? } else { rows }).reshape(dims)
     }
 }
 

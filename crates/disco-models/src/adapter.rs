@@ -8,7 +8,8 @@ use std::collections::{BTreeSet, HashMap};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::{Path, PathBuf};
 
-use candle_core::{DType, Device, Tensor};
+use candle_core::{DType, Device, Module as _, Tensor};
+use disco_candle::Matrix;
 use disco_candle::weights::{Part, Shards, Weights};
 use serde_json::Value as Json;
 
@@ -149,7 +150,8 @@ impl Adapter {
         let alpha = self.number(module, "alpha_pattern", "lora_alpha")?;
         let is_stabilised = json::flag(&self.config, "use_rslora")?.unwrap_or(false);
         let scale = alpha / if is_stabilised { rank.sqrt() } else { rank };
-        let added = (up.matmul(&down)? * scale)?.to_device(own.device())?;
+        // An element depends on its row and column only, whatever rows a rank has.
+        let added = (Matrix::inference(down.t()?)?.forward(&up)? * scale)?.to_device(own.device())?;
         Ok((own.to_dtype(DType::F32)? + added)?.to_dtype(own.dtype())?)
     }
 

@@ -1,9 +1,8 @@
 //! Attention over the heads of one rank.
 
-use candle_core::{Module as _, Tensor};
+use candle_core::Tensor;
 use disco_candle::Comm;
 use disco_candle::HeadPlan;
-use disco_candle::RowParallelLinear;
 
 use crate::ModelError;
 use crate::blocks::{Heads, Memory};
@@ -12,6 +11,7 @@ use crate::head_norms::{HeadNorms, by_head};
 use crate::names::Role;
 use crate::norm::Norm;
 use crate::parts::{Parts, Stack};
+use crate::ranks::Output;
 use crate::rope::Rotation;
 
 /// The query and kv heads of one rank in one layer.
@@ -23,7 +23,7 @@ pub(crate) struct Attention {
     value_norm: Option<Norm>,
     /// Whether gates of outputs are behind the queries of their heads.
     is_gated: bool,
-    output: RowParallelLinear,
+    output: Output,
     heads: Heads,
     /// Factor of the products of query and key.
     factor: f64,
@@ -53,14 +53,13 @@ impl Attention {
             roles => parts.stack(layer, roles, config.input_bias),
         };
         let sinks = config.sinks.then(|| parts.sinks(layer, query.clone()));
-        let output_bias = config.output_bias.then(|| parts.bias(layer, Role::Output)).transpose()?;
         Ok(Self {
             projections: projections?,
             kind: config.projections,
             norms: HeadNorms::load(parts, heads, layer, comm)?,
             value_norm: config.value_norm.then(|| parts.plain_norm(config.head_dim)).transpose()?,
             is_gated: config.gated,
-            output: RowParallelLinear::new(parts.layer_matrix(layer, Role::Output)?, output_bias, comm.clone()),
+            output: parts.output(layer, config, heads, comm)?,
             heads: Heads::new(config, sinks.transpose()?),
             factor: config.factor,
         })
@@ -105,6 +104,6 @@ impl Attention {
         let y = memory.attend(&self.heads, view.window, &query, new)?;
         let y = y.transpose(1, 2)?.reshape((one, tokens, ()))?;
         let y = gate.iter().try_fold(y, |y, gate| y * candle_nn::ops::sigmoid(gate)?)?;
-        self.output.forward(&y)
+        self.output.forward(y)
     }
 }

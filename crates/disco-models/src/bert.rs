@@ -9,6 +9,7 @@ use disco_candle::{
 use serde::Deserialize;
 
 use crate::ModelError;
+use crate::plan::check_split;
 
 /// The tokens whose attention to all others is computed together, which bounds the memory of a long text.
 const ROWS: usize = 512;
@@ -98,6 +99,7 @@ struct Layer {
 /// the width.
 pub fn plan(config: &Config, ranks: usize) -> Result<Plan, ModelError> {
     config.check()?;
+    check_split(config.num_attention_heads, "query heads", ranks)?;
     let heads = HeadPlan::new(config.num_attention_heads, config.num_attention_heads, ranks)?;
     let width = config.hidden_size / config.num_attention_heads;
     let own = |rank| heads.query(rank).start * width..heads.query(rank).end * width;

@@ -2,13 +2,13 @@
 
 use std::ops::Range;
 
-use candle_core::{DType, Device, Module as _, Tensor};
+use candle_core::{DType, Device, Tensor};
 use disco_candle::weights::{Block, Cut, Split};
 use disco_candle::{Comm, Delta, DeltaState, DeltaTokens, Matrix, even_ranges};
-use disco_core::Reduction;
 
 use crate::names::Role;
 use crate::parts::{Parts, Stack};
+use crate::ranks::{Gather, Output, rows_of};
 use crate::states::{Span, States};
 use crate::{DeltaLayout, GatedDelta, ModelError};
 
@@ -16,9 +16,9 @@ use crate::{DeltaLayout, GatedDelta, ModelError};
 #[derive(Debug)]
 pub(crate) struct DeltaNet {
     delta: Delta,
-    /// Queries, keys and values; gates; rates; decays; and the output. None without heads.
-    matrices: Option<(Stack, Matrix)>,
-    comm: Comm,
+    /// Queries, keys and values; gates; rates; decays. None without heads.
+    inputs: Option<Stack>,
+    output: Output,
 }
 
 impl GatedDelta {
@@ -56,8 +56,8 @@ impl GatedDelta {
         ]
     }
 
-    /// How the large matrices are split over ranks. All else is read whole.
-    pub(crate) fn splits(&self, ranks: usize) -> Vec<(Role, Split)> {
+    /// How the large matrices are split over ranks, for hidden states of `dim` elements. All else is read whole.
+    pub(crate) fn splits(&self, dim: usize, ranks: usize) -> Vec<(Role, Split)> {
         let heads: Vec<_> = even_ranges(self.value_heads, ranks).collect();
         let of_heads = |width: usize| heads.iter().map(move |own| own.start * width..own.end * width);
         let values = || Block::new(self.value_heads * self.value_dim, Cut::Ranges(of_heads(self.value_dim).collect()));
@@ -69,7 +69,7 @@ impl GatedDelta {
             DeltaLayout::Grouped => Split::fused(0, (0..self.key_heads).flat_map(|key| self.group(key, &heads))),
         };
         let gates = Split::ranges(0, of_heads(self.value_dim));
-        let output = Split::ranges(1, of_heads(self.value_dim));
+        let output = Split::ranges(0, rows_of(dim, ranks));
         vec![(Role::DeltaInputs, inputs), (Role::DeltaGates, gates), (Role::DeltaOutput, output)]
     }
 
@@ -164,11 +164,15 @@ impl DeltaNet {
         delta.biases = of_heads(Role::DeltaBiases)?;
         delta.norm = vector(Role::DeltaNorm)?.to_vec1::<f32>()?;
         delta.eps = parts.config.eps as f32;
-        let matrices = (!values.is_empty()).then(|| {
-            let inputs = inputs(parts, config, layer, (&keys, &values))?;
-            Ok::<_, ModelError>((inputs, parts.layer_matrix(layer, Role::DeltaOutput)?))
-        });
-        Ok(Self { delta, matrices: matrices.transpose()?, comm: comm.clone() })
+        let inputs = (!values.is_empty()).then(|| inputs(parts, config, layer, (&keys, &values))).transpose()?;
+        let widths = even_ranges(config.value_heads, comm.size()).map(|own| own.len() * config.value_dim);
+        let output = Output {
+            inputs: Some(Gather::new(widths.collect(), comm)),
+            matrix: parts.layer_matrix(layer, Role::DeltaOutput)?,
+            bias: None,
+            join: parts.join(comm),
+        };
+        Ok(Self { delta, inputs, output })
     }
 
     /// The state before the first token.
@@ -186,13 +190,13 @@ impl DeltaNet {
         spans: &[Span],
     ) -> candle_core::Result<Tensor> {
         let heads = self.delta.key_of.len();
-        let y = if let Some((inputs, output)) = &self.matrices {
+        let widths = [self.delta.channels(), heads * self.delta.value_dim];
+        let mut y = Vec::new();
+        if let Some(inputs) = &self.inputs {
             let all = inputs.forward(x)?;
-            let widths = [self.delta.channels(), heads * self.delta.value_dim];
             let part = |number| all.at(number)?.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>();
             let [mixed, gates, rates, decays] = [part(0), part(1), part(2), part(3)];
             let (mixed, gates, rates, decays) = (mixed?, gates?, rates?, decays?);
-            let mut y = Vec::with_capacity(gates.len());
             states.change(layer, spans, |state, tokens| {
                 let of = |width: usize| tokens.start * width..tokens.end * width;
                 let own = of(heads);
@@ -200,14 +204,9 @@ impl DeltaNet {
                 let tokens = DeltaTokens::new(mixed, gates, &rates[own.clone()], &decays[own]);
                 y.extend(self.delta.forward(state, tokens));
             });
-            let (one, tokens, _) = x.dims3()?;
-            let y = Tensor::from_vec(y, (one, tokens, widths[1]), x.device())?.to_dtype(x.dtype())?;
-            output.forward(&y)?
-        } else {
-            x.zeros_like()?
-        };
-        self.comm.all_reduce_in_place(&y, Reduction::Sum)?;
-        Ok(y)
+        }
+        let (one, tokens, _) = x.dims3()?;
+        self.output.forward(Tensor::from_vec(y, (one, tokens, widths[1]), x.device())?.to_dtype(x.dtype())?)
     }
 }
 

@@ -7,6 +7,7 @@ use disco_candle::{Comm, Matrix, even_ranges};
 
 use crate::names::{EXPERT, EXPERT_STACKS, Role, bias};
 use crate::parts::{Parts, Stack};
+use crate::ranks::{Gather, rows_of};
 use crate::units::Units;
 use crate::{ExpertLayout, ExpertSplit, Experts, FeedForward, Groups, ModelError, Scores, stacks};
 
@@ -25,6 +26,33 @@ pub(crate) struct Mixture {
     /// The number of the first of them.
     first: usize,
     experts: Experts,
+    exchange: Exchange,
+    /// The outputs that this rank adds up.
+    outputs: Range<usize>,
+}
+
+/// What ranks exchange before outputs of experts are added.
+#[derive(Debug)]
+enum Exchange {
+    /// Nothing: each has a summand of all outputs.
+    Nothing,
+    /// The hidden units of each expert: each has some outputs.
+    Units(Gather),
+    /// The outputs of whole experts, of which each adds some.
+    Outputs {
+        /// The experts of each rank.
+        experts: Vec<Range<usize>>,
+        comm: Comm,
+    },
+}
+
+/// The rows that an expert computes.
+struct Chosen {
+    expert: usize,
+    /// Their numbers, and their shares of this expert `[rows, 1]`.
+    rows: Tensor,
+    shares: Tensor,
+    count: usize,
 }
 
 impl Mixture {
@@ -39,16 +67,19 @@ impl Mixture {
         let (names, activation) = (parts.names, experts.activation);
         let router = parts.tensor(&names.layer(layer, Role::Router))?;
         let is_split_within = parts.config.expert_split == ExpertSplit::Within;
-        let adds_bias = !is_split_within || comm.rank() == 0;
+        let is_host = parts.is_host();
+        let adds_bias = is_host || !is_split_within || comm.rank() == 0;
         let units: Vec<_> = match experts.layout {
             ExpertLayout::Interleaved | ExpertLayout::Transposed => {
-                let all = even_ranges(experts.ffn, comm.size()).nth(comm.rank()).filter(|_| is_split_within);
-                stacks::load(parts, &experts, layer, own.clone(), all.unwrap_or(0..experts.ffn), adds_bias)?
+                let own_of = |count| rows_of(count, comm.size()).nth(comm.rank()).filter(|_| is_split_within);
+                let units = own_of(experts.ffn).unwrap_or(0..experts.ffn);
+                let outputs = own_of(parts.config.dim).filter(|_| is_host);
+                stacks::load(parts, &experts, layer, own.clone(), (units, outputs), adds_bias)?
             }
             ExpertLayout::Joined => {
                 let [inputs, downs] = EXPERT_STACKS.map(|role| parts.matrices(&names.module(layer, role)));
                 let units = |(matrix, down): (Matrix, Matrix)| {
-                    let widths = vec![down.inputs()?; 2];
+                    let widths = vec![matrix.outputs()? / 2; 2];
                     Ok::<_, ModelError>(Units::new(Stack::Stacked { matrix, bias: None, widths }, down, activation))
                 };
                 inputs?.into_iter().zip(downs?).map(units).collect::<std::result::Result<_, _>>()?
@@ -97,16 +128,24 @@ impl Mixture {
             correction = Some(parts.wide(&names.layer(layer, Role::RouterCorrection))?.unsqueeze(0)?);
         }
         let router = Matrix::inference(router)?;
-        Ok(Self { router, router_bias, correction, scales, units, first: own.start, experts })
+        let exchange = match parts.config.expert_split {
+            _ if !is_host => Exchange::Nothing,
+            ExpertSplit::Within => Exchange::Units(Gather::of_rows(experts.ffn, comm)),
+            ExpertSplit::Over => {
+                Exchange::Outputs { experts: even_ranges(experts.count, comm.size()).collect(), comm: comm.clone() }
+            }
+        };
+        let outputs = if is_host { Gather::of_rows(parts.config.dim, comm).own() } else { 0..parts.config.dim };
+        Ok(Self { router, router_bias, correction, scales, units, first: own.start, experts, exchange, outputs })
     }
 
-    /// The sum of this rank's part of the experts' outputs: `[.., dim]` to `[.., dim]`. The experts get `x`, and the router
-    /// `input`.
+    /// The sum of the experts' outputs: `[.., dim]` to `[.., own outputs]`, or this rank's summand of it. The experts get `x`, and the
+    /// router `input`.
     pub(crate) fn forward(&self, x: &Tensor, input: &Tensor) -> Result<Tensor> {
         let rows = x.flatten_to(x.rank() - 2)?;
         let shares = self.shares(&input.flatten_to(x.rank() - 2)?)?;
-        let y = if x.device().is_cpu() { self.routed(&rows, &shares) } else { self.masked(&rows, &shares) };
-        y?.reshape(x.shape())
+        let y = if x.device().is_cpu() { self.routed(&rows, &shares) } else { self.masked(&rows, &shares) }?;
+        y.reshape([&x.dims()[..x.rank() - 1], &[y.dim(1)?]].concat())
     }
 
     /// The share of each expert in each of `rows`, f32 `[rows, experts]`: 0 for those that are not chosen.
@@ -138,23 +177,35 @@ impl Mixture {
         self.scales.iter().try_fold(shares, |shares, scales| shares.broadcast_mul(scales))
     }
 
-    /// Each expert computes its tokens, which the host knows.
-    #[expect(clippy::disallowed_methods, reason = "the shares are on the host")]
+    /// Each expert computes its tokens, which the host knows. Outputs are added in the order of experts.
     fn routed(&self, rows: &Tensor, shares: &Tensor) -> Result<Tensor> {
-        let by_expert = shares.t()?.to_vec2::<f32>()?;
-        let mut sum = rows.zeros_like()?;
-        for (units, shares) in self.units.iter().zip(&by_expert[self.first..]) {
-            let tokens: Vec<u32> = (0..).zip(shares).filter(|(_, share)| **share != 0.0).map(|(row, _)| row).collect();
-            if tokens.is_empty() {
-                continue;
-            }
-            let shares: Vec<f32> = tokens.iter().map(|row| shares[*row as usize]).collect();
-            let shares = Tensor::new(shares, rows.device())?.unsqueeze(1)?.to_dtype(rows.dtype())?;
-            let tokens = Tensor::new(tokens, rows.device())?;
-            let y = units.forward(&rows.index_select(&tokens, 0)?)?;
-            sum = sum.index_add(&tokens, &y.broadcast_mul(&shares)?, 0)?;
+        let all = chosen(rows, shares)?;
+        let is_own = |chosen: &&Chosen| (self.first..self.first + self.units.len()).contains(&chosen.expert);
+        let own: Vec<_> = all.iter().filter(is_own).collect();
+        let units = own.iter().map(|chosen| &self.units[chosen.expert - self.first]);
+        let hidden = units.clone().zip(&own).map(|(units, chosen)| units.hidden(&rows.index_select(&chosen.rows, 0)?));
+        let mut hidden = hidden.collect::<Result<Vec<_>>>()?;
+        if let Exchange::Units(gather) = &self.exchange {
+            hidden = apart(&gather.forward(joined(&hidden)?)?, &all)?;
         }
-        Ok(sum)
+        let outputs = units.zip(hidden).map(|(units, hidden)| units.output(&hidden));
+        let mut outputs = outputs.collect::<Result<Vec<_>>>()?;
+        let mut added = own;
+        if let Exchange::Outputs { experts, comm } = &self.exchange {
+            let count = |rank: &Range<usize>| {
+                all.iter().filter(|chosen| rank.contains(&chosen.expert)).map(|chosen| chosen.count).sum()
+            };
+            let counts: Vec<_> = experts.iter().map(count).collect();
+            outputs.push(rows.narrow(0, 0, 0)?);
+            let whole = comm.all_gather_uneven(&joined(&outputs)?, 0, &counts)?;
+            outputs = apart(&whole.narrow(1, self.outputs.start, self.outputs.len())?.contiguous()?, &all)?;
+            added = all.iter().collect();
+        }
+        let zeros = Tensor::zeros((rows.dim(0)?, self.outputs.len()), rows.dtype(), rows.device())?;
+        added
+            .into_iter()
+            .zip(outputs)
+            .try_fold(zeros, |sum, (chosen, y)| sum.index_add(&chosen.rows, &y.broadcast_mul(&chosen.shares)?, 0))
     }
 
     /// Each expert computes all tokens, so that the host waits for no device. What it computes for the tokens of others is
@@ -167,6 +218,37 @@ impl Mixture {
             sum + shares.ne(0.0)?.broadcast_as(y.shape())?.where_cond(&y, &zeros)?
         })
     }
+}
+
+/// What experts compute, one after the other.
+fn joined(all: &[Tensor]) -> Result<Tensor> {
+    if let [one] = all { Ok(one.clone()) } else { Tensor::cat(all, 0) }
+}
+
+/// The rows of each expert.
+fn apart(all: &Tensor, chosen: &[Chosen]) -> Result<Vec<Tensor>> {
+    let mut first = 0;
+    let part = |chosen: &Chosen| {
+        first += chosen.count;
+        all.narrow(0, first - chosen.count, chosen.count)
+    };
+    chosen.iter().map(part).collect()
+}
+
+/// The rows of each expert that has some, in the order of experts.
+#[expect(clippy::disallowed_methods, reason = "the shares are on the host")]
+fn chosen(rows: &Tensor, shares: &Tensor) -> Result<Vec<Chosen>> {
+    let mut all = Vec::new();
+    for (expert, shares) in shares.t()?.to_vec2::<f32>()?.into_iter().enumerate() {
+        let chosen = (0u32..).zip(shares).filter(|(_, share)| *share != 0.0);
+        let (numbers, shares): (Vec<_>, Vec<_>) = chosen.unzip();
+        let count = numbers.len();
+        if count > 0 {
+            let shares = Tensor::new(shares, rows.device())?.unsqueeze(1)?.to_dtype(rows.dtype())?;
+            all.push(Chosen { expert, rows: Tensor::new(numbers, rows.device())?, shares, count });
+        }
+    }
+    Ok(all)
 }
 
 /// Scores `[rows, experts]`, and minus infinity for experts whose group is none of the best.
@@ -214,6 +296,8 @@ mod tests {
                 units: (1..4).map(units).collect(),
                 first: 1,
                 experts,
+                exchange: Exchange::Nothing,
+                outputs: 0..5,
             };
             let rows = random(&[7, 5]);
             let shares = mixture.shares(&rows).unwrap();
@@ -248,6 +332,8 @@ mod tests {
             units: Vec::new(),
             first: 0,
             experts,
+            exchange: Exchange::Nothing,
+            outputs: 0..1,
         };
         let rows = random(&[40, 5]);
         let shares = mixture.shares(&rows).unwrap().to_vec2::<f32>().unwrap();
@@ -292,6 +378,8 @@ mod tests {
             units: vec![units(1.0), units(f32::INFINITY)],
             first: 0,
             experts,
+            exchange: Exchange::Nothing,
+            outputs: 0..1,
         };
         let rows = Tensor::new(&[[2f32]], &Device::Cpu).unwrap();
         let y = mixture.masked(&rows, &mixture.shares(&rows).unwrap()).unwrap().to_vec2::<f32>().unwrap();

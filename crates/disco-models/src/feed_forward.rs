@@ -4,13 +4,13 @@ use std::ops::Range;
 
 use candle_core::{Module as _, Tensor};
 use disco_candle::{Comm, Matrix, even_ranges};
-use disco_core::Reduction;
 
 use crate::config;
 use crate::experts::Mixture;
 use crate::names::Role;
 use crate::norm::Norm;
 use crate::parts::Parts;
+use crate::ranks::Join;
 use crate::units::Units;
 use crate::{Config, ExpertSplit, Experts, ModelError};
 
@@ -19,7 +19,7 @@ use crate::{Config, ExpertSplit, Experts, ModelError};
 pub(crate) struct FeedForward {
     kind: Kind,
     bias: Option<Tensor>,
-    comm: Comm,
+    join: Join,
 }
 
 #[derive(Debug)]
@@ -46,9 +46,9 @@ impl FeedForward {
             |experts: &Experts| Mixture::load(parts, *experts, layer, own_experts(parts.config, experts, comm), comm);
         let (kind, has_bias) = match &parts.config.layers[layer].feed_forward {
             config::FeedForward::Experts(experts) => (Kind::Experts(mixture(experts)?), false),
-            config::FeedForward::Dense(dense) => (Kind::Dense(Units::load(parts, dense, layer)?), dense.bias),
+            config::FeedForward::Dense(dense) => (Kind::Dense(Units::load(parts, dense, layer, comm)?), dense.bias),
             config::FeedForward::Shared { dense, experts, is_gated } => {
-                let units = Units::load(parts, dense, layer)?;
+                let units = Units::load(parts, dense, layer, comm)?;
                 let gate = is_gated.then(|| {
                     // GGUF files may have a vector.
                     let gate = parts.tensor(&parts.names.layer(layer, Role::SharedGating))?;
@@ -61,7 +61,7 @@ impl FeedForward {
                 let norms = [norm(Role::DensePostNorm)?, norm(Role::ExpertsNorm)?, norm(Role::ExpertsPostNorm)?];
                 let [behind, before, last] = norms;
                 let kind = Kind::Both {
-                    dense: Units::load(parts, dense, layer)?,
+                    dense: Units::load(parts, dense, layer, comm)?,
                     experts: Box::new(mixture(experts)?),
                     norms: [behind, before, last, parts.plain_norm(parts.config.dim)?],
                 };
@@ -69,34 +69,33 @@ impl FeedForward {
             }
         };
         let bias = has_bias.then(|| parts.bias(layer, Role::Down)).transpose()?;
-        Ok(Self { kind, bias, comm: comm.clone() })
+        Ok(Self { kind, bias, join: parts.join(comm) })
     }
 
     /// The output of all ranks' hidden units: `[.., dim]` to `[.., dim]`. `state` is the hidden state whose norm `x` is.
     pub(crate) fn forward(&self, x: &Tensor, state: &Tensor) -> candle_core::Result<Tensor> {
         match &self.kind {
-            Kind::Dense(units) => self.sum(units.forward(x)?),
-            Kind::Experts(experts) => self.sum(experts.forward(x, x)?),
+            Kind::Dense(units) => self.joined(units.forward(x)?),
+            Kind::Experts(experts) => self.joined(experts.forward(x, x)?),
             Kind::Shared { units, experts, gate } => {
                 let shared = units.forward(x)?;
                 let shared = gate.iter().try_fold(shared, |shared, gate| {
                     shared.broadcast_mul(&candle_nn::ops::sigmoid(&gate.forward(x)?)?)
                 })?;
-                self.sum((shared + experts.forward(x, x)?)?)
+                self.joined((shared + experts.forward(x, x)?)?)
             }
             Kind::Both { dense, experts, norms: [behind, before, last, plain] } => {
-                let y = behind.forward(&self.sum(dense.forward(x)?)?)?;
+                let y = behind.forward(&self.joined(dense.forward(x)?)?)?;
                 let of_experts = experts.forward(&before.forward(state)?, &plain.forward(state)?)?;
-                self.comm.all_reduce_in_place(&of_experts, Reduction::Sum)?;
-                y + last.forward(&of_experts)?
+                y + last.forward(&self.join.forward(of_experts)?)?
             }
         }
     }
 
-    /// The sum of all ranks' outputs, and the bias.
-    fn sum(&self, own: Tensor) -> candle_core::Result<Tensor> {
-        self.comm.all_reduce_in_place(&own, Reduction::Sum)?;
-        self.bias.iter().try_fold(own, |y, bias| y.broadcast_add(bias))
+    /// The output of all ranks, and the bias.
+    fn joined(&self, own: Tensor) -> candle_core::Result<Tensor> {
+        let y = self.join.forward(own)?;
+        self.bias.iter().try_fold(y, |y, bias| y.broadcast_add(bias))
     }
 }
 

@@ -5,13 +5,14 @@
 //! makes values: keys and values of heads are never computed, nor kept. Source: <https://arxiv.org/abs/2405.04434>.
 
 use candle_core::{D, Module as _, Tensor};
-use disco_candle::{Comm, HeadPlan, Matrix, RowParallelLinear};
+use disco_candle::{Comm, HeadPlan, Matrix};
 
 use crate::attention::View;
 use crate::blocks::{Heads, Memory};
 use crate::names::Role;
 use crate::norm::Norm;
 use crate::parts::{Parts, Stack};
+use crate::ranks::Output;
 use crate::{Attention, Latent, ModelError};
 
 /// Epsilon of the norms of latent vectors, whatever the model's is. Source: transformers 5.17.
@@ -28,7 +29,7 @@ pub(crate) struct LatentAttention {
     /// From plain queries to latent vectors, and from those to values.
     keys: ByHead,
     values: ByHead,
-    output: RowParallelLinear,
+    output: Output,
     heads: Heads,
     widths: Latent,
     factor: f64,
@@ -91,14 +92,13 @@ impl LatentAttention {
             let both = tensor(Role::LatentUp)?.reshape((1, heads, widths.plain + widths.value, widths.rank))?;
             (both.narrow(2, 0, widths.plain)?, both.narrow(2, widths.plain, widths.value)?)
         };
-        let output_bias = config.output_bias.then(|| parts.bias(layer, Role::Output)).transpose()?;
         Ok(Self {
             down: Stack::Separate(down.collect::<Result<_, _>>()?),
             queries: queries.transpose()?,
             norm: norm(Role::LatentNorm)?,
             keys: ByHead::new(keys)?,
             values: ByHead::new(values.transpose(2, 3)?)?,
-            output: RowParallelLinear::new(parts.layer_matrix(layer, Role::Output)?, output_bias, comm.clone()),
+            output: parts.output(layer, config, plan, comm)?,
             heads: Heads::new(config, None),
             widths,
             factor: config.factor,
@@ -125,6 +125,6 @@ impl LatentAttention {
         let new = Tensor::cat(&[latent, key], D::Minus1)?;
         let y = memory.attend(&self.heads, view.window, &query, Some((new, None)))?;
         let y = self.values.forward(&y.narrow(D::Minus1, 0, rank)?)?;
-        self.output.forward(&y.transpose(1, 2)?.reshape((one, tokens, ()))?)
+        self.output.forward(y.transpose(1, 2)?.reshape((one, tokens, ()))?)
     }
 }

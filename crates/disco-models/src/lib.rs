@@ -7,8 +7,8 @@
 //!           plan() ─▶ Shards ─▶ Transformer     one rank's part
 //!
 //! every rank   tokens ─▶ embedding (own rows of the vocabulary) ─▶ all_reduce
-//! per layer    norm ─▶ own query heads, own kv heads, own part of the cache ─▶ own columns of o ─▶ all_reduce
-//!              norm ─▶ own rows of gate and up ─▶ own columns of down ─▶ all_reduce
+//! per layer    norm ─▶ own query heads, own kv heads, own part of the cache ─▶ all_gather ─▶ own rows of o ─▶ all_gather
+//!              norm ─▶ own rows of gate and up ─▶ all_gather ─▶ own rows of down ─▶ all_gather
 //! every rank   norm ─▶ logits of its own rows of the vocabulary ─▶ all_gather, or the largest of all ranks
 //! ```
 //!
@@ -18,7 +18,8 @@
 //! calls the same methods in the same order with the same tokens, and gets the same results.
 //!
 //! The numbers of query heads, of kv heads and of ranks are independent. A kv head is replicated on each rank that has
-//! one of its query heads.
+//! one of its query heads. On hosts, no sum is cut: the bits of the results do not depend on the number of ranks, which may be larger
+//! than that of heads. On devices, ranks have columns of o and down, and all_reduce adds what they give.
 //!
 //! | to do | see |
 //! |---|---|
@@ -58,6 +59,7 @@ mod paged;
 mod parts;
 mod plan;
 mod projections;
+mod ranks;
 mod rope;
 mod sampler;
 mod scales;

@@ -7,17 +7,18 @@ use std::ops::Range;
 use candle_core::quantized::{QStorage, QTensor};
 use candle_core::{D, DType, Device, Module as _, Tensor};
 use candle_nn::LayerNorm;
-use disco_candle::Matrix;
 use disco_candle::paged::Sinks;
 use disco_candle::weights::{Part, Shards, WeightsError};
+use disco_candle::{Comm, HeadPlan, Matrix};
 use serde::{Deserialize, Serialize};
 
 use crate::adapter::Adapter;
 use crate::names::{Names, Role, bias};
 use crate::norm::{Norm, Rms};
 use crate::packed::Packed;
+use crate::ranks::{Gather, Join, Output};
 use crate::scales::{scaled, scales_of};
-use crate::{Config, ModelError, NormKind};
+use crate::{Attention, Config, ModelError, NormKind};
 
 /// The type of the elements that a model computes with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
@@ -131,7 +132,7 @@ impl Parts<'_> {
 
     /// This rank's rows of a table of embeddings, of which rows are read, too.
     pub(crate) fn table(&self, name: &str) -> Result<Matrix, ModelError> {
-        if self.shards.device().is_cpu() { self.matrix(name) } else { Ok(Matrix::inference(self.tensor(name)?)?) }
+        if self.is_host() { self.matrix(name) } else { Ok(Matrix::inference(self.tensor(name)?)?) }
     }
 
     /// This rank's part of a matrix, or of each matrix of a stack, if it is used as quantised blocks. On a device other than the host,
@@ -140,7 +141,7 @@ impl Parts<'_> {
         if !self.is_quantized(name)? {
             return Ok(None);
         }
-        let is_host = self.shards.device().is_cpu();
+        let is_host = self.is_host();
         let encoding = self.shards.weights().info(name)?.encoding();
         let read = || {
             if is_host && encoding.run().is_some() {
@@ -216,6 +217,32 @@ impl Parts<'_> {
         Ok(Sinks::new(sinks.to_vec1()?, self.shards.device())?)
     }
 
+    /// The last matrix of attention, whose inputs are those of query heads.
+    pub(crate) fn output(
+        &self,
+        layer: usize,
+        attention: &Attention,
+        heads: &HeadPlan,
+        comm: &Comm,
+    ) -> Result<Output, ModelError> {
+        let own = |rank| heads.query(rank).len() * attention.value_dim();
+        Ok(Output {
+            inputs: self.is_host().then(|| Gather::new((0..comm.size()).map(own).collect(), comm)),
+            matrix: self.layer_matrix(layer, Role::Output)?,
+            bias: attention.output_bias.then(|| self.bias(layer, Role::Output)).transpose()?,
+            join: self.join(comm),
+        })
+    }
+
+    /// How the outputs of the last matrices of ranks become those of all.
+    pub(crate) fn join(&self, comm: &Comm) -> Join {
+        if self.is_host() { Join::Gather(Gather::of_rows(self.config.dim, comm)) } else { Join::Sum(comm.clone()) }
+    }
+
+    pub(crate) fn is_host(&self) -> bool {
+        self.shards.device().is_cpu()
+    }
+
     /// This rank's part of a matrix of a layer, as outputs × inputs.
     pub(crate) fn layer_matrix(&self, layer: usize, role: Role) -> Result<Matrix, ModelError> {
         let name = self.names.layer(layer, role);
@@ -275,13 +302,11 @@ impl Parts<'_> {
             return Ok(false);
         }
         if let Some(packed) = self.packed(name) {
-            let is_host = self.shards.device().is_cpu();
-            return Ok(self.precision == Precision::File && is_host && packed.may_be_blocks());
+            return Ok(self.precision == Precision::File && self.is_host() && packed.may_be_blocks());
         }
         let encoding = self.shards.weights().info(name)?.encoding();
-        let is_host = self.shards.device().is_cpu();
         let has_blocks = encoding.quantized().is_some_and(|dtype| dtype.block_size() > 1);
-        Ok(self.precision == Precision::File && (has_blocks || is_host && encoding.run().is_some()))
+        Ok(self.precision == Precision::File && (has_blocks || self.is_host() && encoding.run().is_some()))
     }
 
     fn count(&self, bytes: usize) {

@@ -5,10 +5,12 @@ use std::ops::Range;
 use disco_candle::paged::BLOCK;
 use disco_candle::weights::{Block, Cut, Encoding, Part, Plan, Shards, Split, Weights};
 use disco_candle::{HeadPlan, Matrix, even_ranges};
+use disco_core::DeviceKind;
 
 use crate::names::{EXPERT, EXPERT_STACKS, Names, Role, bias};
 use crate::packed::Packed;
 use crate::projections::{OfHeads, Projection};
+use crate::ranks::{rows_of, unit_of};
 use crate::{
     Attention, Config, Dense, ExpertLayout, ExpertSplit, Experts, Inputs, Layer, Mixer, ModelError, Precision, QkNorm,
     stacks, tensors,
@@ -17,20 +19,24 @@ use crate::{
 /// Columns of a quantised matrix that products take together.
 const PACKED: usize = 32;
 
-/// The plan of splits for `ranks` ranks: which part of each tensor a rank reads.
+/// The plan of splits for `ranks` ranks on devices of one kind: which part of each tensor a rank reads.
 ///
 /// Query and kv heads are split as [`HeadPlan`] says, so kv heads may be on several ranks. Hidden units of the
-/// feed-forward networks are split in units of the file's quantisation blocks, or of parts of blocks if there are fewer
-/// blocks than ranks; those of experts, too, or whole experts are ([`Config::expert_split`]). The vocabulary is split by rows. Norms are on every rank.
+/// feed-forward networks and of experts are split, or whole experts are ([`Config::expert_split`]). The vocabulary is split by
+/// rows. Norms are on every rank.
+///
+/// On hosts, all other matrices are split by rows: ranks gather the inputs of each. On devices, the matrices behind heads and hidden units are split by columns: in
+/// units of the file's quantisation blocks, or of parts of blocks if there are fewer blocks than ranks.
 ///
 /// # Errors
-/// There are more ranks than query heads, units of hidden units, or experts. The weights lack a tensor of the model,
+/// On devices, there are more ranks than query heads, units of hidden units, or experts. The weights lack a tensor of the model,
 /// have it in another shape than the configuration says, or have one that would change the results and is not used (a
 /// bias, a scale, an adapter).
-pub fn plan(config: &Config, weights: &Weights, ranks: usize) -> Result<Plan, ModelError> {
+pub fn plan(config: &Config, weights: &Weights, ranks: usize, kind: DeviceKind) -> Result<Plan, ModelError> {
     tensors::check(config, weights)?;
     let names = Names::of(config.names, weights);
-    let mut rules = Rules { plan: Plan::new(), names, weights, ranks };
+    let mut rules =
+        Rules { plan: Plan::new(), names, weights, ranks, dim: config.dim, is_host: kind == DeviceKind::Cpu };
     if let Some(first) = config.layers.first() {
         if config.layers.iter().all(|layer| is_split_alike(layer, first)) {
             rules.layer("*", 0, first, config, true)?;
@@ -70,11 +76,14 @@ pub fn memory_bytes(config: &Config, shards: &Shards, precision: Precision) -> u
         let stacks = stacks::tensors(&names, weights, experts, number, config.dim).into_iter();
         let whole = stacks.filter(|(_, shape)| shape.len() > 2);
         let whole = whole.filter_map(|(name, _)| shards.memory_bytes_of(&name, is_as_in_files).ok()).sum();
-        let (count, units) = match config.expert_split {
-            ExpertSplit::Over => (experts.count.div_ceil(shards.size()), experts.ffn),
-            ExpertSplit::Within => (experts.count, experts.ffn.div_ceil(shards.size())),
+        let ranks = shards.size();
+        let most = |rows: usize| rows_of(rows, ranks).map(|own| own.len()).max().unwrap_or(0);
+        // The elements of an expert in three matrices.
+        let (count, elements) = match config.expert_split {
+            ExpertSplit::Over => (experts.count.div_ceil(ranks), 3 * config.dim * experts.ffn),
+            ExpertSplit::Within => (experts.count, 2 * config.dim * most(experts.ffn) + experts.ffn * most(config.dim)),
         };
-        let own = (3 * config.dim).saturating_mul(count).saturating_mul(units).saturating_mul(size);
+        let own = count.saturating_mul(elements).saturating_mul(size);
         read = read.saturating_sub(whole).saturating_add(own as u64);
     }
     if config.packing.is_none() {
@@ -96,7 +105,7 @@ pub fn memory_bytes(config: &Config, shards: &Shards, precision: Precision) -> u
 /// Bytes of the keys and values of a block of tokens, on the rank that keeps most.
 ///
 /// # Errors
-/// There are more ranks than query heads.
+/// The query heads do not divide by the kv heads.
 pub fn block_bytes(config: &Config, ranks: usize, precision: Precision) -> Result<usize, ModelError> {
     let of_layer = |attention: &Attention| {
         let heads = HeadPlan::new(attention.heads, attention.kv_heads, ranks)?;
@@ -136,7 +145,7 @@ fn is_split_alike(a: &Layer, b: &Layer) -> bool {
 
 /// # Errors
 /// There are fewer of them than ranks.
-fn check_split(count: usize, what: &str, ranks: usize) -> Result<(), ModelError> {
+pub(crate) fn check_split(count: usize, what: &str, ranks: usize) -> Result<(), ModelError> {
     if count >= ranks {
         return Ok(());
     }
@@ -149,6 +158,9 @@ struct Rules<'a> {
     names: Names,
     weights: &'a Weights,
     ranks: usize,
+    /// Elements of hidden states.
+    dim: usize,
+    is_host: bool,
 }
 
 impl Rules<'_> {
@@ -173,7 +185,7 @@ impl Rules<'_> {
         match &layer.mixer {
             Mixer::Attention(attention) => self.attention(pattern, attention)?,
             Mixer::Delta(delta) => {
-                for (role, split) in delta.splits(self.ranks) {
+                for (role, split) in delta.splits(self.dim, self.ranks) {
                     self.add(&self.names.layer(pattern, role), split);
                 }
             }
@@ -193,9 +205,9 @@ impl Rules<'_> {
                     ExpertSplit::Over => (experts.count, "experts"),
                     ExpertSplit::Within => (experts.ffn, "hidden units of experts"),
                 };
-                check_split(count, what, self.ranks)
+                self.check_split(count, what)
             }
-            ExpertSplit::Over => self.whole_experts(pattern, config.dim, experts),
+            ExpertSplit::Over => self.whole_experts(pattern, experts),
             ExpertSplit::Within => self.units_of_experts(pattern, number, experts),
         }
     }
@@ -203,11 +215,14 @@ impl Rules<'_> {
     fn attention(&mut self, pattern: &str, attention: &Attention) -> Result<(), ModelError> {
         let &Attention { heads, kv_heads, head_dim, qk_norm, .. } = attention;
         let (ranks, names, [rows, columns]) = (self.ranks, self.names, self.dims());
+        self.check_split(heads, "query heads")?;
         let plan = HeadPlan::new(heads, kv_heads, ranks)?;
         let elements = |heads: Range<usize>, width| heads.start * width..heads.end * width;
         let query = |width| (0..ranks).map(|rank| elements(plan.query(rank), width)).collect::<Vec<_>>();
         let kv = |width| (0..ranks).map(|rank| elements(plan.kv(rank), width)).collect::<Vec<_>>();
-        self.add(&names.layer(pattern, Role::Output), Split::ranges(columns, query(attention.value_dim())));
+        let output =
+            if self.is_host { self.outputs(rows) } else { Split::ranges(columns, query(attention.value_dim())) };
+        self.add(&names.layer(pattern, Role::Output), output);
         for Projection { role, heads: of, .. } in attention.matrices(0) {
             let split = |dim| match of {
                 OfHeads::Query(width) => Split::ranges(dim, query(width)),
@@ -243,7 +258,7 @@ impl Rules<'_> {
     ) -> Result<(), ModelError> {
         let (names, [rows, columns]) = (self.names, self.dims());
         let unit = self.unit_of(&names.layer(number, down), dense.ffn)?;
-        self.add(&names.layer(pattern, down), Split::even(columns, unit));
+        self.add(&names.layer(pattern, down), self.behind_units([rows, columns], unit));
         let inputs: &[Role] = match dense.inputs {
             Inputs::Gated => &[gate, up],
             Inputs::Plain => &[up],
@@ -263,13 +278,32 @@ impl Rules<'_> {
         Ok(())
     }
 
-    /// Hidden units that stay together: a quantisation block of the matrix `down`, whose columns they are. If there are fewer
-    /// blocks than ranks, parts of blocks, which can be packed anew.
+    /// The split of a matrix behind hidden units, with the dimensions of its outputs and inputs.
+    fn behind_units(&self, [rows, columns]: [usize; 2], unit: usize) -> Split {
+        if self.is_host { self.outputs(rows) } else { Split::even(columns, unit) }
+    }
+
+    /// Each rank has some outputs of hidden states.
+    fn outputs(&self, rows: usize) -> Split {
+        Split::even(rows, unit_of(self.dim, self.ranks))
+    }
+
+    /// # Errors
+    /// There are fewer of them than ranks, on devices.
+    fn check_split(&self, count: usize, what: &str) -> Result<(), ModelError> {
+        if self.is_host { Ok(()) } else { check_split(count, what, self.ranks) }
+    }
+
+    /// Hidden units that stay together. On devices, a quantisation block of the matrix `down`, whose columns they are. If there
+    /// are fewer blocks than ranks, parts of blocks, which can be packed anew.
     ///
     /// # Errors
-    /// There are fewer hidden units than ranks.
+    /// There are fewer hidden units than ranks, on devices.
     fn unit_of(&self, down: &str, units: usize) -> Result<usize, ModelError> {
         let ranks = self.ranks;
+        if self.is_host {
+            return Ok(unit_of(units, ranks));
+        }
         // A packed matrix has another name.
         let encoding = self.weights.contains(down).then(|| self.weights.info(down)).transpose()?;
         let encoding = encoding.map(|info| info.encoding());
@@ -296,26 +330,29 @@ impl Rules<'_> {
             let unit = self.unit_of(&names.module(number, downs), experts.ffn)?;
             let units = Block::even(experts.ffn, unit);
             self.add(&names.module(pattern, inputs), Split::fused(1, [units.clone(), units]));
-            self.add(&names.module(pattern, downs), Split::even(2, unit));
+            self.add(&names.module(pattern, downs), self.behind_units([1, 2], unit));
             return Ok(());
         }
         let unit = self.unit_of(&names.expert(number, 0, Role::ExpertDown), experts.ffn)?;
         // A stack has one dimension more.
         let first = usize::from(names.stacks_experts());
-        for (role, dim) in [(Role::ExpertGate, first), (Role::ExpertUp, first), (Role::ExpertDown, first + 1)] {
+        for role in [Role::ExpertGate, Role::ExpertUp] {
             let name = names.expert(pattern, "*", role);
-            self.add(&name, Split::even(dim, unit));
-            if role != Role::ExpertDown {
-                self.add(&bias(&name), Split::even(first, unit));
-            }
+            self.add(&name, Split::even(first, unit));
+            self.add(&bias(&name), Split::even(first, unit));
+        }
+        let down = names.expert(pattern, "*", Role::ExpertDown);
+        self.add(&down, self.behind_units([first, first + 1], unit));
+        if self.is_host {
+            self.add(&bias(&down), self.outputs(first));
         }
         Ok(())
     }
 
     /// Each rank has some experts whole.
-    fn whole_experts(&mut self, pattern: &str, dim: usize, experts: &Experts) -> Result<(), ModelError> {
-        let (ranks, names, &Experts { count, ffn, .. }) = (self.ranks, self.names, experts);
-        check_split(count, "experts", ranks)?;
+    fn whole_experts(&mut self, pattern: &str, experts: &Experts) -> Result<(), ModelError> {
+        let (ranks, names, dim, &Experts { count, ffn, .. }) = (self.ranks, self.names, self.dim, experts);
+        self.check_split(count, "experts")?;
         if experts.layout == ExpertLayout::Joined {
             EXPERT_STACKS.into_iter().for_each(|role| self.add(&names.module(pattern, role), Split::even(0, 1)));
             return Ok(());

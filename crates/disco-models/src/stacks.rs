@@ -54,13 +54,14 @@ fn is_packed(weights: &Weights, name: &str) -> bool {
     weights.contains(&format!("{name}_blocks"))
 }
 
-/// The hidden units `units` of the experts `own`. The biases of outputs are added by one rank only, which `adds_bias` is.
+/// The hidden units `units` of the experts `own`, and all columns of the rows `outputs` of their last matrices, if there are such.
+/// Otherwise, the columns of these units; the biases of outputs are added by one rank only, which `adds_bias` is.
 pub(crate) fn load(
     parts: &Parts<'_>,
     experts: &Experts,
     layer: usize,
     own: Range<usize>,
-    units: Range<usize>,
+    (units, outputs): (Range<usize>, Option<Range<usize>>),
     adds_bias: bool,
 ) -> Result<Vec<Units>, ModelError> {
     let [gate_up, down] =
@@ -80,14 +81,23 @@ pub(crate) fn load(
         let matrix = |(name, shape): &(String, [usize; 2])| matrix(parts, name, expert, *shape);
         let bias = |name: &str| bias(parts, name, expert);
         let input_bias = experts.bias.then(|| parts.taken(apart(&bias(&gate_up.0)?)?)).transpose()?;
-        let output_bias = (experts.bias && adds_bias).then(|| parts.taken(bias(&down.0)?)).transpose()?;
+        // A part of the rows of the last matrix and of its bias.
+        let of_outputs = |all: Tensor| match &outputs {
+            Some(own) => all.narrow(0, own.start, own.len()),
+            None => Ok(all),
+        };
+        let output_bias = experts.bias && adds_bias;
+        let output_bias = output_bias.then(|| parts.taken(of_outputs(bias(&down.0)?)?)).transpose()?;
         let inputs = Stack::Stacked {
             matrix: Matrix::inference(parts.taken(apart(&matrix(&gate_up)?)?)?)?,
             bias: input_bias,
             widths: vec![width; 2],
         };
-        let output = matrix(&down)?.narrow(1, units.start, width)?.contiguous()?;
-        let output = Matrix::inference(parts.taken(output)?)?;
+        let output = match &outputs {
+            Some(_) => of_outputs(matrix(&down)?)?,
+            None => matrix(&down)?.narrow(1, units.start, width)?,
+        };
+        let output = Matrix::inference(parts.taken(output.contiguous()?)?)?;
         Ok(Units::new(inputs, output, experts.activation).with_bias(output_bias))
     };
     own.map(load).collect()

@@ -156,7 +156,7 @@ pub(crate) fn open(
     let mut config = Config::open_ignoring(&weights, &load.ignored_keys)?;
     config.expert_split = load.expert_split;
     config.eos.extend(&load.ends);
-    let plan = plan(&config, &weights, comm.size())?;
+    let plan = plan(&config, &weights, comm.size(), ctx.device().kind)?;
     let dtype = load.precision.dtype();
     let device = disco_candle::device(ctx, dtype).map_err(disco_candle::to_candle)?;
     let mut shards = Shards::new(weights.clone(), plan, comm.rank(), comm.size(), dtype, device);

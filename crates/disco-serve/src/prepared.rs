@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Result, ensure};
-use disco::Settings;
+use disco::{DeviceKind, Settings};
 use disco_candle::weights::Weights;
 use disco_models::encoding::Encoding;
 use disco_models::text::Text;
@@ -75,7 +75,8 @@ impl Prepared {
         let weights = Arc::new(Weights::open(&path)?);
         let config = Config::open_ignoring(&weights, &args.ignore_key)?;
         // Also compares the tensors with the configuration, before a worker reads them.
-        let plan = plan(&config, &weights, settings.workers)?;
+        let kind = disco::backend::find(&settings.backend).map_or(DeviceKind::Cpu, |backend| backend.device_kind());
+        let plan = plan(&config, &weights, settings.workers, kind)?;
         let text = Arc::new(Text::open(&weights)?);
         let most = config.context;
         let context = args.max_model_len.map_or(most, |length| length as usize);

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
-use disco::{Builder, LaneSession, SessionKind};
+use disco::{Builder, DeviceKind, LaneSession, SessionKind};
 use disco_candle::weights::Weights;
 use disco_models::text::{Chat, Text};
 use disco_models::worker::{Batch, Load};
@@ -109,7 +109,8 @@ fn prepare(args: &Args) -> Result<Option<(Text, Vec<String>, Job)>> {
     let mut config = Config::open_ignoring(&weights, &args.ignore_key)?;
     config.expert_split = args.experts.split();
     // Also compares the tensors with the configuration, before a worker reads them.
-    let plan = plan(&config, &weights, args.workers.into())?;
+    let kind = disco::backend::find(&args.backend).map_or(DeviceKind::Cpu, |backend| backend.device_kind());
+    let plan = plan(&config, &weights, args.workers.into(), kind)?;
     if args.show_plan {
         print!("{plan}");
         return Ok(None);

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
-use disco::{Builder, Json, WorkerContext, WorkerId, block_on};
+use disco::{Builder, DeviceKind, Json, WorkerContext, WorkerId, block_on};
 use disco_candle::Comm;
 use disco_candle::weights::{Shards, Weights};
 use disco_models::{BLOCK, Config, Precision, Ragged, RunState, Transformer, plan};
@@ -57,7 +57,7 @@ fn ragged(
     let comm = Comm::world(ctx).unwrap();
     let weights = Arc::new(Weights::open(path).unwrap());
     let config = Config::open(&weights).unwrap();
-    let plan = plan(&config, &weights, comm.size()).unwrap();
+    let plan = plan(&config, &weights, comm.size(), DeviceKind::Cpu).unwrap();
     let shards = Shards::new(weights, plan, comm.rank(), comm.size(), precision.dtype(), Device::Cpu);
     let model = Transformer::load(config, &shards, precision, comm).unwrap();
 

@@ -370,7 +370,6 @@ fn other_addresses_need_a_token_and_the_token_is_asked_for() {
 fn wrong_models_and_options_are_errors_of_the_program() {
     for (options, why) in [
         (&["--model", "/nonexistent/model"][..], "/nonexistent/model: there is no such file or folder"),
-        (&["--model", model("llama-3").to_str().unwrap(), "--workers", "9"], "6 query heads can't be split over 9"),
         (&["--model", model("llama-3").to_str().unwrap(), "--max-model-len", "999"], "at most 256 tokens"),
         (&["--model", model("llama-3").to_str().unwrap(), "--kv-cache-bytes", "1K"], "no room for keys and values"),
         (&["--model", model("llama-3").to_str().unwrap(), "--backend", "unknown"], "unknown"),
