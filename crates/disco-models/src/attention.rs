@@ -88,6 +88,10 @@ impl Attention {
             Some(norms) => norms.forward(query, key, head_dim)?,
             None => (query, key),
         };
+        if query.elem_count() == 0 {
+            // A rank without heads.
+            return self.output.forward(query);
+        }
         let value = match (&self.value_norm, value) {
             (Some(norm), Some(value)) => Some(by_head(norm, &value, head_dim)?),
             (_, value) => value,

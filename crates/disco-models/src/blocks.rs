@@ -194,9 +194,6 @@ impl Memory<'_> {
         new: Option<(Tensor, Option<Tensor>)>,
     ) -> Result<Tensor> {
         let (OfHeads { plan, rows }, KeysValues { keys, values }) = (self.places, self.kept);
-        if query.dim(1)? == 0 {
-            return Ok(query.clone());
-        }
         let store = |memory: &Tensor, new: &Tensor| {
             let (_, _, _, width) = memory.dims4()?;
             let rows = rows.broadcast_as((rows.dim(0)?, width))?.contiguous()?;

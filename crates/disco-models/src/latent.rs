@@ -114,6 +114,10 @@ impl LatentAttention {
             Some((norm, up)) => up.forward(&norm.forward(&down.at(0)?)?)?,
             None => down.at(0)?,
         };
+        if query.elem_count() == 0 {
+            // A rank without heads.
+            return self.output.forward(query);
+        }
         let rotate = |x: &Tensor| view.rotation.as_ref().map_or_else(|| Ok(x.clone()), |rotation| rotation.apply(x));
         let query = query.reshape((one, tokens, (), plain + rotated))?.transpose(1, 2)?;
         let of_latent = self.keys.forward(&query.narrow(D::Minus1, 0, plain)?)?;

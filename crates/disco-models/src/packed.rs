@@ -205,16 +205,19 @@ impl<'a> Packed<'a> {
                 _ => return Ok(None),
             };
         let is_whole = [self.group(), columns.start, columns.end].iter().all(|place| place.is_multiple_of(RUN));
-        let Some(codes) = self.symmetric()?.filter(|_| is_whole && !columns.is_empty()) else { return Ok(None) };
+        let is_there = is_whole && !columns.is_empty() && !rows.is_empty();
+        let Some(codes) = self.symmetric()?.filter(|_| is_there) else { return Ok(None) };
+        // Those of all rows, so that all ranks find the same.
+        let scales =
+            (0..self.rows).flat_map(|row| (0..self.columns.div_ceil(self.group())).map(move |group| (row, group)));
+        if scales.map(|(row, group)| (codes.scale)(row, group)).any(|scale| f16::from_f32(scale).to_f32() != scale) {
+            return Ok(None);
+        }
         let mut bytes = Vec::new();
         for row in rows.iter().copied() {
             for start in columns.clone().step_by(RUN) {
                 let scale = (codes.scale)(row, start / self.group());
-                let rounded = f16::from_f32(scale);
-                if rounded.to_f32() != scale {
-                    return Ok(None);
-                }
-                bytes.extend_from_slice(&rounded.to_le_bytes());
+                bytes.extend_from_slice(&f16::from_f32(scale).to_le_bytes());
                 let code = |column: usize| (codes.code)(row, column);
                 bytes.extend((start..start + RUN / 2).map(|low| code(low) | code(low + RUN / 2) << 4));
             }

@@ -138,7 +138,8 @@ impl Parts<'_> {
     /// This rank's part of a matrix, or of each matrix of a stack, if it is used as quantised blocks. On a device other than the host,
     /// blocks that are cut can't be multiplied.
     fn blocks(&self, name: &str) -> Result<Option<Vec<Matrix>>, ModelError> {
-        if !self.is_quantized(name)? {
+        // A rank without rows has no blocks.
+        if !self.is_quantized(name)? || self.shards.memory_bytes_of(name, false)? == 0 {
             return Ok(None);
         }
         let is_host = self.is_host();

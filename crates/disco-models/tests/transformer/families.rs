@@ -44,7 +44,6 @@ pub(crate) struct Case {
     pub(crate) folder: PathBuf,
     pub(crate) prompts: Vec<Prompt>,
     pub(crate) vocabulary: usize,
-    pub(crate) context: usize,
 }
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -59,7 +58,7 @@ pub(crate) fn cases() -> Vec<Case> {
 pub(crate) fn case(folder: PathBuf) -> Case {
     let config = Config::open(&Weights::open(&folder).unwrap()).unwrap();
     let prompts = prompts(&folder, &config);
-    Case { folder, prompts, vocabulary: config.vocabulary, context: config.context }
+    Case { folder, prompts, vocabulary: config.vocabulary }
 }
 
 /// The prompts of a folder, and their texts by a model of `config`.

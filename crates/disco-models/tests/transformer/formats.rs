@@ -14,7 +14,7 @@ use super::logits::{logits_of, weights_of};
 use super::ours;
 use super::tokens::{batch, tokens_of};
 
-fn folder(name: &str) -> PathBuf {
+pub(crate) fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/formats").join(name)
 }
 

@@ -10,6 +10,7 @@ mod decoding;
 mod dequantise;
 mod draw;
 mod families;
+mod fleets;
 mod formats;
 #[allow(dead_code, reason = "as the test needs")]
 #[path = "../../examples/generate/generate.rs"]
@@ -22,7 +23,6 @@ mod losses;
 mod mixed;
 mod mpi;
 mod ours;
-mod paged;
 mod random;
 mod reference;
 mod refused;

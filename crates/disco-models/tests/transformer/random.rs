@@ -38,6 +38,36 @@ pub(crate) const BLOCKS: Shape =
 pub(crate) const LARGE_BLOCKS: Shape =
     Shape { layers: 1, heads: 8, kv_heads: 4, head_dim: 64, ffn: 768, vocabulary: 64, context: 64, tied: true };
 
+/// Hidden units of whole blocks of 256 elements, beside rows that are none; heads of whole shards of sums.
+pub(crate) const WIDE: Shape =
+    Shape { layers: 1, heads: 9, kv_heads: 3, head_dim: 64, ffn: 1536, vocabulary: 160, context: 700, tied: true };
+
+/// A mixture of four experts of 768 hidden units.
+pub(crate) fn wide_experts() -> Model {
+    let shape = Shape { heads: 6, ffn: 768, ..WIDE };
+    let model = Model::safetensors(shape, 6, serde_json::Value::Null);
+    let mut tensors = candle_core::safetensors::load(model.path(), &Device::Cpu).unwrap();
+    tensors.retain(|name, _| !name.contains(".mlp."));
+    let dim = shape.dim();
+    for expert in 0..4 {
+        for (seed, (name, rows, columns)) in
+            (expert..).step_by(4).zip([("w1", 768, dim), ("w2", dim, 768), ("w3", 768, dim)])
+        {
+            let name = format!("model.layers.0.block_sparse_moe.experts.{expert}.{name}.weight");
+            tensors.insert(name, random(100 + seed, &[rows, columns]));
+        }
+    }
+    tensors.insert("model.layers.0.block_sparse_moe.gate.weight".into(), random(99, &[4, dim]));
+    candle_core::safetensors::save(&tensors, model.path()).unwrap();
+    let path = model.path().with_file_name("config.json");
+    let mut config: serde_json::Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+    config["model_type"] = "mixtral".into();
+    config["num_local_experts"] = 4.into();
+    config["num_experts_per_tok"] = 2.into();
+    fs::write(path, config.to_string()).unwrap();
+    model
+}
+
 /// A model in a folder that is removed with it.
 pub(crate) struct Model {
     folder: TempDir,
@@ -117,7 +147,11 @@ impl Shape {
     /// Writes a GGUF file with matrices of one type, and with the metadata `more`.
     fn write_gguf(&self, path: &Path, tensors: Vec<(String, Tensor)>, matrices: GgmlDType, more: &[(&str, Value)]) {
         let quantize = |(name, tensor): (String, Tensor)| {
-            let dtype = if tensor.rank() == 2 { matrices } else { GgmlDType::F32 };
+            let dtype = match tensor.dims() {
+                [_, columns] if columns.is_multiple_of(matrices.block_size()) => matrices,
+                [_, _] => GgmlDType::Q8_0,
+                _ => GgmlDType::F32,
+            };
             (name, QTensor::quantize(&tensor, dtype).unwrap())
         };
         let tensors: Vec<_> = tensors.into_iter().map(quantize).collect();

@@ -24,6 +24,12 @@ enum Scales {
     Blocks([usize; 2]),
 }
 
+/// A folder with a tiny model of 8-bit floats with scales of blocks, and that of the model itself.
+pub(crate) fn small_floats() -> (TempDir, PathBuf) {
+    let (folder, [small, _]) = folders(Scales::Blocks([16, 16]));
+    (folder, small)
+}
+
 /// A folder with a tiny model of 8-bit floats, and one with the same weights in 32 bits.
 fn folders(scales: Scales) -> (TempDir, [PathBuf; 2]) {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/models/llama-3");
