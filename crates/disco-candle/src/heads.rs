@@ -48,9 +48,22 @@ impl HeadPlan {
         Ok(Self { queries_per_kv, query })
     }
 
+    /// The plan in which rank `r` has the query heads `query[r]`. All heads are there, in rank order.
+    ///
+    /// # Errors
+    /// The query heads do not divide by the key-value heads, or there is no rank.
+    pub fn of_ranges(heads: usize, kv_heads: usize, query: Vec<Range<usize>>) -> Result<Self> {
+        Ok(Self { query, ..Self::new(heads, kv_heads, 1)? })
+    }
+
     /// The query heads of rank `rank`.
     pub fn query(&self, rank: usize) -> Range<usize> {
         self.query[rank].clone()
+    }
+
+    /// The elements of the query heads of each rank, of which each has `width`.
+    pub fn elements(&self, width: usize) -> impl Iterator<Item = Range<usize>> {
+        self.query.iter().map(move |own| own.start * width..own.end * width)
     }
 
     /// The key-value heads of rank `rank`.

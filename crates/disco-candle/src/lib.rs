@@ -40,7 +40,7 @@
 //! | to do | see |
 //! |---|---|
 //! | collectives on tensors of candle, in place or with gradients | the methods of [`Comm`] |
-//! | split layers | [`ColumnParallelLinear`], [`RowParallelLinear`], [`VocabParallelEmbedding`], [`VocabParallelLogits`] |
+//! | split layers | [`ColumnParallelLinear`], [`RowParallelLinear`], [`NodesLinear`], [`VocabParallelEmbedding`], [`VocabParallelLogits`] |
 //! | split attention heads that do not divide by the ranks | [`HeadPlan`] |
 //! | attention of many sequences to keys and values in blocks | [`paged`] |
 //! | weights from files | [`weights`] |
@@ -65,6 +65,7 @@ mod heads;
 mod lend;
 mod linear;
 mod matrix;
+mod nodes;
 pub mod paged;
 mod products;
 mod read;
@@ -83,6 +84,8 @@ pub use floats::{rms_norm, silu_gated, squares};
 pub use heads::{HeadPlan, even_ranges};
 pub use linear::{ColumnParallelLinear, RowParallelLinear};
 pub use matrix::Matrix;
+pub use nodes::NodesLinear;
+pub use products::cuts;
 pub use read::{Reader, Reading};
 pub use runs::Runs;
 pub use threads::compute_threads;

@@ -7,7 +7,7 @@ use candle_core::quantized::{GgmlDType, QMatMul, QStorage, QTensor};
 use candle_core::{CpuStorage, DType, Device, Error, Module, Result, Storage, Tensor};
 
 use crate::floats::{of_floats, with_floats};
-use crate::products::{Dense, Level, OwnMatrix, Packed};
+use crate::products::{Dense, Level, Order, OwnMatrix, Packed};
 
 /// A matrix of weights, one row for each output, as `y = x·Wᵀ` uses it.
 #[derive(Clone, Debug)]
@@ -85,6 +85,27 @@ impl Matrix {
 
     pub(crate) fn packed(packed: Packed) -> Self {
         Self(Kind::Own(Arc::new(packed)))
+    }
+
+    /// This matrix as the columns of a node of a sum: it adds in another order.
+    ///
+    /// # Errors
+    /// It is none that the host has laid out anew.
+    pub(crate) fn in_order(mut self, order: Order) -> Result<Self> {
+        let own = if let Kind::Own(weight) = &mut self.0 { Arc::get_mut(weight) } else { None };
+        own.ok_or_else(|| Error::Msg("the host has not laid out these weights anew".into()))?.set_order(order);
+        Ok(self)
+    }
+
+    /// The products in 32 bits, one row of `x` after the other.
+    ///
+    /// # Errors
+    /// It is none that the host has laid out anew; errors of candle.
+    pub(crate) fn sums(&self, x: &Tensor) -> Result<Vec<f32>> {
+        match &self.0 {
+            Kind::Own(weight) => with_floats(x, |x| Ok(weight.product(x))),
+            _ => Err(Error::Msg("the host has not laid out these weights anew".into())),
+        }
     }
 
     /// Number of columns that a part of a quantised matrix is a multiple of, so that candle can multiply its blocks.

@@ -52,6 +52,7 @@ impl Attention {
             [Role::Qkv] => parts.fused(layer, Role::Qkv, vec![queries, keys, keys], config.input_bias),
             roles => parts.stack(layer, roles, config.input_bias),
         };
+        let values: Vec<_> = heads.elements(config.head_dim).collect();
         let sinks = config.sinks.then(|| parts.sinks(layer, query.clone()));
         Ok(Self {
             projections: projections?,
@@ -59,7 +60,7 @@ impl Attention {
             norms: HeadNorms::load(parts, heads, layer, comm)?,
             value_norm: config.value_norm.then(|| parts.plain_norm(config.head_dim)).transpose()?,
             is_gated: config.gated,
-            output: parts.output(layer, config, heads, comm)?,
+            output: parts.output((layer, Role::Output, config.output_bias), (&values, config.head_dim), comm)?,
             heads: Heads::new(config, sinks.transpose()?),
             factor: config.factor,
         })

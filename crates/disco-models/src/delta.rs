@@ -8,7 +8,7 @@ use disco_candle::{Comm, Delta, DeltaState, DeltaTokens, Matrix, even_ranges};
 
 use crate::names::Role;
 use crate::parts::{Parts, Stack};
-use crate::ranks::{Gather, Output, rows_of};
+use crate::ranks::{Gather, Last, Output, OutputKind, rows_of};
 use crate::states::{Span, States};
 use crate::{DeltaLayout, GatedDelta, ModelError};
 
@@ -166,12 +166,9 @@ impl DeltaNet {
         delta.eps = parts.config.eps as f32;
         let inputs = (!values.is_empty()).then(|| inputs(parts, config, layer, (&keys, &values))).transpose()?;
         let widths = even_ranges(config.value_heads, comm.size()).map(|own| own.len() * config.value_dim);
-        let output = Output {
-            inputs: Some(Gather::new(widths.collect(), comm)),
-            matrix: parts.layer_matrix(layer, Role::DeltaOutput)?,
-            bias: None,
-            join: parts.join(comm),
-        };
+        let inputs_of_all = Some(Gather::new(widths.collect(), comm));
+        let last = Last { inputs: inputs_of_all, matrix: parts.layer_matrix(layer, Role::DeltaOutput)? };
+        let output = Output { kind: OutputKind::Joined(last, parts.join(comm)), bias: None };
         Ok(Self { delta, inputs, output })
     }
 

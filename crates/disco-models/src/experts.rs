@@ -9,7 +9,7 @@ use crate::names::{EXPERT, EXPERT_STACKS, Role, bias};
 use crate::parts::{Parts, Stack};
 use crate::ranks::{Gather, rows_of};
 use crate::units::Units;
-use crate::{ExpertLayout, ExpertSplit, Experts, FeedForward, Groups, ModelError, Scores, stacks};
+use crate::{ExpertLayout, ExpertSplit, Experts, FeedForward, Groups, ModelError, Scores, Sums, stacks};
 
 /// The experts of a layer of which this rank has hidden units, and the router, which is on every rank.
 #[derive(Debug)]
@@ -22,13 +22,30 @@ pub(crate) struct Mixture {
     correction: Option<Tensor>,
     /// Factors of the shares of the chosen experts, f32 `[experts]`.
     scales: Option<Tensor>,
-    units: Vec<Units>,
+    units: Vec<Expert>,
     /// The number of the first of them.
     first: usize,
     experts: Experts,
     exchange: Exchange,
     /// The outputs that this rank adds up.
     outputs: Range<usize>,
+}
+
+/// An expert, or a part of one.
+#[derive(Debug)]
+pub(crate) struct Expert {
+    pub(crate) units: Units,
+    pub(crate) down: Matrix,
+    /// Of the output; only where no other rank adds it, too.
+    pub(crate) bias: Option<Tensor>,
+}
+
+impl Expert {
+    /// The output of hidden units.
+    fn output(&self, hidden: &Tensor) -> Result<Tensor> {
+        let y = self.down.forward(hidden)?;
+        self.bias.iter().try_fold(y, |y, bias| y.broadcast_add(bias))
+    }
 }
 
 /// What ranks exchange before outputs of experts are added.
@@ -67,20 +84,21 @@ impl Mixture {
         let (names, activation) = (parts.names, experts.activation);
         let router = parts.tensor(&names.layer(layer, Role::Router))?;
         let is_split_within = parts.config.expert_split == ExpertSplit::Within;
-        let is_host = parts.is_host();
-        let adds_bias = is_host || !is_split_within || comm.rank() == 0;
+        let is_whole = parts.config.sums != Sums::Parts;
+        let adds_bias = is_whole || !is_split_within || comm.rank() == 0;
         let units: Vec<_> = match experts.layout {
             ExpertLayout::Interleaved | ExpertLayout::Transposed => {
                 let own_of = |count| rows_of(count, comm.size()).nth(comm.rank()).filter(|_| is_split_within);
                 let units = own_of(experts.ffn).unwrap_or(0..experts.ffn);
-                let outputs = own_of(parts.config.dim).filter(|_| is_host);
+                let outputs = own_of(parts.config.dim).filter(|_| is_whole);
                 stacks::load(parts, &experts, layer, own.clone(), (units, outputs), adds_bias)?
             }
             ExpertLayout::Joined => {
                 let [inputs, downs] = EXPERT_STACKS.map(|role| parts.matrices(&names.module(layer, role)));
                 let units = |(matrix, down): (Matrix, Matrix)| {
                     let widths = vec![matrix.outputs()? / 2; 2];
-                    Ok::<_, ModelError>(Units::new(Stack::Stacked { matrix, bias: None, widths }, down, activation))
+                    let units = Units::new(Stack::Stacked { matrix, bias: None, widths }, activation);
+                    Ok::<_, ModelError>(Expert { units, down, bias: None })
                 };
                 inputs?.into_iter().zip(downs?).map(units).collect::<std::result::Result<_, _>>()?
             }
@@ -96,7 +114,8 @@ impl Mixture {
                     Ok::<_, ModelError>(matrices.into_iter().zip(biases))
                 });
                 let units = |(inputs, (down, bias))| {
-                    Units::new(Stack::Separate(<[_; 2]>::from(inputs).into()), down, activation).with_bias(bias)
+                    let units = Units::new(Stack::Separate(<[_; 2]>::from(inputs).into()), activation);
+                    Expert { units, down, bias }
                 };
                 gate?.zip(up?).zip(down?).map(units).collect()
             }
@@ -104,7 +123,8 @@ impl Mixture {
                 let units = own.clone().map(|expert| {
                     let inputs = [Role::ExpertGate, Role::ExpertUp].map(|role| names.expert(layer, expert, role));
                     let down = parts.matrix(&names.expert(layer, expert, Role::ExpertDown))?;
-                    Ok::<_, ModelError>(Units::new(parts.stack_of(&inputs, vec![None, None])?, down, activation))
+                    let units = Units::new(parts.stack_of(&inputs, vec![None, None])?, activation);
+                    Ok::<_, ModelError>(Expert { units, down, bias: None })
                 });
                 units.collect::<std::result::Result<_, _>>()?
             }
@@ -129,13 +149,13 @@ impl Mixture {
         }
         let router = Matrix::inference(router)?;
         let exchange = match parts.config.expert_split {
-            _ if !is_host => Exchange::Nothing,
+            _ if !is_whole => Exchange::Nothing,
             ExpertSplit::Within => Exchange::Units(Gather::of_rows(experts.ffn, comm)),
             ExpertSplit::Over => {
                 Exchange::Outputs { experts: even_ranges(experts.count, comm.size()).collect(), comm: comm.clone() }
             }
         };
-        let outputs = if is_host { Gather::of_rows(parts.config.dim, comm).own() } else { 0..parts.config.dim };
+        let outputs = if is_whole { Gather::of_rows(parts.config.dim, comm).own() } else { 0..parts.config.dim };
         Ok(Self { router, router_bias, correction, scales, units, first: own.start, experts, exchange, outputs })
     }
 
@@ -183,7 +203,8 @@ impl Mixture {
         let is_own = |chosen: &&Chosen| (self.first..self.first + self.units.len()).contains(&chosen.expert);
         let own: Vec<_> = all.iter().filter(is_own).collect();
         let units = own.iter().map(|chosen| &self.units[chosen.expert - self.first]);
-        let hidden = units.clone().zip(&own).map(|(units, chosen)| units.hidden(&rows.index_select(&chosen.rows, 0)?));
+        let hidden =
+            units.clone().zip(&own).map(|(units, chosen)| units.units.forward(&rows.index_select(&chosen.rows, 0)?));
         let mut hidden = hidden.collect::<Result<Vec<_>>>()?;
         if let Exchange::Units(gather) = &self.exchange {
             hidden = apart(&gather.forward(joined(&hidden)?)?, &all)?;
@@ -214,7 +235,7 @@ impl Mixture {
         let zeros = rows.zeros_like()?;
         self.units.iter().enumerate().try_fold(zeros.clone(), |sum, (number, units)| {
             let shares = shares.narrow(D::Minus1, self.first + number, 1)?;
-            let y = units.forward(rows)?.broadcast_mul(&shares.to_dtype(rows.dtype())?)?;
+            let y = units.output(&units.units.forward(rows)?)?.broadcast_mul(&shares.to_dtype(rows.dtype())?)?;
             sum + shares.ne(0.0)?.broadcast_as(y.shape())?.where_cond(&y, &zeros)?
         })
     }
@@ -282,7 +303,7 @@ mod tests {
         let units = |_| {
             let inputs =
                 Stack::Separate(vec![(Matrix::dense(random(&[6, 5])), None), (Matrix::dense(random(&[6, 5])), None)]);
-            Units::new(inputs, Matrix::dense(random(&[5, 6])), Activation::Silu)
+            Expert { units: Units::new(inputs, Activation::Silu), down: Matrix::dense(random(&[5, 6])), bias: None }
         };
         let router = random(&[4, 5]);
         for normalises in [false, true] {
@@ -365,7 +386,8 @@ mod tests {
     fn an_expert_that_overflows_for_the_tokens_of_others_changes_nothing() {
         let matrix = |value: f32| Matrix::dense(Tensor::full(value, (1, 1), &Device::Cpu).unwrap());
         let units = |up| {
-            Units::new(Stack::Separate(vec![(matrix(1.0), None), (matrix(up), None)]), matrix(1.0), Activation::Silu)
+            let inputs = Stack::Separate(vec![(matrix(1.0), None), (matrix(up), None)]);
+            Expert { units: Units::new(inputs, Activation::Silu), down: matrix(1.0), bias: None }
         };
         // Positive tokens go to the first expert, and the second one computes infinity for them.
         let router = Tensor::new(&[[1f32], [-1.0]], &Device::Cpu).unwrap();

@@ -10,7 +10,7 @@ use crate::names::Role;
 use crate::norm::Norm;
 use crate::parts::Parts;
 use crate::ranks::Gather;
-use crate::{ModelError, QkNorm};
+use crate::{ModelError, QkNorm, Sums};
 
 /// The norms of one rank's queries and keys in one layer.
 #[derive(Debug)]
@@ -66,7 +66,7 @@ impl HeadNorms {
                     first - own.start..own.len()
                 };
                 let own = counted(comm.rank());
-                let squares = if parts.is_host() {
+                let squares = if parts.config.sums != Sums::Parts {
                     let of_rank = |rank| [heads.query(rank).len(), counted(rank).len()];
                     let counts: Vec<_> = (0..comm.size()).map(of_rank).collect();
                     Squares::Gather(Gather::new(counts.iter().map(|it| it.iter().sum()).collect(), comm), counts)

@@ -80,6 +80,7 @@ impl LatentAttention {
         let queries = widths
             .query_rank
             .map(|_| Ok::<_, ModelError>((norm(Role::QueryDownNorm)?, parts.layer_matrix(layer, Role::QueryUp)?)));
+        let elements: Vec<_> = plan.elements(widths.value).collect();
         let roles = config.projections.roles().iter();
         let down = roles.map(|role| {
             let bias = (config.input_bias && *role != Role::Query).then(|| parts.bias(layer, *role)).transpose()?;
@@ -98,7 +99,7 @@ impl LatentAttention {
             norm: norm(Role::LatentNorm)?,
             keys: ByHead::new(keys)?,
             values: ByHead::new(values.transpose(2, 3)?)?,
-            output: parts.output(layer, config, plan, comm)?,
+            output: parts.output((layer, Role::Output, config.output_bias), (&elements, widths.value), comm)?,
             heads: Heads::new(config, None),
             widths,
             factor: config.factor,

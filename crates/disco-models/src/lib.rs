@@ -77,7 +77,7 @@ pub use cache::Cache;
 pub use config::{
     Activation, Attention, Config, DeltaLayout, Dense, ExpertLayout, ExpertSplit, Experts, FeedForward, GatedDelta,
     Groups, Growth, Inputs, Latent, Layer, LayerInputs, Mixer, NormKind, Norms, Packing, Pairs, Positions, Projections,
-    QkNorm, Rotary, SamplingDefaults, Scaling, Scores,
+    QkNorm, Rotary, SamplingDefaults, Scaling, Scores, Sums,
 };
 pub use error::ModelError;
 pub use generation::Generation;

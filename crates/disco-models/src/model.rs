@@ -9,9 +9,9 @@ use disco_candle::Comm;
 use disco_candle::DeltaState;
 #[cfg(feature = "cuda")]
 use disco_candle::cuda;
+use disco_candle::even_ranges;
 use disco_candle::weights::Shards;
 use disco_candle::{Argmax, VocabParallelEmbedding, VocabParallelLogits};
-use disco_candle::{HeadPlan, even_ranges};
 use disco_core::WorkerContext;
 
 use crate::attention::{Attention, View};
@@ -25,7 +25,7 @@ use crate::norm::Norm;
 use crate::parts::{Parts, Precision};
 use crate::rope::Rope;
 use crate::states::Span;
-use crate::{Adapter, Config, Layer, ModelError, Norms, Pool, Projections, Rotary, config, tensors};
+use crate::{Adapter, Config, Layer, ModelError, Norms, Pool, Projections, Rotary, Sums, config, tensors};
 
 /// The name of the files and plans that must be equal on all ranks, in errors.
 const COMPARED: &str = "the files or the split plans of the model";
@@ -124,7 +124,7 @@ impl Common {
             }
             config::Mixer::Attention(attention) => attention,
         };
-        let plan = HeadPlan::new(config.heads, config.kv_heads, comm.size())?;
+        let plan = parts.config.sums.heads(config, comm.size())?;
         let groups = plan.groups(comm.rank());
         let memory = match config.projections {
             Projections::Shared { layer } if let Some(memory) = self.memory_of[layer] => memory,
@@ -202,7 +202,7 @@ impl Transformer {
     /// `precision`.
     ///
     /// # Errors
-    /// The weights can't be read, or lack a tensor.
+    /// The weights can't be read, or lack a tensor. On devices, several ranks have other sums than [`Sums::Parts`].
     pub fn load(config: Config, shards: &Shards, precision: Precision, comm: Comm) -> Result<Self, ModelError> {
         Self::load_adapted(config, shards, None, precision, comm)
     }
@@ -212,7 +212,7 @@ impl Transformer {
     /// # Errors
     /// As [`load`](Self::load); the adapter does not fit the model.
     pub fn load_adapted(
-        config: Config,
+        mut config: Config,
         shards: &Shards,
         adapter: Option<&Adapter>,
         precision: Precision,
@@ -221,6 +221,12 @@ impl Transformer {
         let of_adapter = adapter.map_or(0, |adapter| adapter.fingerprint().rotate_left(1));
         let fingerprint = shards.fingerprint() ^ of_adapter;
         comm.require_same(COMPARED, fingerprint, shards.device()).map_err(disco_candle::to_candle)?;
+        if !shards.device().is_cpu() {
+            if comm.size() > 1 && config.sums != Sums::Parts {
+                return Err(ModelError::Feature { feature: format!("{:?} sums of ranks on devices", config.sums) });
+            }
+            config.sums = Sums::Parts;
+        }
         let names = Names::of(config.names, shards.weights());
         #[cfg(feature = "cuda")]
         if let Device::Cuda(device) = shards.device() {

@@ -9,16 +9,16 @@ use candle_core::{D, DType, Device, Module as _, Tensor};
 use candle_nn::LayerNorm;
 use disco_candle::paged::Sinks;
 use disco_candle::weights::{Part, Shards, WeightsError};
-use disco_candle::{Comm, HeadPlan, Matrix};
+use disco_candle::{Comm, Matrix, NodesLinear};
 use serde::{Deserialize, Serialize};
 
 use crate::adapter::Adapter;
 use crate::names::{Names, Role, bias};
 use crate::norm::{Norm, Rms};
 use crate::packed::Packed;
-use crate::ranks::{Gather, Join, Output};
+use crate::ranks::{Gather, Join, Last, Output, OutputKind};
 use crate::scales::{scaled, scales_of};
-use crate::{Attention, Config, ModelError, NormKind};
+use crate::{Config, Dense, ModelError, NormKind, Sums};
 
 /// The type of the elements that a model computes with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
@@ -114,20 +114,39 @@ impl Parts<'_> {
 
     /// This rank's part of a matrix.
     pub(crate) fn matrix(&self, name: &str) -> Result<Matrix, ModelError> {
+        self.part(name, None)
+    }
+
+    /// Some columns of this rank's part of a matrix, or all.
+    fn part(&self, name: &str, some: Option<Range<usize>>) -> Result<Matrix, ModelError> {
+        let dense = || {
+            let all = self.tensor(name)?;
+            Ok(Matrix::inference(some.iter().try_fold(all, |all, some| all.narrow(1, some.start, some.len()))?)?)
+        };
         if let Some(packed) = self.packed(name).filter(|_| self.is_quantized(name).unwrap_or(false)) {
             let blocks = packed.blocks(self.shards, name)?;
-            let columns = blocks.as_ref().map_or(0, |blocks| blocks.shape().dims()[1]);
-            let matrix = blocks.map(|blocks| Matrix::quantized_columns(blocks, 0..columns)).transpose()?.flatten();
+            let all = blocks.as_ref().map_or(0, |blocks| blocks.shape().dims()[1]);
+            let columns = some.clone().unwrap_or(0..all);
+            let matrix = blocks.map(|blocks| Matrix::quantized_columns(blocks, columns)).transpose()?.flatten();
             if let Some(matrix) = matrix {
                 self.count(matrix.bytes());
                 return Ok(matrix);
             }
-            return Ok(Matrix::inference(self.tensor(name)?)?);
+            return dense();
         }
-        match self.blocks(name)?.and_then(|mut matrices| matrices.pop()) {
+        match self.blocks(name, some.as_ref())?.and_then(|mut matrices| matrices.pop()) {
             Some(matrix) => Ok(matrix),
-            None => Ok(Matrix::inference(self.tensor(name)?)?),
+            None => dense(),
         }
+    }
+
+    /// Some columns of this rank's part of a matrix of a layer.
+    fn columns(&self, layer: usize, role: Role, columns: Range<usize>) -> Result<Matrix, ModelError> {
+        let name = self.names.layer(layer, role);
+        if !self.names.is_transposed() {
+            return self.part(&name, Some(columns));
+        }
+        Ok(Matrix::inference(self.tensor(&name)?.narrow(0, columns.start, columns.len())?.t()?)?)
     }
 
     /// This rank's rows of a table of embeddings, of which rows are read, too.
@@ -135,19 +154,22 @@ impl Parts<'_> {
         if self.is_host() { self.matrix(name) } else { Ok(Matrix::inference(self.tensor(name)?)?) }
     }
 
-    /// This rank's part of a matrix, or of each matrix of a stack, if it is used as quantised blocks. On a device other than the host,
-    /// blocks that are cut can't be multiplied.
-    fn blocks(&self, name: &str) -> Result<Option<Vec<Matrix>>, ModelError> {
+    /// This rank's part of a matrix, or of each matrix of a stack, or some columns of it, if it is used as quantised blocks. On a device
+    /// other than the host, blocks that are cut can't be multiplied.
+    fn blocks(&self, name: &str, some: Option<&Range<usize>>) -> Result<Option<Vec<Matrix>>, ModelError> {
         // A rank without rows has no blocks.
         if !self.is_quantized(name)? || self.shards.memory_bytes_of(name, false)? == 0 {
             return Ok(None);
         }
         let is_host = self.is_host();
         let encoding = self.shards.weights().info(name)?.encoding();
+        let within = |columns: Range<usize>| {
+            some.map_or(columns.clone(), |some| columns.start + some.start..columns.start + some.end)
+        };
         let read = || {
             if is_host && encoding.run().is_some() {
                 let (runs, columns) = self.shards.runs(name)?;
-                let matrices = runs.matrices(columns);
+                let matrices = runs.matrices(within(columns));
                 if matrices.is_some() || encoding.quantized().is_none() {
                     return Ok(matrices);
                 }
@@ -160,7 +182,7 @@ impl Parts<'_> {
                 (blocks, columns)
             };
             Ok::<_, ModelError>(match blocks.rank() {
-                2 => Matrix::quantized_columns(blocks, columns)?.map(|matrix| vec![matrix]),
+                2 => Matrix::quantized_columns(blocks, within(columns))?.map(|matrix| vec![matrix]),
                 _ => unstacked(&blocks, &columns)?,
             })
         };
@@ -218,26 +240,59 @@ impl Parts<'_> {
         Ok(Sinks::new(sinks.to_vec1()?, self.shards.device())?)
     }
 
-    /// The last matrix of attention, whose inputs are those of query heads.
+    /// The matrix `role` behind heads or hidden units, of which each rank has those elements, in whole `unit`s.
     pub(crate) fn output(
         &self,
-        layer: usize,
-        attention: &Attention,
-        heads: &HeadPlan,
+        (layer, role, bias): (usize, Role, bool),
+        (elements, unit): (&[Range<usize>], usize),
         comm: &Comm,
     ) -> Result<Output, ModelError> {
-        let own = |rank| heads.query(rank).len() * attention.value_dim();
-        Ok(Output {
-            inputs: self.is_host().then(|| Gather::new((0..comm.size()).map(own).collect(), comm)),
-            matrix: self.layer_matrix(layer, Role::Output)?,
-            bias: attention.output_bias.then(|| self.bias(layer, Role::Output)).transpose()?,
-            join: self.join(comm),
-        })
+        let bias = bias.then(|| self.bias(layer, role)).transpose()?;
+        let inputs = elements.last().map_or(0, |last| last.end);
+        let kind = match self.config.sums.nodes(inputs, unit, comm.size()) {
+            Some(parts) => {
+                let load = |columns| self.columns(layer, role, columns);
+                OutputKind::Nodes(NodesLinear::new([inputs, self.config.dim], &parts, load, comm)?)
+            }
+            None => OutputKind::Joined(self.last(layer, role, elements, comm)?, self.join(comm)),
+        };
+        Ok(Output { kind, bias })
+    }
+
+    /// As [`output`](Self::output), without nodes of sums.
+    pub(crate) fn last(
+        &self,
+        layer: usize,
+        role: Role,
+        elements: &[Range<usize>],
+        comm: &Comm,
+    ) -> Result<Last, ModelError> {
+        let extents = || elements.iter().map(Range::len).collect();
+        let inputs = (self.config.sums != Sums::Parts).then(|| Gather::new(extents(), comm));
+        Ok(Last { inputs, matrix: self.layer_matrix(layer, role)? })
+    }
+
+    /// The hidden units of each rank in the network of a layer, without those of experts.
+    pub(crate) fn units(&self, layer: usize, dense: &Dense, ranks: usize) -> Result<Vec<Range<usize>>, ModelError> {
+        let network = &self.config.layers[layer].feed_forward;
+        if self.config.sums != Sums::Parts {
+            return Ok(self.config.sums.within(network).units(dense.ffn, ranks));
+        }
+        // As many as the other matrix has columns.
+        let [_, _, down] = network.dense_roles().map(|role| self.names.layer(layer, role));
+        let of_rank = |rank| {
+            let part = self.shards.plan().part(&down, &self.shapes[&down], rank, ranks)?;
+            Ok(if let Part::Range { range, .. } = part { range } else { 0..dense.ffn })
+        };
+        (0..ranks).map(of_rank).collect()
     }
 
     /// How the outputs of the last matrices of ranks become those of all.
     pub(crate) fn join(&self, comm: &Comm) -> Join {
-        if self.is_host() { Join::Gather(Gather::of_rows(self.config.dim, comm)) } else { Join::Sum(comm.clone()) }
+        match self.config.sums {
+            Sums::Parts => Join::Sum(comm.clone()),
+            Sums::Whole | Sums::Nodes => Join::Gather(Gather::of_rows(self.config.dim, comm)),
+        }
     }
 
     pub(crate) fn is_host(&self) -> bool {
@@ -255,7 +310,7 @@ impl Parts<'_> {
 
     /// This rank's parts of the matrices that a tensor stacks, `[matrices, outputs, inputs]`.
     pub(crate) fn matrices(&self, name: &str) -> Result<Vec<Matrix>, ModelError> {
-        if let Some(matrices) = self.blocks(name)? {
+        if let Some(matrices) = self.blocks(name, None)? {
             return Ok(matrices);
         }
         let all = self.tensor(name)?;

@@ -4,39 +4,37 @@ use std::ops::Range;
 
 use disco_candle::paged::BLOCK;
 use disco_candle::weights::{Block, Cut, Encoding, Part, Plan, Shards, Split, Weights};
-use disco_candle::{HeadPlan, Matrix, even_ranges};
-use disco_core::DeviceKind;
+use disco_candle::{Matrix, even_ranges};
 
 use crate::names::{EXPERT, EXPERT_STACKS, Names, Role, bias};
 use crate::packed::Packed;
 use crate::projections::{OfHeads, Projection};
 use crate::ranks::{rows_of, unit_of};
 use crate::{
-    Attention, Config, Dense, ExpertLayout, ExpertSplit, Experts, Inputs, Layer, Mixer, ModelError, Precision, QkNorm,
-    stacks, tensors,
+    Attention, Config, Dense, ExpertLayout, ExpertSplit, Experts, FeedForward, Inputs, Layer, Mixer, ModelError,
+    Precision, QkNorm, Sums, stacks, tensors,
 };
 
 /// Columns of a quantised matrix that products take together.
 const PACKED: usize = 32;
 
-/// The plan of splits for `ranks` ranks on devices of one kind: which part of each tensor a rank reads.
+/// The plan of splits for `ranks` ranks: which part of each tensor a rank reads.
 ///
-/// Query and kv heads are split as [`HeadPlan`] says, so kv heads may be on several ranks. Hidden units of the
+/// Query and kv heads are split as [`HeadPlan`](disco_candle::HeadPlan) says, so kv heads may be on several ranks. Hidden units of the
 /// feed-forward networks and of experts are split, or whole experts are ([`Config::expert_split`]). The vocabulary is split by
 /// rows. Norms are on every rank.
 ///
-/// On hosts, all other matrices are split by rows: ranks gather the inputs of each. On devices, the matrices behind heads and hidden units are split by columns: in
-/// units of the file's quantisation blocks, or of parts of blocks if there are fewer blocks than ranks.
+/// [`Config::sums`] says how the matrices behind heads and hidden units are split: by rows; by columns that are nodes of sums; or by
+/// columns in units of the file's quantisation blocks, or of parts of blocks if there are fewer blocks than ranks.
 ///
 /// # Errors
-/// On devices, there are more ranks than query heads, units of hidden units, or experts. The weights lack a tensor of the model,
+/// With [`Sums::Parts`], there are more ranks than query heads, units of hidden units, or experts. The weights lack a tensor of the model,
 /// have it in another shape than the configuration says, or have one that would change the results and is not used (a
 /// bias, a scale, an adapter).
-pub fn plan(config: &Config, weights: &Weights, ranks: usize, kind: DeviceKind) -> Result<Plan, ModelError> {
+pub fn plan(config: &Config, weights: &Weights, ranks: usize) -> Result<Plan, ModelError> {
     tensors::check(config, weights)?;
     let names = Names::of(config.names, weights);
-    let mut rules =
-        Rules { plan: Plan::new(), names, weights, ranks, dim: config.dim, is_host: kind == DeviceKind::Cpu };
+    let mut rules = Rules { plan: Plan::new(), names, weights, ranks, dim: config.dim, sums: config.sums };
     if let Some(first) = config.layers.first() {
         if config.layers.iter().all(|layer| is_split_alike(layer, first)) {
             rules.layer("*", 0, first, config, true)?;
@@ -108,7 +106,7 @@ pub fn memory_bytes(config: &Config, shards: &Shards, precision: Precision) -> u
 /// The query heads do not divide by the kv heads.
 pub fn block_bytes(config: &Config, ranks: usize, precision: Precision) -> Result<usize, ModelError> {
     let of_layer = |attention: &Attention| {
-        let heads = HeadPlan::new(attention.heads, attention.kv_heads, ranks)?;
+        let heads = config.sums.heads(attention, ranks)?;
         let most = (0..ranks).map(|rank| heads.kv(rank).len()).max().unwrap_or(0);
         // A latent vector is key and value.
         let tensors = if attention.projections.latent().is_some() { 1 } else { 2 };
@@ -160,7 +158,7 @@ struct Rules<'a> {
     ranks: usize,
     /// Elements of hidden states.
     dim: usize,
-    is_host: bool,
+    sums: Sums,
 }
 
 impl Rules<'_> {
@@ -191,7 +189,7 @@ impl Rules<'_> {
             }
         }
         if let Some(dense) = layer.dense() {
-            self.hidden_units(pattern, number, dense, layer.feed_forward.dense_roles())?;
+            self.hidden_units(pattern, number, dense, &layer.feed_forward)?;
         }
         let experts = layer.experts().filter(|_| with_experts);
         experts.map_or(Ok(()), |experts| self.experts(pattern, number, experts, config))
@@ -216,12 +214,13 @@ impl Rules<'_> {
         let &Attention { heads, kv_heads, head_dim, qk_norm, .. } = attention;
         let (ranks, names, [rows, columns]) = (self.ranks, self.names, self.dims());
         self.check_split(heads, "query heads")?;
-        let plan = HeadPlan::new(heads, kv_heads, ranks)?;
+        let plan = self.sums.heads(attention, ranks)?;
+        let values = heads * attention.value_dim();
+        let is_rows = self.sums != Sums::Parts && self.sums.nodes(values, attention.value_dim(), ranks).is_none();
         let elements = |heads: Range<usize>, width| heads.start * width..heads.end * width;
         let query = |width| (0..ranks).map(|rank| elements(plan.query(rank), width)).collect::<Vec<_>>();
         let kv = |width| (0..ranks).map(|rank| elements(plan.kv(rank), width)).collect::<Vec<_>>();
-        let output =
-            if self.is_host { self.outputs(rows) } else { Split::ranges(columns, query(attention.value_dim())) };
+        let output = if is_rows { self.outputs(rows) } else { Split::ranges(columns, query(attention.value_dim())) };
         self.add(&names.layer(pattern, Role::Output), output);
         for Projection { role, heads: of, .. } in attention.matrices(0) {
             let split = |dim| match of {
@@ -254,33 +253,35 @@ impl Rules<'_> {
         pattern: &str,
         number: usize,
         dense: &Dense,
-        [gate, up, down]: [Role; 3],
+        network: &FeedForward,
     ) -> Result<(), ModelError> {
         let (names, [rows, columns]) = (self.names, self.dims());
+        let [gate, up, down] = network.dense_roles();
         let unit = self.unit_of(&names.layer(number, down), dense.ffn)?;
-        self.add(&names.layer(pattern, down), self.behind_units([rows, columns], unit));
-        let inputs: &[Role] = match dense.inputs {
-            Inputs::Gated => &[gate, up],
-            Inputs::Plain => &[up],
-            Inputs::Fused => {
-                let units = Block::even(dense.ffn, unit);
-                let (name, both) = (names.layer(pattern, Role::GateUp), [units.clone(), units]);
-                self.add(&name, Split::fused(rows, both.clone()));
-                self.add(&bias(&name), Split::fused(0, both));
-                return Ok(());
-            }
+        let nodes = self.sums.within(network).nodes(dense.ffn, 1, self.ranks);
+        let split = match &nodes {
+            Some(parts) => Split::ranges(columns, parts.iter().cloned()),
+            None => self.behind_units([rows, columns], unit),
+        };
+        self.add(&names.layer(pattern, down), split);
+        let cut = nodes.map_or(Cut::Even { unit }, Cut::Ranges);
+        let units = || Block::new(dense.ffn, cut.clone());
+        let (inputs, blocks): (&[Role], _) = match dense.inputs {
+            Inputs::Gated => (&[gate, up], vec![units()]),
+            Inputs::Plain => (&[up], vec![units()]),
+            Inputs::Fused => (&[Role::GateUp], vec![units(), units()]),
         };
         for role in inputs {
             let name = names.layer(pattern, *role);
-            self.add(&name, Split::even(rows, unit));
-            self.add(&bias(&name), Split::even(0, unit));
+            self.add(&name, Split::fused(rows, blocks.clone()));
+            self.add(&bias(&name), Split::fused(0, blocks.clone()));
         }
         Ok(())
     }
 
     /// The split of a matrix behind hidden units, with the dimensions of its outputs and inputs.
     fn behind_units(&self, [rows, columns]: [usize; 2], unit: usize) -> Split {
-        if self.is_host { self.outputs(rows) } else { Split::even(columns, unit) }
+        if self.sums != Sums::Parts { self.outputs(rows) } else { Split::even(columns, unit) }
     }
 
     /// Each rank has some outputs of hidden states.
@@ -291,7 +292,7 @@ impl Rules<'_> {
     /// # Errors
     /// There are fewer of them than ranks, on devices.
     fn check_split(&self, count: usize, what: &str) -> Result<(), ModelError> {
-        if self.is_host { Ok(()) } else { check_split(count, what, self.ranks) }
+        if self.sums != Sums::Parts { Ok(()) } else { check_split(count, what, self.ranks) }
     }
 
     /// Hidden units that stay together. On devices, a quantisation block of the matrix `down`, whose columns they are. If there
@@ -301,7 +302,7 @@ impl Rules<'_> {
     /// There are fewer hidden units than ranks, on devices.
     fn unit_of(&self, down: &str, units: usize) -> Result<usize, ModelError> {
         let ranks = self.ranks;
-        if self.is_host {
+        if self.sums != Sums::Parts {
             return Ok(unit_of(units, ranks));
         }
         // A packed matrix has another name.
@@ -343,7 +344,7 @@ impl Rules<'_> {
         }
         let down = names.expert(pattern, "*", Role::ExpertDown);
         self.add(&down, self.behind_units([first, first + 1], unit));
-        if self.is_host {
+        if self.sums != Sums::Parts {
             self.add(&bias(&down), self.outputs(first));
         }
         Ok(())

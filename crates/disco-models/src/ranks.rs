@@ -1,20 +1,29 @@
 //! What the ranks of a model exchange in a layer.
 //!
 //! ```text
-//! hosts     own heads or hidden units ─▶ all_gather ─▶ own rows of the matrix, whole sums ─▶ all_gather
-//! devices   own heads or hidden units ─▶ own columns of the matrix, parts of sums ─▶ all_reduce
+//! Whole   own heads or hidden units ─▶ all_gather ─▶ own rows of the matrix ─▶ all_gather
+//! Nodes   own heads or hidden units ─▶ own columns of the matrix, nodes of sums ─▶ all_gather
+//! Parts   own heads or hidden units ─▶ own columns of the matrix, parts of sums ─▶ all_reduce
 //! ```
 //!
-//! On hosts, no sum is cut, so that its bits do not depend on the number of ranks.
+//! The first two give the same bits with any number of ranks.
 
 use std::ops::Range;
 
 use candle_core::{Module as _, Result, Tensor};
-use disco_candle::{Comm, Matrix, even_ranges};
-use disco_core::Reduction;
+use disco_candle::{Comm, HeadPlan, Matrix, NodesLinear, cuts, even_ranges};
+use disco_core::{DeviceKind, Reduction};
+
+use crate::{Attention, FeedForward, Sums};
 
 /// Rows of a matrix that products take together.
 const ROWS: usize = 32;
+
+/// The inputs of a matrix are whole blocks of what products quantise.
+const COLUMNS: usize = 64;
+
+/// How much larger the largest part of nodes may be than an even one: 5 / 4.
+const MOST: [usize; 2] = [5, 4];
 
 /// Rows that stay on one rank, where there are as many for each.
 pub(crate) fn unit_of(rows: usize, ranks: usize) -> usize {
@@ -25,6 +34,58 @@ pub(crate) fn unit_of(rows: usize, ranks: usize) -> usize {
 pub(crate) fn rows_of(rows: usize, ranks: usize) -> impl Iterator<Item = Range<usize>> {
     let unit = unit_of(rows, ranks);
     even_ranges(rows / unit, ranks).map(move |own| own.start * unit..own.end * unit)
+}
+
+impl Sums {
+    /// What suits workers on devices of one kind, on so many nodes.
+    pub fn on(kind: DeviceKind, nodes: usize) -> Self {
+        match kind {
+            DeviceKind::Cpu if nodes > 1 => Self::Nodes,
+            DeviceKind::Cpu => Self::Whole,
+            _ => Self::Parts,
+        }
+    }
+
+    /// The inputs of each rank, whole `unit`s, if these can be cut between nodes of sums.
+    pub(crate) fn nodes(self, inputs: usize, unit: usize, ranks: usize) -> Option<Vec<Range<usize>>> {
+        if self != Self::Nodes || !inputs.is_multiple_of(COLUMNS) || ranks == 1 {
+            return None;
+        }
+        let cuts: Vec<_> = cuts(inputs).filter(|cut| cut.is_multiple_of(unit)).collect();
+        let bound = |rank: usize| cuts.iter().copied().min_by_key(|cut| (cut * ranks).abs_diff(rank * inputs));
+        let parts = (0..ranks).map(|rank| Some(bound(rank)?..bound(rank + 1)?)).collect::<Option<Vec<_>>>()?;
+        let is_even = |part: &Range<usize>| !part.is_empty() && part.len() * ranks * MOST[1] <= inputs * MOST[0];
+        parts.iter().all(is_even).then_some(parts)
+    }
+
+    /// The heads of each rank.
+    ///
+    /// # Errors
+    /// Those of [`HeadPlan::new`].
+    pub(crate) fn heads(self, attention: &Attention, ranks: usize) -> Result<HeadPlan> {
+        let &Attention { heads, kv_heads, .. } = attention;
+        let width = attention.value_dim();
+        match self.nodes(heads * width, width, ranks) {
+            Some(parts) => {
+                let query = parts.into_iter().map(|part| part.start / width..part.end / width);
+                HeadPlan::of_ranges(heads, kv_heads, query.collect())
+            }
+            None => HeadPlan::new(heads, kv_heads, ranks),
+        }
+    }
+
+    /// The sums of a network that are not added to those of others first.
+    pub(crate) fn within(self, network: &FeedForward) -> Self {
+        match (self, network) {
+            (Self::Nodes, FeedForward::Shared { .. }) => Self::Whole,
+            _ => self,
+        }
+    }
+
+    /// The hidden units of each rank, on hosts.
+    pub(crate) fn units(self, count: usize, ranks: usize) -> Vec<Range<usize>> {
+        self.nodes(count, 1, ranks).unwrap_or_else(|| rows_of(count, ranks).collect())
+    }
 }
 
 /// Elements of vectors of which each rank has some, in rank order.
@@ -78,22 +139,42 @@ impl Join {
     }
 }
 
-/// The last matrix of heads.
+/// A matrix behind heads or hidden units.
 #[derive(Debug)]
-pub(crate) struct Output {
-    /// On hosts.
+pub(crate) struct Last {
+    /// If the sums are whole.
     pub(crate) inputs: Option<Gather>,
     pub(crate) matrix: Matrix,
+}
+
+impl Last {
+    /// What this rank has of the output of its inputs: elements, or a summand.
+    pub(crate) fn part(&self, own: Tensor) -> Result<Tensor> {
+        self.matrix.forward(&self.inputs.iter().try_fold(own, |own, gather| gather.forward(own))?)
+    }
+}
+
+/// The same, with what makes its output that of all ranks.
+#[derive(Debug)]
+pub(crate) struct Output {
+    pub(crate) kind: OutputKind,
     /// Of all outputs.
     pub(crate) bias: Option<Tensor>,
-    pub(crate) join: Join,
+}
+
+#[derive(Debug)]
+pub(crate) enum OutputKind {
+    Joined(Last, Join),
+    Nodes(NodesLinear),
 }
 
 impl Output {
     /// `[.., own inputs]` to `[.., outputs]`, the same on all ranks.
     pub(crate) fn forward(&self, own: Tensor) -> Result<Tensor> {
-        let x = self.inputs.iter().try_fold(own, |own, gather| gather.forward(own))?;
-        let y = self.join.forward(self.matrix.forward(&x)?)?;
+        let y = match &self.kind {
+            OutputKind::Joined(last, join) => join.forward(last.part(own)?)?,
+            OutputKind::Nodes(linear) => linear.forward(&own)?,
+        };
         self.bias.iter().try_fold(y, |y, bias| y.broadcast_add(bias))
     }
 }

@@ -11,6 +11,7 @@ use candle_core::{DType, Device, Tensor};
 use disco_candle::Matrix;
 use disco_candle::weights::{Part, Weights};
 
+use crate::experts::Expert;
 use crate::names::{Names, Role};
 use crate::packed::e2m1;
 use crate::parts::{Parts, Stack};
@@ -63,7 +64,7 @@ pub(crate) fn load(
     own: Range<usize>,
     (units, outputs): (Range<usize>, Option<Range<usize>>),
     adds_bias: bool,
-) -> Result<Vec<Units>, ModelError> {
+) -> Result<Vec<Expert>, ModelError> {
     let [gate_up, down] =
         matrices(experts, parts.config.dim).map(|(role, shape)| (parts.names.module(layer, role), shape));
     let width = units.len();
@@ -98,7 +99,7 @@ pub(crate) fn load(
             None => matrix(&down)?.narrow(1, units.start, width)?,
         };
         let output = Matrix::inference(parts.taken(output.contiguous()?)?)?;
-        Ok(Units::new(inputs, output, experts.activation).with_bias(output_bias))
+        Ok(Expert { units: Units::new(inputs, experts.activation), down: output, bias: output_bias })
     };
     own.map(load).collect()
 }

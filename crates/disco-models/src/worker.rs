@@ -13,7 +13,7 @@ use disco_core::function::Json;
 use disco_core::{Error, Object, Opaque, Scope, WorkerContext};
 use serde::{Deserialize, Serialize};
 
-use crate::{Adapter, Config, ExpertSplit, Generation, ModelError, Precision, Sampler, Transformer, plan};
+use crate::{Adapter, Config, ExpertSplit, Generation, ModelError, Precision, Sampler, Sums, Transformer, plan};
 
 /// The argument of `disco.models.load`.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -156,7 +156,8 @@ pub(crate) fn open(
     let mut config = Config::open_ignoring(&weights, &load.ignored_keys)?;
     config.expert_split = load.expert_split;
     config.eos.extend(&load.ends);
-    let plan = plan(&config, &weights, comm.size(), ctx.device().kind)?;
+    config.sums = Sums::on(ctx.device().kind, ctx.world().nodes());
+    let plan = plan(&config, &weights, comm.size())?;
     let dtype = load.precision.dtype();
     let device = disco_candle::device(ctx, dtype).map_err(disco_candle::to_candle)?;
     let mut shards = Shards::new(weights.clone(), plan, comm.rank(), comm.size(), dtype, device);

@@ -9,7 +9,7 @@ use disco_candle::weights::Weights;
 use disco_models::encoding::Encoding;
 use disco_models::text::Text;
 use disco_models::worker::Load;
-use disco_models::{Adapter, Config, SamplingDefaults, plan};
+use disco_models::{Adapter, Config, SamplingDefaults, Sums, plan};
 use disco_serve::engine::schedule::FirstContext;
 use disco_serve::http::Model;
 
@@ -73,10 +73,11 @@ impl Prepared {
         let path = model::find(args.model.as_deref(), &SMOLLM2)?;
         let (path, adapter) = Adapter::resolve(path, args.adapter.clone())?;
         let weights = Arc::new(Weights::open(&path)?);
-        let config = Config::open_ignoring(&weights, &args.ignore_key)?;
+        let mut config = Config::open_ignoring(&weights, &args.ignore_key)?;
         // Also compares the tensors with the configuration, before a worker reads them.
         let kind = disco::backend::find(&settings.backend).map_or(DeviceKind::Cpu, |backend| backend.device_kind());
-        let plan = plan(&config, &weights, settings.workers, kind)?;
+        config.sums = Sums::on(kind, settings.nodes);
+        let plan = plan(&config, &weights, settings.workers)?;
         let text = Arc::new(Text::open(&weights)?);
         let most = config.context;
         let context = args.max_model_len.map_or(most, |length| length as usize);

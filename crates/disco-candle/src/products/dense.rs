@@ -104,6 +104,10 @@ impl<T: Element + WithDType> OwnMatrix for Dense<T> {
         size_of_val(&self.lines[..])
     }
 
+    fn set_order(&mut self, order: Order) {
+        self.order = order;
+    }
+
     fn dtype(&self) -> DType {
         T::DTYPE
     }

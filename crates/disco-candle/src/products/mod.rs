@@ -29,6 +29,8 @@ pub(crate) use dense::Dense;
 pub(crate) use elements::{Element, Kind};
 pub(crate) use formats::Numbers;
 pub(crate) use level::Level;
+pub use order::cuts;
+pub(crate) use order::{Order, nodes, sum};
 pub(crate) use packed::Packed;
 
 /// A matrix of weights on the host in a layout of its own, one row for each output.
@@ -45,6 +47,9 @@ pub(crate) trait OwnMatrix: Debug + Send + Sync {
 
     /// Some rows, `[rows, inputs]`.
     fn rows(&self, numbers: &[usize]) -> Result<Tensor>;
+
+    /// Adds in another order, of as many columns.
+    fn set_order(&mut self, order: Order);
 
     /// `x·Wᵀ` for rows of [`inputs`](Self::inputs) elements each.
     fn product(&self, x: &[f32]) -> Vec<f32>;

@@ -22,7 +22,7 @@ pub(super) const DEPTH: usize = SHARDS.ilog2() as usize;
 
 /// The shards that have columns.
 #[derive(Debug)]
-pub(super) struct Order(Vec<Shard>);
+pub(crate) struct Order(Vec<Shard>);
 
 #[derive(Debug)]
 pub(super) struct Shard {
@@ -33,8 +33,16 @@ pub(super) struct Shard {
 
 impl Order {
     pub(super) fn new(columns: usize) -> Self {
-        let mut shards = Vec::new();
-        grow(0..SHARDS, columns, &mut shards);
+        Self::of_node(columns, 0..SHARDS)
+    }
+
+    /// The shards of a [node](nodes) of a sum over so many columns, counted from the node's first column.
+    pub(crate) fn of_node(columns: usize, leaves: Range<usize>) -> Self {
+        let (first, mut shards) = (bound(columns, leaves.start), Vec::new());
+        grow(leaves, columns, &mut shards);
+        for Shard { columns, .. } in &mut shards {
+            *columns = columns.start - first..columns.end - first;
+        }
         Self(shards)
     }
 
@@ -43,11 +51,65 @@ impl Order {
     }
 }
 
+/// The first column of a leaf.
+fn bound(columns: usize, leaf: usize) -> usize {
+    columns.min(leaf * columns.div_ceil(UNIT) / SHARDS * UNIT)
+}
+
+/// The columns between which a sum over `columns` columns can be cut, from 0 on, in ascending order.
+pub fn cuts(columns: usize) -> impl Iterator<Item = usize> {
+    (0..=SHARDS).map(move |leaf| if leaf == SHARDS { columns } else { bound(columns, leaf) })
+}
+
+/// The largest nodes of the tree whose columns, of `columns`, are all in `own`: their leaves and their columns.
+pub(crate) fn nodes(columns: usize, own: &Range<usize>) -> Vec<(Range<usize>, Range<usize>)> {
+    fn find(leaves: Range<usize>, columns: usize, own: &Range<usize>, found: &mut Vec<(Range<usize>, Range<usize>)>) {
+        let end = if leaves.end == SHARDS { columns } else { bound(columns, leaves.end) };
+        let all = bound(columns, leaves.start)..end;
+        if all.is_empty() || all.end <= own.start || own.end <= all.start {
+            return;
+        }
+        if own.start <= all.start && all.end <= own.end {
+            found.push((leaves, all));
+        } else if leaves.len() > 1 {
+            let middle = leaves.start.midpoint(leaves.end);
+            find(leaves.start..middle, columns, own, found);
+            find(middle..leaves.end, columns, own, found);
+        }
+    }
+    let mut found = Vec::new();
+    find(0..SHARDS, columns, own, &mut found);
+    found
+}
+
+/// Adds what nodes of one tree have, by their leaves in ascending order.
+pub(crate) fn sum(nodes: &[(Range<usize>, &[f32])]) -> Vec<f32> {
+    fn add(leaves: Range<usize>, nodes: &[(Range<usize>, &[f32])]) -> Option<Vec<f32>> {
+        if let [(own, sums)] = nodes
+            && *own == leaves
+        {
+            return Some(sums.to_vec());
+        }
+        if nodes.is_empty() || leaves.len() == 1 {
+            return None;
+        }
+        let middle = leaves.start.midpoint(leaves.end);
+        let (left, right) = nodes.split_at(nodes.partition_point(|(leaves, _)| leaves.start < middle));
+        match (add(leaves.start..middle, left), add(middle..leaves.end, right)) {
+            (Some(mut left), Some(right)) => {
+                left.iter_mut().zip(right).for_each(|(left, right)| *left += right);
+                Some(left)
+            }
+            (left, right) => left.or(right),
+        }
+    }
+    add(0..SHARDS, nodes).unwrap_or_default()
+}
+
 /// Adds the shards of some leaves. Returns whether there are any.
 fn grow(leaves: Range<usize>, columns: usize, shards: &mut Vec<Shard>) -> bool {
     if leaves.len() == 1 {
-        let bound = |leaf: usize| columns.min(leaf * columns.div_ceil(UNIT) / SHARDS * UNIT);
-        let columns = bound(leaves.start)..bound(leaves.end);
+        let columns = bound(columns, leaves.start)..bound(columns, leaves.end);
         let is_there = !columns.is_empty();
         shards.extend(is_there.then_some(Shard { columns, meetings: 0 }));
         return is_there;

@@ -233,6 +233,10 @@ impl OwnMatrix for Packed {
         size_of_val(&self.codes[..]) + size_of_val(&self.scales[..]) + size_of_val(&self.mins[..])
     }
 
+    fn set_order(&mut self, order: Order) {
+        self.order = order;
+    }
+
     fn dtype(&self) -> DType {
         DType::F32
     }

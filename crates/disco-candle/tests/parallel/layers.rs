@@ -5,7 +5,8 @@ use std::ops::Range;
 use candle_core::quantized::{GgmlDType, QTensor};
 use candle_core::{DType, Device, Module, Tensor};
 use disco_candle::{
-    ColumnParallelLinear, Comm, HeadPlan, Matrix, RowParallelLinear, VocabParallelEmbedding, VocabParallelLogits,
+    ColumnParallelLinear, Comm, HeadPlan, Matrix, NodesLinear, RowParallelLinear, VocabParallelEmbedding,
+    VocabParallelLogits, cuts,
 };
 
 use super::{assert_close, on_ranks, random};
@@ -63,6 +64,57 @@ fn quantised_parts_give_the_product_of_the_quantised_matrix() {
         RowParallelLinear::new(matrix, None, comm.clone()).forward(&x)
     }) {
         assert_close(&y, &expected, 1e-4);
+    }
+}
+
+/// The bits of the elements.
+fn bits(tensor: &Tensor) -> Vec<u32> {
+    let all = tensor.to_dtype(DType::F32).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap();
+    all.into_iter().map(f32::to_bits).collect()
+}
+
+#[test]
+fn nodes_of_sums_on_any_ranks_give_the_bits_of_the_whole_matrix() {
+    // The last shape has more numbers than are exchanged at once.
+    for (inputs, outputs, count) in [(64, 3, 1), (576, 40, 2), (1600, 7, 5), (1536, 130, 60)] {
+        let (weight, x) = (random(inputs as u64, &[outputs, inputs]), random(9, &[1, count, inputs]));
+        for dtype in [DType::F32, DType::BF16, DType::F16] {
+            let [weight, x] = [&weight, &x].map(|tensor| tensor.to_dtype(dtype).unwrap());
+            let expected = bits(&Matrix::inference(weight.clone()).unwrap().forward(&x).unwrap());
+            for ranks in 1..=9 {
+                // Some ranks may have nothing, and cuts need not be even.
+                let all: Vec<_> = cuts(inputs).collect();
+                let bound =
+                    |rank: usize| if rank == ranks { inputs } else { all[(rank * rank * 16) / (ranks * ranks)] };
+                let parts: Vec<_> = (0..ranks).map(|rank| bound(rank)..bound(rank + 1)).collect();
+                for y in on_ranks(ranks, |comm| {
+                    let own = &parts[comm.rank()];
+                    let load = |some: Range<usize>| {
+                        Matrix::inference(columns(&weight, &(own.start + some.start..own.start + some.end)))
+                    };
+                    let linear = NodesLinear::new::<candle_core::Error>([inputs, outputs], &parts, load, comm)?;
+                    linear.forward(&x.narrow(2, own.start, own.len())?)
+                }) {
+                    assert!(bits(&y) == expected, "{inputs} × {outputs}, {count} rows, {dtype:?}, {parts:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn an_embedding_has_the_same_zeros_on_any_ranks() {
+    let weight = Tensor::new(&[[-0.0f32, 1.0], [0.0, -0.0], [-1.0, -0.0]], &Device::Cpu).unwrap();
+    let tokens = Tensor::new(&[0u32, 1, 2], &Device::Cpu).unwrap();
+    for size in [1, 2, 3] {
+        let own = ranges(3, size);
+        for y in on_ranks(size, |comm| {
+            let own = own[comm.rank()].clone();
+            let weight = Matrix::inference(rows(&weight, &own))?;
+            VocabParallelEmbedding::new(weight, own, comm.clone())?.forward(&tokens)
+        }) {
+            assert_eq!(bits(&y), [0.0f32, 1.0, 0.0, 0.0, -1.0, 0.0].map(f32::to_bits), "{size} ranks");
+        }
     }
 }
 

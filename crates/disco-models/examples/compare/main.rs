@@ -53,8 +53,7 @@ fn main() -> Result<()> {
     let mut candle = ModelWeights::from_gguf(Content::read(&mut file)?, &mut file, &Device::Cpu)?;
     let weights = Arc::new(Weights::open(&path)?);
     let config = Config::open(&weights)?;
-    let shards =
-        Shards::new(weights.clone(), plan(&config, &weights, 1, DeviceKind::Cpu)?, 0, 1, DType::F32, Device::Cpu);
+    let shards = Shards::new(weights.clone(), plan(&config, &weights, 1)?, 0, 1, DType::F32, Device::Cpu);
     let ours = Transformer::load(config, &shards, precision, Comm::alone())?;
 
     for round in 0..args.rounds {

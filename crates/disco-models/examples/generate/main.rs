@@ -23,7 +23,7 @@ use disco::{Builder, DeviceKind, LaneSession, SessionKind};
 use disco_candle::weights::Weights;
 use disco_models::text::{Chat, Text};
 use disco_models::worker::{Batch, Load};
-use disco_models::{Adapter, Config, Sampler, plan};
+use disco_models::{Adapter, Config, Sampler, Sums, plan};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::args::Args;
@@ -110,7 +110,8 @@ fn prepare(args: &Args) -> Result<Option<(Text, Vec<String>, Job)>> {
     config.expert_split = args.experts.split();
     // Also compares the tensors with the configuration, before a worker reads them.
     let kind = disco::backend::find(&args.backend).map_or(DeviceKind::Cpu, |backend| backend.device_kind());
-    let plan = plan(&config, &weights, args.workers.into(), kind)?;
+    config.sums = Sums::on(kind, if args.kind() == SessionKind::Nodes { args.nodes } else { 1 });
+    let plan = plan(&config, &weights, args.workers.into())?;
     if args.show_plan {
         print!("{plan}");
         return Ok(None);

@@ -63,6 +63,8 @@ pub struct Config {
     pub sampling: SamplingDefaults,
     /// How the experts of a mixture are split over ranks. Files say nothing of it: a program may choose.
     pub expert_split: ExpertSplit,
+    /// How the sums behind heads and hidden units are split over ranks, as above.
+    pub sums: Sums,
     /// The files may have so many layers behind the last one, which predict further tokens and are not computed.
     pub(crate) further_layers: usize,
     /// The names of the tensors.
@@ -78,6 +80,21 @@ pub enum ExpertSplit {
     Within,
     /// Each rank has some experts whole: larger products, but the work of a rank depends on the tokens.
     Over,
+}
+
+/// How the sums of the matrices behind heads and hidden units are split over ranks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Sums {
+    /// On hosts: each is computed by one rank. Ranks gather the inputs, and the outputs.
+    #[default]
+    Whole,
+    /// On hosts, with the same bits: each rank computes complete nodes of the tree in which it is added, and all exchange them. One
+    /// round trip instead of two, and more bytes. Where heads or hidden units can't be cut between nodes, as `Whole`; so are those of
+    /// mixtures.
+    Nodes,
+    /// On devices: each rank computes a part, and a collective adds these, so that the bits depend on the number of ranks.
+    Parts,
 }
 
 /// The most layers, and experts of a layer, that are taken for right: each has its own tensors.
@@ -109,6 +126,7 @@ impl Config {
             eos: Vec::new(),
             sampling: SamplingDefaults::default(),
             expert_split: ExpertSplit::default(),
+            sums: Sums::default(),
             further_layers: 0,
             names: Scheme::LLAMA,
         }

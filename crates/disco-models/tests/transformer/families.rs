@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
-use disco::{DeviceKind, SessionKind};
+use disco::SessionKind;
 use disco_candle::weights::{Shards, Weights};
 
 use disco_models::text::Text;
 use disco_models::worker::Load;
-use disco_models::{Config, ExpertSplit, Precision, memory_bytes, plan};
+use disco_models::{Config, ExpertSplit, Precision, Sums, memory_bytes, plan};
 use serde::Deserialize;
 
 use super::logits::{logits_of, weights_of};
@@ -111,12 +111,13 @@ fn texts_are_the_same_if_workers_have_whole_experts() {
                 assert_eq!(found, std::slice::from_ref(greedy_ids), "{}, {workers} workers", folder.display());
             }
         }
-        // Devices need an expert for each rank, and hosts do not.
+        // Parts of sums need an expert for each rank.
         let mut config = config;
         config.expert_split = ExpertSplit::Over;
         let (weights, ranks) = (Weights::open(&folder).unwrap(), experts.count + 1);
-        plan(&config, &weights, ranks, DeviceKind::Cpu).unwrap();
-        let error = plan(&config, &weights, ranks, DeviceKind::Cuda).unwrap_err().to_string();
+        plan(&config, &weights, ranks).unwrap();
+        config.sums = Sums::Parts;
+        let error = plan(&config, &weights, ranks).unwrap_err().to_string();
         let heads = "6 query heads can't be split over";
         let many = format!("{} experts can't be split over {} ranks", experts.count, ranks);
         assert!(error.contains(&many) || error.contains(heads), "{error}");
@@ -211,7 +212,7 @@ fn the_text_part_of_a_model_with_images_gives_the_texts_of_the_model_alone() {
     save(&renamed);
     let open = || {
         let weights = Weights::open(whole.path()).unwrap();
-        Config::open(&weights).and_then(|config| plan(&config, &weights, 1, DeviceKind::Cpu)).unwrap_err().to_string()
+        Config::open(&weights).and_then(|config| plan(&config, &weights, 1)).unwrap_err().to_string()
     };
     assert!(
         open().contains("the tensor \"model.language_model.layers.0.self_attn.sinks\" is not supported"),
@@ -230,7 +231,7 @@ fn weights_take_no_more_memory_than_is_said_before_they_are_read() {
         let config = Config::open(&weights).unwrap();
         for size in [1, 3] {
             for (rank, taken) in weights_of(size, &folder, Precision::F32).into_iter().enumerate() {
-                let plan = plan(&config, &weights, size, DeviceKind::Cpu).unwrap();
+                let plan = plan(&config, &weights, size).unwrap();
                 let shards = Shards::new(weights.clone(), plan, rank, size, DType::F32, Device::Cpu);
                 let taken = taken as u64;
                 let said = memory_bytes(&config, &shards, Precision::F32);

@@ -9,10 +9,9 @@ use std::time::Duration;
 
 use candle_core::Device;
 use candle_core::quantized::GgmlDType;
-use disco::DeviceKind;
 use disco_candle::Comm;
 use disco_candle::weights::{Shards, Weights};
-use disco_models::{Adapter, BLOCK, Config, ExpertSplit, Precision, Ragged, RunState, Transformer, plan};
+use disco_models::{Adapter, BLOCK, Config, ExpertSplit, Precision, Ragged, RunState, Sums, Transformer, plan};
 
 use super::families::cases;
 use super::formats::folder;
@@ -77,6 +76,7 @@ struct Fleet {
     /// Whether the text loses its blocks behind its first token.
     is_preempted: bool,
     split: ExpertSplit,
+    sums: Sums,
 }
 
 const ALONE: Fleet = Fleet {
@@ -87,16 +87,17 @@ const ALONE: Fleet = Fleet {
     shares: false,
     is_preempted: false,
     split: ExpertSplit::Within,
+    sums: Sums::Whole,
 };
 
 /// One rank's model.
-fn load(path: &Path, precision: Precision, split: ExpertSplit, comm: Comm) -> Transformer {
+fn load(path: &Path, precision: Precision, fleet: &Fleet, comm: Comm) -> Transformer {
     let (path, adapter) = Adapter::resolve(path.to_owned(), None).unwrap();
     let adapter = adapter.map(|adapter| Adapter::open(&adapter).unwrap());
     let weights = Arc::new(Weights::open(path).unwrap());
     let mut config = Config::open(&weights).unwrap();
-    config.expert_split = split;
-    let plan = plan(&config, &weights, comm.size(), DeviceKind::Cpu).unwrap();
+    (config.expert_split, config.sums) = (fleet.split, fleet.sums);
+    let plan = plan(&config, &weights, comm.size()).unwrap();
     let shards = Shards::new(weights, plan, comm.rank(), comm.size(), precision.dtype(), Device::Cpu);
     Transformer::load_adapted(config, &shards, adapter.as_ref(), precision, comm).unwrap()
 }
@@ -205,7 +206,7 @@ fn fleet_logits(
             scope.spawn(move || {
                 disco_candle::compute_threads(fleet.threads).unwrap();
                 let comm = Comm::of_communicator(Box::new(comm));
-                logits(&load(path, precision, fleet.split, comm), fleet, text, random.clone())
+                logits(&load(path, precision, fleet, comm), fleet, text, random.clone())
             })
         };
         let threads: Vec<_> = comms.into_iter().map(run).collect();
@@ -240,13 +241,13 @@ fn any_fleet_gives_the_bits_of_one_worker() {
     let mut threads = Deck::new([1, 2]);
     let mut batches = Deck::new([1, 2, 3, 8, 33]);
     let mut cuts = Deck::new([1, 16, 37, 512]);
-    let mut flags = [(); 3].map(|()| Deck::new([false, true]));
+    let mut flags = [(); 4].map(|()| Deck::new([false, true]));
     let is_long = env::var_os("DISCO_LONG_TESTS").is_some();
     let draws = if is_long { 10_000 } else { DRAWS * workers.values.len() };
     let mut expected = HashMap::new();
     for draw in 0..draws {
         let (path, precision) = models.draw(&mut random);
-        let [shares, is_preempted, is_over] = flags.each_mut().map(|deck| deck.draw(&mut random));
+        let [shares, is_preempted, is_over, has_nodes] = flags.each_mut().map(|deck| deck.draw(&mut random));
         let fleet = Fleet {
             workers: workers.draw(&mut random),
             threads: threads.draw(&mut random),
@@ -255,6 +256,7 @@ fn any_fleet_gives_the_bits_of_one_worker() {
             shares,
             is_preempted,
             split: if is_over { ExpertSplit::Over } else { ExpertSplit::Within },
+            sums: if has_nodes { Sums::Nodes } else { Sums::Whole },
         };
         let (path_, _) = Adapter::resolve(path.clone(), None).unwrap();
         let config = Config::open(&Weights::open(path_).unwrap()).unwrap();
@@ -265,7 +267,7 @@ fn any_fleet_gives_the_bits_of_one_worker() {
         let tokens = seed.tokens(len + STEPS, config.vocabulary);
         let text = (&tokens[..], len);
         let alone = expected.entry((path.clone(), precision as u8, len)).or_insert_with(|| {
-            let model = load(&path, precision, ALONE.split, Comm::alone());
+            let model = load(&path, precision, &ALONE, Comm::alone());
             logits(&model, &ALONE, text, Random(0))
         });
         assert_eq!(alone.len(), (STEPS + 1) * config.vocabulary);

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use disco::{DeviceKind, SessionKind};
+use disco::SessionKind;
 use disco_candle::Comm;
 use disco_candle::weights::Weights;
 use disco_models::worker::Load;
@@ -102,7 +102,7 @@ fn error_after(name: &str, file: &str, change: impl Fn(&mut serde_json::Value)) 
         return Adapter::resolve(folder("base"), Some(copy.path().into())).unwrap_err().to_string();
     }
     let weights = Weights::open(copy.path()).unwrap();
-    Config::open(&weights).and_then(|config| plan(&config, &weights, 1, DeviceKind::Cpu)).unwrap_err().to_string()
+    Config::open(&weights).and_then(|config| plan(&config, &weights, 1)).unwrap_err().to_string()
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use candle_core::Device;
 use candle_core::quantized::GgmlDType;
-use disco::{Builder, DeviceKind, Json, Tensor, Value, WorkerContext, WorkerId, block_on};
+use disco::{Builder, Json, Tensor, Value, WorkerContext, WorkerId, block_on};
 use disco_candle::Comm;
 use disco_candle::weights::{Shards, Weights};
 use disco_models::worker::{Figures, Load};
@@ -28,7 +28,7 @@ fn logits(
     let comm = Comm::world(ctx)?;
     let weights = Arc::new(Weights::open(model)?);
     let config = Config::open(&weights)?;
-    let plan = plan(&config, &weights, comm.size(), DeviceKind::Cpu)?;
+    let plan = plan(&config, &weights, comm.size())?;
     let precision = dtype;
     let shards = Shards::new(weights, plan, comm.rank(), comm.size(), precision.dtype(), Device::Cpu);
     let model = Transformer::load(config, &shards, precision, comm)?;

@@ -6,7 +6,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
-use disco::DeviceKind;
 use disco_candle::Comm;
 use disco_candle::weights::{Shards, Weights};
 use disco_models::{Config, ExpertSplit, ModelError, Precision, Transformer, plan};
@@ -34,7 +33,7 @@ pub(crate) fn logits(
     let weights = Arc::new(Weights::open(folder)?);
     let mut config = Config::open(&weights)?;
     config.expert_split = split;
-    let plan = plan(&config, &weights, comm.size(), DeviceKind::Cpu)?;
+    let plan = plan(&config, &weights, comm.size())?;
     let precision = Precision::F32;
     let shards = Shards::new(weights, plan, comm.rank(), comm.size(), precision.dtype(), Device::Cpu);
     let model = Transformer::load(config, &shards, precision, comm)?;

@@ -5,7 +5,6 @@ use std::fs;
 
 use candle_core::quantized::gguf_file::Value;
 use candle_core::{DType, Device, Tensor};
-use disco::DeviceKind;
 use disco_candle::weights::Weights;
 use disco_models::{Config, plan};
 
@@ -23,7 +22,7 @@ fn error_after(change: impl FnOnce(&mut HashMap<String, Tensor>)) -> Option<Stri
 fn error_of(model: &Model) -> Option<String> {
     let weights = Weights::open(model.path()).unwrap();
     let config = Config::open(&weights).unwrap();
-    plan(&config, &weights, 2, DeviceKind::Cpu).err().map(|error| error.to_string())
+    plan(&config, &weights, 2).err().map(|error| error.to_string())
 }
 
 fn error_with(name: &str) -> Option<String> {

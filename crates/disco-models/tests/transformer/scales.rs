@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use candle_core::{DType, Device, Tensor};
-use disco::{DeviceKind, SessionKind};
+use disco::SessionKind;
 use disco_candle::weights::Weights;
 use disco_models::{Config, plan};
 use serde_json::json;
@@ -112,7 +112,7 @@ fn scales_that_are_missing_or_do_not_fit_are_named() {
         change(&mut tensors);
         candle_core::safetensors::save(&tensors, &file).unwrap();
         let weights = Weights::open(&small).unwrap();
-        plan(&Config::open(&weights).unwrap(), &weights, 2, DeviceKind::Cpu).unwrap_err().to_string()
+        plan(&Config::open(&weights).unwrap(), &weights, 2).unwrap_err().to_string()
     };
     let error = error_after(&|tensors| drop(tensors.remove(&format!("{name}_scale"))));
     assert!(error.contains(&format!("{name:?} has 8-bit floats without scales")), "{error}");

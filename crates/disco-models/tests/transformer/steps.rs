@@ -89,7 +89,7 @@ impl Queue for Counting {
 fn load(path: PathBuf, comm: Comm) -> anyhow::Result<Transformer> {
     let weights = Arc::new(Weights::open(path)?);
     let config = Config::open(&weights)?;
-    let plan = plan(&config, &weights, comm.size(), DeviceKind::Cpu)?;
+    let plan = plan(&config, &weights, comm.size())?;
     let shards = Shards::new(weights, plan, comm.rank(), comm.size(), DType::F32, Device::Cpu);
     Ok(Transformer::load(config, &shards, Precision::F32, comm)?)
 }
