@@ -9,12 +9,14 @@ use std::time::Duration;
 
 use candle_core::Device;
 use candle_core::quantized::GgmlDType;
+use disco::SessionKind;
 use disco_candle::Comm;
 use disco_candle::weights::{Shards, Weights};
 use disco_models::{Adapter, BLOCK, Config, ExpertSplit, Precision, Ragged, RunState, Sums, Transformer, plan};
 
 use super::families::cases;
 use super::formats::folder;
+use super::logits::logits_over;
 use super::random::{BLOCKS, LARGE_BLOCKS, Model, WIDE, wide_experts};
 use super::scales::small_floats;
 
@@ -285,4 +287,32 @@ fn any_fleet_gives_the_bits_of_one_worker() {
     let counts = counts.into_iter().chain(flags.iter().map(|deck| &deck.counts));
     assert!(counts.flatten().all(|count| *count >= DRAWS));
     assert!(models.counts.iter().all(|count| *count > 0));
+}
+
+/// The bits of a model of these weights on workers of one kind are those of one worker.
+pub(crate) fn expect_same_bits(backend: &str, kind: SessionKind, workers: usize, precision: Precision) {
+    let experts = wide_experts();
+    let wide = Model::gguf(WIDE, 7, GgmlDType::Q4K);
+    let path = match precision {
+        Precision::File => wide.path(),
+        Precision::F16 => Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/models/olmo2"),
+        _ => experts.path(),
+    };
+    let (prompt, further) = (Random(1).tokens(23, 60), Random(2).tokens(3, 60));
+    let [found, alone] = [(backend, kind, workers), ("local", SessionKind::Threads, 1)].map(|(on, kind, workers)| {
+        let logits = logits_over(on, kind, workers, &path, precision, &prompt, &further);
+        logits.into_iter().map(f32::to_bits).collect::<Vec<_>>()
+    });
+    assert!(found == alone, "{workers} workers of {backend}, {kind}, {precision:?}");
+}
+
+#[test]
+fn processes_and_nodes_give_the_bits_of_one_worker() {
+    disco::init_test!();
+    for precision in [Precision::File, Precision::F16, Precision::Bf16] {
+        expect_same_bits("local", SessionKind::Processes, 3, precision);
+        expect_same_bits("tcp", SessionKind::Processes, 2, precision);
+        expect_same_bits("tcp", SessionKind::Nodes, 2, precision);
+        expect_same_bits("tcp", SessionKind::Nodes, 6, precision);
+    }
 }

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use candle_core::Device;
 use candle_core::quantized::GgmlDType;
-use disco::{Builder, Json, Tensor, Value, WorkerContext, WorkerId, block_on};
+use disco::{Builder, Json, SessionKind, Tensor, Value, WorkerContext, WorkerId, block_on};
 use disco_candle::Comm;
 use disco_candle::weights::{Shards, Weights};
 use disco_models::worker::{Figures, Load};
-use disco_models::{Config, Precision, Transformer, plan};
+use disco_models::{Config, Precision, Sums, Transformer, plan};
 
 use super::random::{BLOCKS, LARGE_BLOCKS, Model, NINE_HEADS, Shape, THREE_HEADS};
 use super::reference::Reference;
@@ -27,7 +27,8 @@ fn logits(
     disco_candle::compute_threads(1)?;
     let comm = Comm::world(ctx)?;
     let weights = Arc::new(Weights::open(model)?);
-    let config = Config::open(&weights)?;
+    let mut config = Config::open(&weights)?;
+    config.sums = Sums::on(ctx.device().kind, ctx.world().nodes());
     let plan = plan(&config, &weights, comm.size())?;
     let precision = dtype;
     let shards = Shards::new(weights, plan, comm.rank(), comm.size(), precision.dtype(), Device::Cpu);
@@ -45,9 +46,22 @@ disco::register_function!("tests.logits", logits);
 
 /// The logits of workers after a prompt and after each of further tokens.
 pub(crate) fn logits_of(workers: usize, model: &Path, dtype: Precision, prompt: &[u32], tokens: &[u32]) -> Vec<f32> {
-    let session = Builder::threads(workers).start().unwrap();
+    logits_over("local", SessionKind::Threads, workers, model, dtype, prompt, tokens)
+}
+
+/// As [`logits_of`], of workers of any kind.
+pub(crate) fn logits_over(
+    backend: &str,
+    kind: SessionKind,
+    workers: usize,
+    model: &Path,
+    dtype: Precision,
+    prompt: &[u32],
+    tokens: &[u32],
+) -> Vec<f32> {
+    let session = Builder::new(kind, workers).start().unwrap();
     block_on(async {
-        session.init_ccl("local", &[]).await.unwrap();
+        session.init_ccl(backend, &[]).await.unwrap();
         let further = tokens[..tokens.len() - 1].to_vec();
         let args = (Json(model.to_owned()), Json(dtype), Json(prompt.to_vec()), Json(further));
         let logits = session.call("tests.logits", args).await.unwrap();

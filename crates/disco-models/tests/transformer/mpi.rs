@@ -6,32 +6,42 @@ use std::process::Command;
 use candle_core::quantized::GgmlDType;
 use disco::SessionKind;
 use disco_conformance::Fetched;
+use disco_models::Precision;
 
+use super::fleets::expect_same_bits;
 use super::random::{Model, NINE_HEADS};
 use super::reference::Reference;
 use super::tokens::{COUNT, batch, prompt, tokens_over};
 
-/// Set in the process that runs the ranks.
+/// Set in the process that runs the ranks, to what they compute.
 const RUNS_RANKS: &str = "LLAMA_OVER_MPI";
 
 const MPICH: Fetched = Fetched::new("mpich-5.0.2/lib/libmpi.so.12").required_by("mpi");
 
 #[test]
-fn tokens_over_mpi_are_those_of_one_process() {
+fn tokens_and_logits_over_mpi_are_those_of_one_process() {
     disco::init_test!();
-    if env::var_os(RUNS_RANKS).is_some() {
-        let model = Model::gguf(NINE_HEADS, 1, GgmlDType::F32);
-        let prompt = prompt(11, 0, NINE_HEADS.vocabulary);
-        let (expected, _) = Reference::open(&model.path()).generate(&prompt, COUNT);
-        let found = tokens_over("mpi", SessionKind::Processes, 2, &model.path(), &batch(&[prompt]), COUNT);
-        assert_eq!(found, [expected]);
-        return;
+    // A process has one session of MPI.
+    match env::var(RUNS_RANKS).as_deref() {
+        Ok("tokens") => {
+            let model = Model::gguf(NINE_HEADS, 1, GgmlDType::F32);
+            let prompt = prompt(11, 0, NINE_HEADS.vocabulary);
+            let (expected, _) = Reference::open(&model.path()).generate(&prompt, COUNT);
+            let found = tokens_over("mpi", SessionKind::Processes, 2, &model.path(), &batch(&[prompt]), COUNT);
+            return assert_eq!(found, [expected]);
+        }
+        Ok(_) => return expect_same_bits("mpi", SessionKind::Processes, 3, Precision::File),
+        Err(_) => {}
     }
     let Some(library) = MPICH.find() else { return };
-    let mut ranks = Command::new(env::current_exe().unwrap());
-    ranks.args(["--exact", "transformer::mpi::tokens_over_mpi_are_those_of_one_process", "--nocapture"]);
-    let ended = ranks.env(RUNS_RANKS, "1").env("DISCO_MPI_LIBRARY", library).output().unwrap();
-    let text = String::from_utf8_lossy(&ended.stdout);
-    // Without this name, no test would run and none would fail.
-    assert!(ended.status.success() && text.contains("1 passed"), "{text}{}", String::from_utf8_lossy(&ended.stderr));
+    for what in ["tokens", "logits"] {
+        let mut ranks = Command::new(env::current_exe().unwrap());
+        let name = "transformer::mpi::tokens_and_logits_over_mpi_are_those_of_one_process";
+        ranks.args(["--exact", name, "--nocapture"]);
+        let ended = ranks.env(RUNS_RANKS, what).env("DISCO_MPI_LIBRARY", &library).output().unwrap();
+        let text = String::from_utf8_lossy(&ended.stdout);
+        // Without this name, no test would run and none would fail.
+        let said = String::from_utf8_lossy(&ended.stderr);
+        assert!(ended.status.success() && text.contains("1 passed"), "{what}: {text}{said}");
+    }
 }
