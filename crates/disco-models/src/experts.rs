@@ -8,7 +8,7 @@ use disco_candle::{Comm, Matrix, even_ranges};
 use crate::names::{EXPERT, EXPERT_STACKS, Role, bias};
 use crate::parts::{Parts, Stack};
 use crate::ranks::{Gather, rows_of};
-use crate::units::Units;
+use crate::units::{Expert, Units};
 use crate::{ExpertLayout, ExpertSplit, Experts, FeedForward, Groups, ModelError, Scores, Sums, stacks};
 
 /// The experts of a layer of which this rank has hidden units, and the router, which is on every rank.
@@ -29,23 +29,6 @@ pub(crate) struct Mixture {
     exchange: Exchange,
     /// The outputs that this rank adds up.
     outputs: Range<usize>,
-}
-
-/// An expert, or a part of one.
-#[derive(Debug)]
-pub(crate) struct Expert {
-    pub(crate) units: Units,
-    pub(crate) down: Matrix,
-    /// Of the output; only where no other rank adds it, too.
-    pub(crate) bias: Option<Tensor>,
-}
-
-impl Expert {
-    /// The output of hidden units.
-    fn output(&self, hidden: &Tensor) -> Result<Tensor> {
-        let y = self.down.forward(hidden)?;
-        self.bias.iter().try_fold(y, |y, bias| y.broadcast_add(bias))
-    }
 }
 
 /// What ranks exchange before outputs of experts are added.

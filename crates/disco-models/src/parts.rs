@@ -32,8 +32,7 @@ pub enum Precision {
     /// 16-bit floats with the exponents of 32-bit floats.
     Bf16,
     /// Matrices are quantised blocks as in the file; states have 32 bits. Matrices that are not quantised in the file
-    /// are dense, and so are parts of which the blocks can't be multiplied: on the CPU with AVX2, parts that are not whole
-    /// runs of 32 columns, otherwise parts that are not whole blocks.
+    /// are dense, and so are those whose rows are not whole blocks, or on devices parts of rows that are not.
     File,
 }
 

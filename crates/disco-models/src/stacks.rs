@@ -11,11 +11,10 @@ use candle_core::{DType, Device, Tensor};
 use disco_candle::Matrix;
 use disco_candle::weights::{Part, Weights};
 
-use crate::experts::Expert;
 use crate::names::{Names, Role};
 use crate::packed::e2m1;
 use crate::parts::{Parts, Stack};
-use crate::units::Units;
+use crate::units::{Expert, Units};
 use crate::{ExpertLayout, Experts, ModelError};
 
 /// Inputs of a block of MXFP4.

@@ -1,8 +1,8 @@
 //! The hidden units that a rank has of one feed-forward network or of one expert.
 
-use candle_core::{Result, Tensor};
+use candle_core::{Module as _, Result, Tensor};
 use candle_nn::ops;
-use disco_candle::silu_gated;
+use disco_candle::{Matrix, silu_gated};
 
 use crate::names::Role;
 use crate::parts::{Parts, Stack};
@@ -49,6 +49,23 @@ impl Units {
             (true, Activation::ClampedSwiglu { limit }) => active()? * (y.at(1)?.clamp(-limit, limit)? + 1.0)?,
             (true, _) => active()? * y.at(1)?,
         }
+    }
+}
+
+/// An expert, or a part of one.
+#[derive(Debug)]
+pub(crate) struct Expert {
+    pub(crate) units: Units,
+    pub(crate) down: Matrix,
+    /// Of the output; only where no other rank adds it, too.
+    pub(crate) bias: Option<Tensor>,
+}
+
+impl Expert {
+    /// The output of hidden units.
+    pub(crate) fn output(&self, hidden: &Tensor) -> Result<Tensor> {
+        let y = self.down.forward(hidden)?;
+        self.bias.iter().try_fold(y, |y, bias| y.broadcast_add(bias))
     }
 }
 
