@@ -42,7 +42,7 @@ impl InputTable {
     pub(crate) fn forward(&self, tokens: &Tensor, embedded: &Tensor) -> Result<Tensor> {
         let (one, count) = tokens.dims2()?;
         let of_layers = |x: Tensor| x.reshape((one, count, self.layers, self.width));
-        let known = (of_layers(self.table.forward(tokens)?)? * (self.width as f64).sqrt())?;
+        let known = (of_layers(self.table.forward(tokens)?.to_dtype(embedded.dtype())?)? * (self.width as f64).sqrt())?;
         let projected = (of_layers(self.projection.forward(embedded)?)? * (self.dim as f64).powf(-0.5))?;
         (self.norm.forward(&projected.contiguous()?)? + known)? * 0.5f64.sqrt()
     }

@@ -418,7 +418,7 @@ impl Transformer {
         });
         let views = views.collect::<candle_core::Result<Vec<_>>>()?;
         let tokens = tokens.unsqueeze(0)?;
-        let mut x = scaled(self.embedding.forward(&tokens)?, self.config.embedding_factor)?;
+        let mut x = scaled(self.embedding.forward(&tokens)?.to_dtype(self.dtype)?, self.config.embedding_factor)?;
         let inputs = self.inputs.as_ref().map(|inputs| inputs.forward(&tokens, &x)).transpose()?;
         if let Some((table, first)) = &self.positions {
             let rows = (places.positions.to_dtype(DType::I64)? + *first as f64)?;

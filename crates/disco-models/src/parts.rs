@@ -31,8 +31,8 @@ pub enum Precision {
     F16,
     /// 16-bit floats with the exponents of 32-bit floats.
     Bf16,
-    /// Matrices are quantised blocks as in the file; states have 32 bits. Matrices that are not quantised in the file
-    /// are dense, and so are those whose rows are not whole blocks, or on devices parts of rows that are not.
+    /// Matrices are as in the file: quantised blocks, or on hosts 16-bit floats; states have 32 bits. Other matrices are dense with 32
+    /// bits, and so are those whose rows are not whole blocks, or on devices parts of rows that are not.
     File,
 }
 
@@ -92,6 +92,19 @@ impl Parts<'_> {
         Ok(tensor)
     }
 
+    /// This rank's part of a matrix that is no blocks: with [`Precision::File`], the host keeps 16-bit floats of the file.
+    fn dense(&self, name: &str) -> Result<Tensor, ModelError> {
+        let (before, tensor) = (self.bytes.get(), self.tensor(name)?);
+        let is_kept = self.precision == Precision::File
+            && self.is_host()
+            && self.packed(name).is_none()
+            && !self.adapter.is_some_and(|adapter| adapter.changes(name));
+        let kept = if is_kept { self.shards.weights().info(name)?.encoding().dense() } else { None };
+        let Some(kept) = kept.filter(|kept| matches!(kept, DType::F16 | DType::BF16)) else { return Ok(tensor) };
+        self.bytes.set(before + tensor.elem_count() * kept.size_in_bytes());
+        Ok(tensor.to_dtype(kept)?)
+    }
+
     /// A whole tensor with 32 bits, whatever the model computes with.
     pub(crate) fn wide(&self, name: &str) -> Result<Tensor, ModelError> {
         let tensor = self.shards.weights().read(name, &Part::Whole, DType::F32, self.shards.device())?;
@@ -119,7 +132,7 @@ impl Parts<'_> {
     /// Some columns of this rank's part of a matrix, or all.
     fn part(&self, name: &str, some: Option<Range<usize>>) -> Result<Matrix, ModelError> {
         let dense = || {
-            let all = self.tensor(name)?;
+            let all = self.dense(name)?;
             Ok(Matrix::inference(some.iter().try_fold(all, |all, some| all.narrow(1, some.start, some.len()))?)?)
         };
         if let Some(packed) = self.packed(name).filter(|_| self.is_quantized(name).unwrap_or(false)) {
@@ -145,7 +158,7 @@ impl Parts<'_> {
         if !self.names.is_transposed() {
             return self.part(&name, Some(columns));
         }
-        Ok(Matrix::inference(self.tensor(&name)?.narrow(0, columns.start, columns.len())?.t()?)?)
+        Ok(Matrix::inference(self.dense(&name)?.narrow(0, columns.start, columns.len())?.t()?)?)
     }
 
     /// This rank's rows of a table of embeddings, of which rows are read, too.
@@ -304,7 +317,7 @@ impl Parts<'_> {
         if !self.names.is_transposed() {
             return self.matrix(&name);
         }
-        Ok(Matrix::inference(self.tensor(&name)?.t()?)?)
+        Ok(Matrix::inference(self.dense(&name)?.t()?)?)
     }
 
     /// This rank's parts of the matrices that a tensor stacks, `[matrices, outputs, inputs]`.
@@ -312,7 +325,7 @@ impl Parts<'_> {
         if let Some(matrices) = self.blocks(name, None)? {
             return Ok(matrices);
         }
-        let all = self.tensor(name)?;
+        let all = self.dense(name)?;
         let count = all.dim(0)?;
         Ok((0..count).map(|index| Matrix::inference(all.get(index)?)).collect::<candle_core::Result<_>>()?)
     }
@@ -332,7 +345,10 @@ impl Parts<'_> {
                 return Ok(Stack::Separate(matrices.into_iter().zip(biases).collect()));
             }
         }
-        let tensors = names.iter().map(|name| self.tensor(name)).collect::<Result<Vec<_>, _>>()?;
+        let mut tensors = names.iter().map(|name| self.dense(name)).collect::<Result<Vec<_>, _>>()?;
+        if tensors.iter().any(|tensor| tensor.dtype() != tensors[0].dtype()) {
+            tensors = tensors.into_iter().map(|it| it.to_dtype(DType::F32)).collect::<candle_core::Result<_>>()?;
+        }
         let widths = tensors.iter().map(|tensor| tensor.dim(0)).collect::<Result<_, _>>()?;
         let biases: Option<Vec<_>> = biases.into_iter().collect();
         let bias = biases.map(|biases| Tensor::cat(&biases, 0)).transpose()?;

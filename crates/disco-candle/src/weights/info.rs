@@ -25,7 +25,7 @@ pub enum Encoding {
 
 impl Encoding {
     /// The element type of elements that are stored one by one.
-    pub(super) fn dense(self) -> Option<DType> {
+    pub fn dense(self) -> Option<DType> {
         match self {
             Self::Dense(dtype) => Some(dtype),
             Self::Ggml(GgmlDType::F32) => Some(DType::F32),

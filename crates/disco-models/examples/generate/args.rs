@@ -130,7 +130,7 @@ pub(crate) enum Dtype {
     F16,
     /// 16-bit floats with the exponents of 32-bit floats
     Bf16,
-    /// Quantised blocks as in the file
+    /// Quantised blocks, or on hosts 16-bit floats, as in the file; the model computes with 32 bits
     File,
 }
 

@@ -218,7 +218,7 @@ fn fleet_logits(
 
 /// Models and the types of their weights in memory.
 fn models(made: &[Model], floats: &Path) -> Vec<(PathBuf, Precision)> {
-    let all = [Precision::F32, Precision::Bf16, Precision::F16];
+    let all = [Precision::F32, Precision::Bf16, Precision::F16, Precision::File];
     let mut models: Vec<_> = cases().into_iter().zip(all.iter().cycle()).map(|(it, as_)| (it.folder, *as_)).collect();
     let packed = ["awq-32", "gptq-asym-act-order", "compressed-int4", "nf4", "nvfp4", "lora"];
     models.extend(packed.into_iter().zip(all.iter().cycle()).map(|(name, as_)| (folder(name), *as_)));
