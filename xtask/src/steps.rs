@@ -29,7 +29,8 @@ const NOT_ALONE: [&str; 3] = ["default", "nccl-without-bindings", "candle-cuda"]
 
 /// Cargo's arguments of the models of loom. `--cfg loom` compiles only the modelled parts of a crate, so no name filter is
 /// needed, which could miss a model.
-const LOOM: &str = "--quiet --package disco-channel --package disco-local --lib --target-dir target/loom";
+const LOOM: &str =
+    "--quiet --package disco-channel --package disco-local --package disco-tcp --lib --target-dir target/loom";
 
 /// Format, clippy with all features, models of loom that compile, cycles between modules, numbers of crates, and the number of
 /// sleeps in tests.

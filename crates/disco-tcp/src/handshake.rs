@@ -23,9 +23,10 @@ use rustix::net::sockopt;
 
 use crate::contact::Contact;
 use crate::hello::{HELLO_BYTES, Hello};
-use crate::link::{Link, Plain, Rings, Sealed, Shared};
+use crate::link::{Link, Plain, Sealed, Shared};
 use crate::neighbours::Neighbours;
 use crate::party::Party;
+use crate::ring::Rings;
 
 /// Limit of the handshake, up to PROOF.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);

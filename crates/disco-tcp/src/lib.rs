@@ -9,7 +9,7 @@
 //!                                └ collective, shares, point_to_point    schedules: which bytes go to which rank
 //!                                   └ plan                               their messages and computations, and what these wait for
 //!                                      └ exchange                        moves messages that go out and come in at the same time
-//!                                         └ link                         a connection, in clear or encrypted
+//!                                         └ link                         a connection: encrypted, in clear, or a ring in shared memory
 //! ```
 //!
 //! A communicator is made by `connect`: each rank writes into the session's store at which addresses it listens (`contact`,
@@ -22,37 +22,67 @@
 //! A rank whose operation fails records the cause in the session's store and ends its connections; the others find them ended,
 //! and report that cause.
 
+#[cfg(not(loom))]
 mod alarm;
+#[cfg(not(loom))]
 mod backend;
+#[cfg(not(loom))]
 mod buffers;
+#[cfg(not(loom))]
 mod collective;
+#[cfg(not(loom))]
 mod communicator;
+#[cfg(not(loom))]
 mod connect;
+#[cfg(not(loom))]
 mod contact;
+#[cfg(not(loom))]
 mod dial;
+#[cfg(not(loom))]
 mod exchange;
-#[cfg(fuzzing)]
+#[cfg(all(fuzzing, not(loom)))]
 #[doc(hidden)]
 pub mod fuzzing;
+#[cfg(not(loom))]
 mod handshake;
+#[cfg(not(loom))]
 mod head;
+#[cfg(not(loom))]
 mod hello;
+#[cfg(not(loom))]
 mod link;
+#[cfg(not(loom))]
 mod listeners;
+#[cfg(not(loom))]
 mod machines;
+#[cfg(not(loom))]
 mod neighbours;
+#[cfg(not(loom))]
 mod party;
+#[cfg(not(loom))]
 mod plan;
+#[cfg(not(loom))]
 mod point_to_point;
+#[cfg(not(loom))]
 mod race;
+#[cfg(not(loom))]
 mod rank_state;
+#[cfg(not(loom))]
 mod rendezvous;
+#[cfg_attr(loom, allow(dead_code, reason = "models use a part of it"))]
+mod ring;
+#[cfg(not(loom))]
 mod shares;
+#[cfg(not(loom))]
 mod transfer;
+#[cfg(not(loom))]
 mod wires;
 
+#[cfg(not(loom))]
 pub use backend::{BACKEND, Tcp};
+#[cfg(not(loom))]
 pub use communicator::Communicator;
 
+#[cfg(not(loom))]
 /// The name of the backend.
 pub(crate) const NAME: &str = "tcp";

@@ -18,9 +18,9 @@ use disco_core::{Error, Result};
 use disco_engine::random;
 
 use crate::contact::{Contact, Offer};
-use crate::link::{RING_BYTES, Reader, Rings, Writer};
 use crate::machines::Machines;
 use crate::party::Party;
+use crate::ring::{Memory, Reader, Rings, Writer};
 
 /// Bytes before the first ring.
 const MARK_BYTES: usize = 128;
@@ -54,17 +54,17 @@ impl Neighbours {
     /// The rings between this rank and a neighbour; `None` if there are none, also on another machine.
     pub(crate) fn rings(&self, peer: usize, contact: &Contact) -> Option<Rings> {
         let there = self.place(peer, self.rank)?;
-        let outgoing = Writer::new(self.own.as_ref()?.0.clone(), self.place(self.rank, peer)?);
-        let opened = open(&*self.descriptors, contact.memory?, there + RING_BYTES);
+        let outgoing = Writer::new(Memory::new(self.own.as_ref()?.0.clone(), self.place(self.rank, peer)?));
+        let opened = open(&*self.descriptors, contact.memory?, there + Memory::BYTES);
         let opened = opened.inspect_err(|error| tracing::debug!(peer, %error, "no shared memory"));
-        Some(Rings { outgoing, incoming: Reader::new(Arc::new(opened.ok()?), there) })
+        Some(Rings { outgoing, incoming: Reader::new(Memory::new(Arc::new(opened.ok()?), there)) })
     }
 
     /// Where the ring from a rank to its neighbour begins in the segment of the former.
     fn place(&self, from: usize, to: usize) -> Option<usize> {
         let is_neighbour = self.machines.of(from) == self.machines.of(to);
         let place = self.machines.neighbours(from).position(|rank| rank == to).filter(|_| is_neighbour)?;
-        Some(MARK_BYTES + place * RING_BYTES)
+        Some(MARK_BYTES + place * Memory::BYTES)
     }
 }
 
@@ -80,7 +80,7 @@ impl Drop for Neighbours {
 fn share(descriptors: &dyn Descriptors, neighbours: usize) -> Result<(Arc<Segment>, Offer)> {
     let mark = random::bytes().map(u64::from_le_bytes);
     let mark = mark.map_err(|error| Error::system("no random number for shared memory", error))?;
-    let segment = Segment::create(MARK_BYTES + neighbours * RING_BYTES)?;
+    let segment = Segment::create(MARK_BYTES + neighbours * Memory::BYTES)?;
     segment.words()[0].store(mark, Ordering::Relaxed);
     let fd = segment.as_fd().try_clone_to_owned();
     let fd = fd.map_err(|error| Error::system(format!("{segment:?} can't be shared"), error))?;

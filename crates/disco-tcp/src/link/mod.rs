@@ -5,7 +5,6 @@ mod acknowledged;
 #[cfg(feature = "metrics")]
 mod counted;
 mod plain;
-mod ring;
 mod sealed;
 mod shared;
 
@@ -16,7 +15,6 @@ use rustix::event::PollFlags;
 
 pub(crate) use acknowledged::{Acknowledged, acknowledged};
 pub(crate) use plain::Plain;
-pub(crate) use ring::{RING_BYTES, Reader, Rings, Writer};
 pub(crate) use sealed::Sealed;
 pub(crate) use shared::Shared;
 

@@ -1,6 +1,6 @@
 //! A connection between two ranks of a machine, whose bytes go through shared memory.
 //!
-//! Each direction is a [ring](super::ring). The TCP connection, on which the handshake was made, has bytes without a meaning
+//! Each direction is a [ring](crate::ring). The TCP connection, on which the handshake was made, has bytes without a meaning
 //! only, which wake the other end, and its end tells of the end of the other rank.
 
 use std::io::{self, Read as _};
@@ -11,7 +11,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use rustix::event::PollFlags;
 use rustix::net::{SendFlags, send};
 
-use super::{Acknowledged, Link, Reader, Rings, Wish, Writer, now, read};
+use super::{Acknowledged, Link, Wish, now, read};
+use crate::ring::{Reader, Rings, Writer};
 
 /// A connection through the memory of a machine.
 pub(crate) struct Shared {
@@ -114,20 +115,19 @@ mod tests {
     use rustix::event::{PollFd, poll};
 
     use super::*;
-    use crate::link::RING_BYTES;
+    use crate::ring::Memory;
 
     /// Two ends of a connection, which map the memory apart.
     fn pair() -> [Shared; 2] {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let streams = [TcpStream::connect(listener.local_addr().unwrap()).unwrap(), listener.accept().unwrap().0];
-        let segment = Segment::create(2 * RING_BYTES).unwrap();
-        let other = Segment::open(segment.as_fd().try_clone_to_owned().unwrap(), 2 * RING_BYTES).unwrap();
+        let segment = Segment::create(2 * Memory::BYTES).unwrap();
+        let other = Segment::open(segment.as_fd().try_clone_to_owned().unwrap(), 2 * Memory::BYTES).unwrap();
         let ([one, two], segments) = (streams, [Arc::new(segment), Arc::new(other)]);
         [&one, &two].iter().for_each(|stream| stream.set_nonblocking(true).unwrap());
         let end = |stream, mine: usize| {
-            let ring = |place: usize| (segments[mine].clone(), place * RING_BYTES);
-            let ((to, start), (from, theirs)) = (ring(mine), ring(1 - mine));
-            Shared::new(stream, Rings { outgoing: Writer::new(to, start), incoming: Reader::new(from, theirs) })
+            let ring = |place: usize| Memory::new(segments[mine].clone(), place * Memory::BYTES);
+            Shared::new(stream, Rings { outgoing: Writer::new(ring(mine)), incoming: Reader::new(ring(1 - mine)) })
         };
         [end(one, 0), end(two, 1)]
     }
@@ -197,8 +197,8 @@ mod tests {
 
     #[test]
     fn a_wrong_count_of_the_other_end_is_an_error() {
-        let segment = Arc::new(Segment::create(RING_BYTES).unwrap());
-        let mut reader = Reader::new(segment.clone(), 0);
+        let segment = Arc::new(Segment::create(Memory::BYTES).unwrap());
+        let mut reader = Reader::new(Memory::new(segment.clone(), 0));
         segment.words()[0].store(u64::MAX, std::sync::atomic::Ordering::Relaxed);
         let error = reader.read(&mut [0]).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidData);

@@ -9,57 +9,41 @@
 //! that is about to sleep sets its word and looks again, the other end clears the word after each change and wakes the end that
 //! had set it. Between the two accesses of either end is a fence, so that one of them sees the other's.
 
-#![allow(unsafe_code)]
+mod memory;
+
+#[cfg(all(test, loom))]
+mod loom_models;
 
 use std::io;
-use std::ptr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+#[cfg(not(loom))]
+use std::sync::atomic::{Ordering, fence};
 
-use disco_core::shared_memory::Segment;
+#[cfg(loom)]
+use loom::sync::atomic::{Ordering, fence};
 
-/// Bytes between two words of the header: a pair of cache lines.
-const LINE_BYTES: usize = 128;
-const HEADER_BYTES: usize = 4 * LINE_BYTES;
-/// Bytes of the stream that a ring has room for.
-const CAPACITY: usize = 256 << 10;
-/// Bytes of a ring in its segment.
-pub(crate) const RING_BYTES: usize = HEADER_BYTES + CAPACITY;
+pub(crate) use memory::Memory;
+use memory::{CAPACITY, Word};
+
 /// The most bytes of one access, so that the other end begins before this one has moved a whole ring.
-const MAX_ACCESS_BYTES: usize = 64 << 10;
+const MAX_ACCESS_BYTES: usize = CAPACITY / 4;
 /// The free bytes for which a writer sleeps, so that it does not wake for each access of the reader.
 const WAKE_ROOM: usize = CAPACITY / 2;
 
-/// The words of the header.
-#[derive(Clone, Copy)]
-enum Word {
-    Written,
-    Read,
-    ReaderSleeps,
-    WriterSleeps,
-}
-
 /// A ring, and the bytes that this end has moved.
 struct Ring {
-    segment: Arc<Segment>,
-    /// Where the ring begins in the segment: a multiple of [`LINE_BYTES`].
-    start: usize,
+    memory: Memory,
     moved: u64,
 }
 
 impl Ring {
-    fn new(segment: Arc<Segment>, start: usize) -> Self {
-        Self { segment, start, moved: 0 }
+    fn new(memory: Memory) -> Self {
+        Self { memory, moved: 0 }
     }
 
-    fn word(&self, word: Word) -> &AtomicU64 {
-        &self.segment.words()[(self.start + word as usize * LINE_BYTES) / size_of::<u64>()]
-    }
-
-    /// The address of byte `moved` of the stream, and how many bytes follow it up to the end of the ring.
-    fn place(&self) -> (*mut u8, usize) {
+    /// Where byte `moved` of the stream is, and how many bytes follow it up to the end of the ring.
+    fn place(&self) -> (usize, usize) {
         let at = self.moved as usize % CAPACITY;
-        (self.segment.pointer().wrapping_add(self.start + HEADER_BYTES + at), CAPACITY - at)
+        (at, CAPACITY - at)
     }
 
     /// The bytes that one end is ahead of the other one.
@@ -76,15 +60,15 @@ impl Ring {
 
     /// Passes a change of this end's count to the other end. Returns whether that end is to be woken, if `wakes`.
     fn publish(&self, count: Word, sleeper: Word, wakes: bool) -> bool {
-        self.word(count).store(self.moved, Ordering::Release);
+        self.memory.word(count).store(self.moved, Ordering::Release);
         fence(Ordering::SeqCst);
-        let sleeper = self.word(sleeper);
+        let sleeper = self.memory.word(sleeper);
         wakes && sleeper.load(Ordering::Relaxed) != 0 && sleeper.swap(0, Ordering::Relaxed) != 0
     }
 
     /// Announces that this end is going to sleep.
     fn announce_sleep(&self, sleeper: Word) {
-        self.word(sleeper).store(1, Ordering::Relaxed);
+        self.memory.word(sleeper).store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 }
@@ -99,9 +83,9 @@ pub(crate) struct Rings {
 pub(crate) struct Writer(Ring);
 
 impl Writer {
-    /// The writer of the empty ring at `start` of a segment.
-    pub(crate) fn new(segment: Arc<Segment>, start: usize) -> Self {
-        Self(Ring::new(segment, start))
+    /// The writer of an empty ring.
+    pub(crate) fn new(memory: Memory) -> Self {
+        Self(Ring::new(memory))
     }
 
     /// Writes the first bytes of two pieces. Returns how many, 0 if the ring is full, and whether the reader is to be woken.
@@ -115,11 +99,10 @@ impl Writer {
             piece = &piece[..piece.len().min(room)];
             room -= piece.len();
             while !piece.is_empty() {
-                let (to, up_to_end) = self.0.place();
+                let (at, up_to_end) = self.0.place();
                 let (first, rest) = piece.split_at(piece.len().min(up_to_end));
-                // SAFETY: `to` is in the segment, as are the bytes up to the end of the ring. They are free: the count of the
-                // reader says that it has read the bytes before them, and it reads them after this end's count has passed them.
-                unsafe { ptr::copy_nonoverlapping(first.as_ptr(), to, first.len()) };
+                // These bytes are free: the reader's count has passed what was there, and it reads them once this end's has.
+                self.0.memory.write(at, first);
                 self.0.moved += first.len() as u64;
                 piece = rest;
             }
@@ -133,7 +116,7 @@ impl Writer {
     /// # Errors
     /// The reader has changed its count wrongly.
     fn room(&self) -> io::Result<usize> {
-        let read = self.0.word(Word::Read).load(Ordering::Acquire);
+        let read = self.0.memory.word(Word::Read).load(Ordering::Acquire);
         Ok(CAPACITY - Ring::distance(self.0.moved, read)?)
     }
 
@@ -158,9 +141,9 @@ impl Writer {
 pub(crate) struct Reader(Ring);
 
 impl Reader {
-    /// The reader of the empty ring at `start` of a segment.
-    pub(crate) fn new(segment: Arc<Segment>, start: usize) -> Self {
-        Self(Ring::new(segment, start))
+    /// The reader of an empty ring.
+    pub(crate) fn new(memory: Memory) -> Self {
+        Self(Ring::new(memory))
     }
 
     /// Reads bytes. Returns how many, 0 if the ring is empty, and whether the writer is to be woken.
@@ -172,11 +155,10 @@ impl Reader {
         let count = used.min(into.len()).min(MAX_ACCESS_BYTES);
         let mut rest = &mut into[..count];
         while !rest.is_empty() {
-            let (from, up_to_end) = self.0.place();
+            let (at, up_to_end) = self.0.place();
             let (first, later) = rest.split_at_mut(rest.len().min(up_to_end));
-            // SAFETY: `from` is in the segment, as are the bytes up to the end of the ring. The writer's count says that they are
-            // written, and it writes there again only after this end's count says that they are read.
-            unsafe { ptr::copy_nonoverlapping(from, first.as_mut_ptr(), first.len()) };
+            // The writer's count has passed these bytes, and it writes there again once this end's count has.
+            self.0.memory.read(at, first);
             self.0.moved += first.len() as u64;
             rest = later;
         }
@@ -189,7 +171,7 @@ impl Reader {
     /// # Errors
     /// The writer has changed its count wrongly.
     fn used(&self) -> io::Result<usize> {
-        Ring::distance(self.0.word(Word::Written).load(Ordering::Acquire), self.0.moved)
+        Ring::distance(self.0.memory.word(Word::Written).load(Ordering::Acquire), self.0.moved)
     }
 
     /// Whether the reader, which has found the ring empty, may go on. If not and if it `sleeps`, the writer wakes it.
