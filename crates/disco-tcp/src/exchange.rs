@@ -8,6 +8,7 @@ use disco_core::{Error, Rank, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
+use crate::goodbye;
 use crate::head::{Head, Kind};
 use crate::link::{Acknowledged, Wish};
 use crate::plan::{Message, Plan};
@@ -44,11 +45,17 @@ struct Exchange<'a> {
 pub(crate) fn run(plan: Plan<'_>, call: Call<'_>, wires: &mut Wires<'_>) -> Result<()> {
     let outgoing = plan.outgoing.iter().map(|_| Outgoing::default()).collect();
     let incoming = plan.incoming.iter().map(|_| Incoming::default()).collect();
-    Exchange { plan, outgoing, incoming, max_sleep: MAX_SLEEP }.run(call, wires)
+    let mut exchange = Exchange { plan, outgoing, incoming, max_sleep: MAX_SLEEP };
+    let result = exchange.run(call, wires);
+    if result.is_err() {
+        let states = exchange.outgoing.iter().enumerate();
+        wires.cut.extend(states.filter(|(_, state)| state.has_begun()).map(|(peer, _)| peer));
+    }
+    result
 }
 
 impl Exchange<'_> {
-    fn run(mut self, call: Call<'_>, wires: &mut Wires<'_>) -> Result<()> {
+    fn run(&mut self, call: Call<'_>, wires: &mut Wires<'_>) -> Result<()> {
         loop {
             let mut has_moved = self.plan.run_ready()?;
             has_moved |= self.advance(call, wires)?;
@@ -241,9 +248,9 @@ impl Exchange<'_> {
 /// The error of a connection that takes nothing more: the other rank may have said before why it has left.
 fn explain(error: Error, peer: usize, incoming: Option<&Incoming>, wires: &mut Wires<'_>) -> Error {
     let (Error::Lost(_), Ok(link)) = (&error, wires.link(peer)) else { return error };
-    let has_left = match incoming {
-        Some(incoming) => incoming.ends_with_goodbye(link),
-        None => Incoming::default().ends_with_goodbye(link),
+    let goodbye = match incoming {
+        Some(incoming) => incoming.goodbye(link),
+        None => Incoming::default().goodbye(link),
     };
-    if has_left { lost(peer, LossCause::CommunicatorDropped) } else { error }
+    goodbye.map_or(error, |call| goodbye::error(&call, peer))
 }

@@ -98,8 +98,9 @@ pub fn head_bytes() -> Result<Vec<u8>> {
     let (mut link, mut receiver) = pair()?;
     let failed = |error| Error::system("a connection in clear", error);
     let send = Head { kind: Kind::Send, call: 9, number: 1 << 40, content: 1 << 30 }.to_bytes();
-    link.send([&Head::bare(Kind::Probe), &send]).map_err(failed)?;
-    link.send([&Head::bare(Kind::Goodbye), &[]]).map_err(failed)?;
+    let bare = |kind| Head { kind, call: 0, number: 0, content: 0 }.to_bytes();
+    link.send([&bare(Kind::Probe), &send]).map_err(failed)?;
+    link.send([&bare(Kind::Goodbye), &[]]).map_err(failed)?;
     link.close();
     let mut bytes = Vec::new();
     receiver.read_to_end(&mut bytes).map_err(failed)?;

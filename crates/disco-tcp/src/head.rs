@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! message   head: u8 kind, 3 bytes 0, u32 length t of the call, u64 number, u64 length n of the content     24 bytes
-//!           the call as text, t bytes: what the sender has called
+//!           the call as text, t bytes: what the sender has called; in a goodbye, the cause
 //!           the content, n bytes
 //! ```
 //!
@@ -23,7 +23,7 @@ pub(crate) enum Kind {
     Collective,
     /// A send.
     Send,
-    /// The end of the sender's communicator. No message follows.
+    /// The sender has left: it has dropped its communicator, or its call is the cause. No message follows.
     Goodbye,
     /// Nothing to receive: a rank that waits asks the system of the other machine for an acknowledgement, and tells in which
     /// collective it waits.
@@ -43,11 +43,6 @@ pub(crate) struct Head {
 }
 
 impl Head {
-    /// A head without a call and content.
-    pub(crate) fn bare(kind: Kind) -> [u8; HEAD_BYTES] {
-        Self { kind, call: 0, number: 0, content: 0 }.to_bytes()
-    }
-
     pub(crate) fn to_bytes(self) -> [u8; HEAD_BYTES] {
         let mut bytes = [0; HEAD_BYTES];
         bytes[0] = match self.kind {

@@ -14,7 +14,7 @@ pub(crate) const HELLO_BYTES: usize = 21;
 
 const MAGIC: &[u8; 8] = b"discotcp";
 /// The version of the messages between ranks. It changes with [`Hello`] and [`Head`](crate::head::Head).
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 
 /// The ends of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

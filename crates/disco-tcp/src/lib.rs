@@ -19,8 +19,8 @@
 //! communicator, or of an earlier epoch, are never read. Ranks of one machine map each other's memory before (`neighbours`), and
 //! their bytes go through it afterwards.
 //!
-//! A rank whose operation fails records the cause in the session's store and ends its connections; the others find them ended,
-//! and report that cause.
+//! A rank whose operation fails records the cause in the session's store, and ends its connections with it (`goodbye`); the
+//! others find them ended, and report that cause.
 
 #[cfg(not(loom))]
 mod alarm;
@@ -43,6 +43,8 @@ mod exchange;
 #[cfg(all(fuzzing, not(loom)))]
 #[doc(hidden)]
 pub mod fuzzing;
+#[cfg(not(loom))]
+mod goodbye;
 #[cfg(not(loom))]
 mod handshake;
 #[cfg(not(loom))]

@@ -1,7 +1,6 @@
 //! The part of a communicator that its operations use, one after the other.
 
 use std::sync::Arc;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use disco_core::activity::{DataPath, take_path};
@@ -13,8 +12,8 @@ use crate::buffers::Buffers;
 use crate::collective::Collective;
 use crate::connect::{self, Links};
 use crate::exchange;
-use crate::head::{Head, Kind};
-use crate::link::Link;
+use crate::goodbye::{self, Leaving};
+use crate::head::Kind;
 use crate::machines::Machines;
 use crate::party::Party;
 use crate::plan::{Label, Plan};
@@ -23,10 +22,6 @@ use crate::wires::{Call, Calls, Wires};
 
 /// How long a rank whose connection to another one ends looks for the failure that the other one has recorded.
 const FAILURE_GRACE: Duration = Duration::from_millis(200);
-
-/// How long the connections of a rank that has left are read, and how often.
-const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
-const DRAIN_INTERVAL: Duration = Duration::from_millis(5);
 
 /// The place of a rank among the others. Dropping it tells them that the rank has left.
 pub(crate) struct RankState {
@@ -39,6 +34,8 @@ pub(crate) struct RankState {
     deadline: Duration,
     calls: Calls,
     messages: Vec<Counts>,
+    /// Ranks to which a message was cut in two by a failure.
+    cut: Vec<usize>,
     broken: Option<AbortCause>,
 }
 
@@ -54,8 +51,8 @@ impl RankState {
         tracing::debug!(rank = party.rank, ?hosts, "connected");
         let attendance = Attendance::new(store.clone(), party.name.clone(), party.rank, party.size);
         let messages = vec![Counts::default(); party.size];
-        let (calls, broken) = (Calls::default(), None);
-        Ok(Self { party, links, alarm, store, attendance, deadline, calls, messages, broken })
+        let (calls, cut, broken) = (Calls::default(), Vec::new(), None);
+        Ok(Self { party, links, alarm, store, attendance, deadline, calls, messages, cut, broken })
     }
 
     pub(crate) fn rank(&self) -> Rank {
@@ -135,6 +132,7 @@ impl RankState {
     fn wires(&mut self, operation: &'static str) -> Wires<'_> {
         Wires {
             links: &mut self.links,
+            cut: &mut self.cut,
             alarm: &self.alarm,
             attendance: &self.attendance,
             calls: &self.calls,
@@ -213,14 +211,9 @@ impl RankState {
     /// Returns the error of this rank: if another one has failed before, an abort with its cause.
     pub(crate) fn fail(&mut self, error: Error) -> Error {
         let error = match error {
-            Error::Lost(loss) => match self.store.wait(&self.failure_key(), FAILURE_GRACE) {
-                Ok(bytes) => read_cause(&bytes).map_or(Error::Lost(loss), |cause| Error::Aborted { cause }),
-                Err(aborted @ Error::Aborted { .. }) => aborted,
-                // A rank that has not reached a third one has never been in an operation.
-                Err(_) => match self.party.check_others(&*self.store) {
-                    Err(aborted @ Error::Aborted { .. }) => aborted,
-                    _ => Error::Lost(loss),
-                },
+            Error::Lost(loss) => match self.recorded() {
+                Ok(Some(cause)) | Err(Error::Aborted { cause }) => Error::Aborted { cause },
+                _ => Error::Lost(loss),
             },
             error => error,
         };
@@ -234,12 +227,35 @@ impl RankState {
         error
     }
 
+    /// The cause that another rank has recorded before it has ended its connections, or records soon.
+    fn recorded(&self) -> Result<Option<AbortCause>> {
+        let found = match self.store.wait(&self.failure_key(), FAILURE_GRACE) {
+            // A busy controller may answer later than that.
+            Err(Error::Deadline { .. }) => self.store.get(&self.failure_key())?,
+            found => Some(found?),
+        };
+        let cause = found.and_then(|bytes| goodbye::read_cause(&bytes));
+        if cause.is_none() {
+            // A rank that has not reached a third one has never been in an operation.
+            self.party.check_others(&*self.store)?;
+        }
+        Ok(cause)
+    }
+
     /// Records the cause for the other ranks, and closes the connections, which ends their waits for this rank.
     fn break_off(&mut self, cause: AbortCause) {
-        // A store that has failed tells the other ranks nothing, and they find the connections closed.
-        _ = self.store.compare_and_set(&self.failure_key(), None, &write_cause(&cause));
-        self.links.iter_mut().for_each(|link| *link = None);
+        // A store that has failed tells the other ranks nothing: they learn the cause from the goodbyes only.
+        _ = self.store.compare_and_set(&self.failure_key(), None, &goodbye::write_cause(&cause, usize::MAX));
+        self.leave(Some(&cause));
         self.broken = Some(cause);
+    }
+
+    /// Ends the connections.
+    fn leave(&mut self, cause: Option<&AbortCause>) {
+        let links = self.links.iter_mut().map(Option::take).enumerate();
+        let leaving =
+            |(peer, link): (usize, Option<_>)| Some(Leaving { link: link?, is_cut: self.cut.contains(&peer) });
+        goodbye::leave(links.filter_map(leaving).collect(), cause);
     }
 
     fn failure_key(&self) -> String {
@@ -249,76 +265,6 @@ impl RankState {
 
 impl Drop for RankState {
     fn drop(&mut self) {
-        let mut links: Vec<_> = self.links.iter_mut().filter_map(Option::take).collect();
-        for link in &mut links {
-            // A rank whose connection is full gets no goodbye and finds it closed.
-            _ = link.send([&Head::bare(Kind::Goodbye), &[]]);
-            link.close();
-        }
-        // Without a thread, the connections are closed at once.
-        _ = thread::Builder::new().name("disco-tcp-close".into()).spawn(|| drain(links));
-    }
-}
-
-/// Reads connections until the other ends have closed them, or for [`DRAIN_TIMEOUT`]. If a connection were closed with unread
-/// bytes, the system would discard the data that it has not sent yet.
-fn drain(mut links: Vec<Box<dyn Link>>) {
-    let (end, mut bytes) = (Instant::now() + DRAIN_TIMEOUT, vec![0; 4096]);
-    while !links.is_empty() && Instant::now() < end {
-        links.retain_mut(|link| {
-            loop {
-                match link.receive(&mut bytes) {
-                    Ok(0) => return true,
-                    Ok(_) => {}
-                    Err(_) => return false,
-                }
-            }
-        });
-        thread::sleep(DRAIN_INTERVAL);
-    }
-}
-
-const FAILED: u32 = 0;
-const CANCELLED: u32 = 1;
-const DROPPED: u32 = 2;
-
-/// A cause for the session's store: its kind, the number of a command or a rank, and a text.
-fn write_cause(cause: &AbortCause) -> Vec<u8> {
-    let (kind, number, text) = match cause {
-        AbortCause::Cancelled { command, why } => (CANCELLED, *command, why.to_string()),
-        AbortCause::Dropped(rank) => (DROPPED, rank.index() as u64, String::new()),
-        other => (FAILED, 0, other.to_string()),
-    };
-    let mut writer = Writer::default();
-    writer.u32(kind);
-    writer.u64(number);
-    writer.bytes(text.as_bytes());
-    writer.into_bytes()
-}
-
-/// The cause that another rank has written; none if it is none of [`write_cause`].
-fn read_cause(bytes: &[u8]) -> Option<AbortCause> {
-    let mut reader = Reader::new(bytes);
-    let (kind, number) = (reader.u32().ok()?, reader.u64().ok()?);
-    let text = String::from_utf8_lossy(reader.bytes().ok()?).into_owned();
-    match kind {
-        FAILED => Some(text.into()),
-        CANCELLED => Some(AbortCause::Cancelled { command: number, why: text.into() }),
-        DROPPED => Some(AbortCause::Dropped(Rank::new(u32::try_from(number).ok()?))),
-        _ => None,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_cause_is_read_as_it_was_written() {
-        let cancelled = AbortCause::Cancelled { command: 7, why: "why".into() };
-        for cause in [AbortCause::Failed("why".into()), cancelled, AbortCause::Dropped(Rank::new(3))] {
-            assert_eq!(read_cause(&write_cause(&cause)), Some(cause));
-        }
-        assert_eq!(read_cause(&[1, 2]), None);
+        self.leave(None);
     }
 }

@@ -3,6 +3,7 @@
 use disco_core::error::LossCause;
 use disco_core::{Error, Result};
 
+use crate::goodbye;
 use crate::head::{HEAD_BYTES, Head, Kind};
 use crate::link::Link;
 use crate::plan::{Label, Message};
@@ -138,10 +139,14 @@ impl Incoming {
             }
             if self.received == HEAD_BYTES + self.call.len() {
                 let head = self.read_head(from)?;
-                if head.kind == Kind::Probe {
-                    caller.check_probe(head.number, &self.call, from)?;
-                    *self = Self::default();
-                    continue;
+                match head.kind {
+                    Kind::Probe => {
+                        caller.check_probe(head.number, &self.call, from)?;
+                        *self = Self::default();
+                        continue;
+                    }
+                    Kind::Goodbye => return Err(goodbye::error(&self.call, from)),
+                    Kind::Collective | Kind::Send => {}
                 }
                 caller.check(head, &self.call, (from, message.label, content.len()))?;
             }
@@ -151,36 +156,37 @@ impl Incoming {
     /// Reads the head.
     ///
     /// # Errors
-    /// The bytes are no head; the rank has ended its communicator.
+    /// The bytes are no head.
     fn read_head(&self, from: usize) -> Result<Head> {
-        match Head::read(&self.head) {
-            Ok(Head { kind: Kind::Goodbye, .. }) => Err(lost(from, LossCause::CommunicatorDropped)),
-            Ok(head) => Ok(head),
-            Err(error) => Err(lost(from, LossCause::ProtocolViolation(error.to_string()))),
-        }
+        Head::read(&self.head).map_err(|error| lost(from, LossCause::ProtocolViolation(error.to_string())))
     }
 
-    /// Whether the last message of a rank whose connection has failed is a goodbye. Reads all that has come.
-    pub(crate) fn ends_with_goodbye(&self, link: &mut dyn Link) -> bool {
-        let (mut head, mut received, mut discarded) = (self.head, self.received as u64, vec![0; DISCARD_BYTES]);
+    /// The call of the goodbye with which a rank has left, whose connection takes nothing more. Reads all that has come.
+    pub(crate) fn goodbye(&self, link: &mut dyn Link) -> Option<Vec<u8>> {
+        let (mut head, mut call, mut received) = (self.head, self.call.clone(), self.received as u64);
+        let mut discarded = vec![0; DISCARD_BYTES];
         loop {
-            let mut whole = HEAD_BYTES as u64;
-            if received >= whole {
-                match Head::read(&head) {
-                    Ok(Head { kind: Kind::Goodbye, .. }) => return true,
-                    Ok(Head { call, content, .. }) => whole = content.saturating_add(whole + u64::from(call)),
-                    Err(_) => return false,
-                }
-                if received == whole {
+            let (mut into, mut whole) = (&mut discarded[..], HEAD_BYTES as u64);
+            if received < whole {
+                into = &mut head[received as usize..];
+            } else {
+                let Head { kind, call: length, content, .. } = Head::read(&head).ok()?;
+                let in_call = (received - whole) as usize;
+                whole = content.saturating_add(whole + u64::from(length));
+                if kind == Kind::Goodbye {
+                    call.resize(length as usize, 0);
+                    if in_call == call.len() {
+                        return Some(call);
+                    }
+                    into = &mut call[in_call..];
+                } else if received == whole {
                     received = 0;
                     continue;
                 }
             }
-            let left = usize::try_from(whole - received).unwrap_or(usize::MAX);
-            let into = if received < HEAD_BYTES as u64 { &mut head[received as usize..] } else { &mut discarded[..] };
-            let count = left.min(into.len());
-            match link.receive(&mut into[..count]) {
-                Ok(0) | Err(_) => return false,
+            let left = usize::try_from(whole - received).unwrap_or(usize::MAX).min(into.len());
+            match link.receive(&mut into[..left]) {
+                Ok(0) | Err(_) => return None,
                 Ok(count) => received += count as u64,
             }
         }

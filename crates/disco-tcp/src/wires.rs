@@ -54,6 +54,8 @@ impl Calls {
 /// The rank's end of all connections while an operation runs.
 pub(crate) struct Wires<'a> {
     pub(crate) links: &'a mut Links,
+    /// Gets the ranks to which a failure has cut a message in two.
+    pub(crate) cut: &'a mut Vec<usize>,
     pub(crate) alarm: &'a Alarm,
     pub(crate) attendance: &'a Attendance,
     pub(crate) calls: &'a Calls,

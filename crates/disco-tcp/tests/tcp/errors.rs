@@ -1,19 +1,21 @@
 //! Errors of ranks that do not fit to each other, over connections and through shared memory.
 
 use std::iter;
-use std::sync::{Arc, Barrier};
+use std::sync::{Arc, Barrier, OnceLock};
 use std::thread;
 use std::time::Duration;
 
+use disco_core::activity::Activity;
 use disco_core::device_api::{DeviceApi as _, Host};
 use disco_core::error::LossCause;
 use disco_core::link::{Link, Shared};
+use disco_core::store::{SharedStore, StoreCall};
 use disco_core::{
-    Backend as _, CommunicatorExt as _, ConnectParams, DType, Device, Error, Rank, Reduction, Tensor, World,
+    Backend as _, CommunicatorExt as _, ConnectParams, DType, Device, Error, Rank, Reduction, Tensor, Value, World,
 };
 use disco_tcp::{BACKEND, Communicator};
 
-use crate::ranks::over_tcp;
+use crate::ranks::{over_tcp, with_links};
 
 /// Two ranks on two machines, and on one.
 const PLACEMENTS: [&[usize]; 2] = [&[0, 1], &[0, 0]];
@@ -77,6 +79,50 @@ fn a_send_to_a_rank_that_has_dropped_its_communicator_says_so() {
             let Error::Lost(loss) = &error else { panic!("{error}") };
             assert!(matches!(loss.cause, LossCause::CommunicatorDropped), "{error}");
         });
+    }
+}
+
+/// The store of a worker whose node reaches the controller until it is aborted.
+#[derive(Debug)]
+struct Reached {
+    store: Arc<dyn SharedStore>,
+    cause: OnceLock<Arc<str>>,
+}
+
+impl SharedStore for Reached {
+    fn begin(&self, epoch: u64) {
+        self.store.begin(epoch);
+    }
+
+    fn abort(&self, _: u64, cause: &Arc<str>) {
+        _ = self.cause.set(cause.clone());
+    }
+
+    fn call(&self, epoch: u64, call: StoreCall, tell: Box<dyn FnOnce(disco_core::Result<Value>) + Send>) {
+        match self.cause.get() {
+            Some(cause) => tell(Err(Error::Aborted { cause: cause.clone().into() })),
+            None => self.store.call(epoch, call, tell),
+        }
+    }
+}
+
+/// Rank 1 can't write the cause into the store, and another rank would take it for lost.
+#[test]
+fn a_rank_that_leaves_after_an_abort_tells_the_others_the_cause_without_the_store() {
+    for machines in PLACEMENTS {
+        let shared = Arc::new(Shared::default());
+        let links = [0, 1].map(|_| {
+            let store = Reached { store: shared.store().clone(), cause: OnceLock::new() };
+            Arc::new(Link::new(Arc::new(store), shared.clone(), Activity::default(), |_| ()))
+        });
+        let errors = with_links(machines, &links, |rank, comm| {
+            if rank == 1 {
+                links[1].abort(0, &"the controller is silent".into());
+            }
+            comm.barrier().unwrap_err()
+        });
+        assert!(errors[0].to_string().ends_with("aborted, because the controller is silent"), "{}", errors[0]);
+        assert!(matches!(errors[0], Error::Aborted { .. }), "it is not the first cause");
     }
 }
 
