@@ -3,7 +3,6 @@
 use std::io;
 use std::time::Duration;
 
-use disco_core::error::LossCause;
 use disco_core::{Error, Rank, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -13,14 +12,14 @@ use crate::head::{Head, Kind};
 use crate::link::{Acknowledged, Wish};
 use crate::plan::{Message, Plan};
 use crate::transfer::{Incoming, Outgoing, Progress};
-use crate::wires::{Call, Wires, disconnected, lost};
+use crate::wires::{Call, Wires, disconnected, unanswered};
 
-/// The longest sleep of a wait. Then the rank announces that it waits, so that others don't report it as absent, and checks
-/// that the machines of the awaited ranks acknowledge its packets.
-const MAX_SLEEP: Duration = Duration::from_millis(250);
+/// Interval at which a rank that waits looks whether the machines of the awaited ranks acknowledge its packets, and announces that it
+/// waits, so that others don't report it as absent.
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The longest sleep while a machine is late with an acknowledgement.
-const LATE_SLEEP: Duration = Duration::from_millis(50);
+/// The same while a machine is late with an acknowledgement.
+const LATE_INTERVAL: Duration = Duration::from_millis(25);
 
 /// The longest text of a call in a probe, and how long probes have it: a rank may read them much later.
 const MAX_PROBE_TEXT_BYTES: usize = 256;
@@ -33,8 +32,8 @@ struct Exchange<'a> {
     outgoing: Vec<Outgoing>,
     /// By rank.
     incoming: Vec<Incoming>,
-    /// The longest sleep of the next wait.
-    max_sleep: Duration,
+    /// When the connections are checked next, from the start of the operation.
+    next_check: Duration,
 }
 
 /// Moves all messages of a plan, and runs its computations.
@@ -45,7 +44,7 @@ struct Exchange<'a> {
 pub(crate) fn run(plan: Plan<'_>, call: Call<'_>, wires: &mut Wires<'_>) -> Result<()> {
     let outgoing = plan.outgoing.iter().map(|_| Outgoing::default()).collect();
     let incoming = plan.incoming.iter().map(|_| Incoming::default()).collect();
-    let mut exchange = Exchange { plan, outgoing, incoming, max_sleep: MAX_SLEEP };
+    let mut exchange = Exchange { plan, outgoing, incoming, next_check: CHECK_INTERVAL };
     let result = exchange.run(call, wires);
     if result.is_err() {
         let states = exchange.outgoing.iter().enumerate();
@@ -62,17 +61,19 @@ impl Exchange<'_> {
             if self.plan.is_done() {
                 return Ok(());
             }
-            self.check(call, wires)?;
-            if self.wait(!has_moved, wires)? {
-                self.check_connections(call, wires)?;
+            let waited = wires.start.elapsed();
+            self.check(call, waited, wires)?;
+            if waited >= self.next_check {
+                self.check_connections(call, waited, wires)?;
             }
+            self.wait(!has_moved, waited, wires)?;
         }
     }
 
     /// Ends the operation after an abort, and once the deadline has passed.
-    fn check(&self, call: Call<'_>, wires: &Wires<'_>) -> Result<()> {
+    fn check(&self, call: Call<'_>, waited: Duration, wires: &Wires<'_>) -> Result<()> {
         wires.alarm.check()?;
-        let (waited, deadline) = (wires.start.elapsed(), wires.deadline);
+        let deadline = wires.deadline;
         let operation = || call.text.to_owned();
         if call.kind == Kind::Collective {
             // The ranks that this one waits for may wait for others.
@@ -154,9 +155,9 @@ impl Exchange<'_> {
         Ok(has_moved)
     }
 
-    /// Looks at the blocked connections, and if it `sleeps`, sleeps until one of them may go on or the alarm is raised. Returns
-    /// whether it has slept without an event.
-    fn wait(&mut self, sleeps: bool, wires: &mut Wires<'_>) -> Result<bool> {
+    /// Looks at the blocked connections, and if it `sleeps`, sleeps until one of them may go on, the alarm is raised, or something
+    /// is to be checked.
+    fn wait(&mut self, sleeps: bool, waited: Duration, wires: &mut Wires<'_>) -> Result<()> {
         let blocked = |state: Option<bool>, is_next: bool| is_next && state.unwrap_or(false);
         let (mut polled, mut is_ready) = (Vec::new(), !sleeps);
         let peers: Vec<_> = self.peers(|message| self.plan.is_ready(message.step)).collect();
@@ -177,7 +178,7 @@ impl Exchange<'_> {
             }
         }
         if is_ready && polled.is_empty() {
-            return Ok(false);
+            return Ok(());
         }
         let mut fds = vec![PollFd::new(wires.alarm, PollFlags::IN)];
         for (peer, flags) in &polled {
@@ -185,12 +186,11 @@ impl Exchange<'_> {
             fds.extend(link.map(|link| PollFd::new(link, *flags)));
         }
         // A little longer than the deadline, so that it has passed when the wait is checked again.
-        let longest =
-            wires.deadline.saturating_sub(wires.start.elapsed()).min(self.max_sleep) + Duration::from_millis(1);
+        let longest = wires.deadline.min(self.next_check).saturating_sub(waited) + Duration::from_millis(1);
         let sleep = if is_ready { Duration::ZERO } else { longest };
         let limit = Timespec { tv_sec: sleep.as_secs() as _, tv_nsec: sleep.subsec_nanos().into() };
         match poll(&mut fds, Some(&limit)) {
-            Ok(0) => return Ok(!is_ready),
+            Ok(0) => return Ok(()),
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(Error::system("tcp: the wait for other ranks failed", error)),
         }
@@ -199,7 +199,7 @@ impl Exchange<'_> {
                 self.unblock(*peer);
             }
         }
-        Ok(false)
+        Ok(())
     }
 
     /// Lets the messages from and to a rank go on.
@@ -212,11 +212,11 @@ impl Exchange<'_> {
         }
     }
 
-    /// Looks for connections that are cut, after a wait without an event. TCP itself would notice it after minutes, and only of
+    /// Looks for connections that are cut. TCP itself would notice it after minutes, and only of
     /// a connection that has something to send, so a rank that only receives sends a probe.
-    fn check_connections(&mut self, call: Call<'_>, wires: &mut Wires<'_>) -> Result<()> {
-        self.max_sleep = MAX_SLEEP;
-        let tells = call.kind == Kind::Collective && wires.start.elapsed() < PROBE_TEXT_TIME;
+    fn check_connections(&mut self, call: Call<'_>, waited: Duration, wires: &mut Wires<'_>) -> Result<()> {
+        self.next_check = waited + CHECK_INTERVAL;
+        let tells = call.kind == Kind::Collective && waited < PROBE_TEXT_TIME;
         let text = Some(call.text).filter(|text| tells && text.len() <= MAX_PROBE_TEXT_BYTES);
         let text = text.unwrap_or_default().as_bytes();
         let head = Head { kind: Kind::Probe, call: text.len() as u32, number: call.number, content: 0 }.to_bytes();
@@ -226,10 +226,7 @@ impl Exchange<'_> {
             let has_begun = self.outgoing.get(peer).is_some_and(Outgoing::has_begun);
             let link = wires.link(peer)?;
             match link.acknowledged() {
-                Acknowledged::Cut => {
-                    let why = "its machine does not acknowledge what this one sends";
-                    return Err(lost(peer, LossCause::ConnectionFailed(why.to_owned())));
-                }
+                Acknowledged::Cut => return Err(unanswered(peer)),
                 // The connection has nothing to send, so it takes the whole probe.
                 Acknowledged::All if !has_begun => {
                     let sent = link.send([&head, text]).and_then(|_| link.flush());
@@ -237,7 +234,7 @@ impl Exchange<'_> {
                         |error: io::Error| explain(disconnected(peer, &error), peer, self.incoming.get(peer), wires);
                     sent.map_err(failed)?;
                 }
-                Acknowledged::Late => self.max_sleep = LATE_SLEEP,
+                Acknowledged::Late => self.next_check = waited + LATE_INTERVAL,
                 Acknowledged::All | Acknowledged::Some => {}
             }
         }

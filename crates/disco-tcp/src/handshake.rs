@@ -167,6 +167,8 @@ impl Proved {
             sockopt::set_tcp_keepidle(&stream, KEEPALIVE)?;
             sockopt::set_tcp_keepintvl(&stream, KEEPALIVE)?;
             sockopt::set_tcp_keepcnt(&stream, KEEPALIVE_PROBES)?;
+            // Few packets are sent again at the same interval, not at longer and longer ones: they arrive soon after an outage.
+            sockopt::set_tcp_thin_linear_timeouts(&stream, true)?;
             Ok(())
         };
         prepare().map_err(failed)?;

@@ -18,7 +18,7 @@ use crate::machines::Machines;
 use crate::party::Party;
 use crate::plan::{Label, Plan};
 use crate::point_to_point::{self, Counts};
-use crate::wires::{Call, Calls, Wires};
+use crate::wires::{Call, Calls, Wires, is_unanswered};
 
 /// How long a rank whose connection to another one ends looks for the failure that the other one has recorded.
 const FAILURE_GRACE: Duration = Duration::from_millis(200);
@@ -211,7 +211,8 @@ impl RankState {
     /// Returns the error of this rank: if another one has failed before, an abort with its cause.
     pub(crate) fn fail(&mut self, error: Error) -> Error {
         let error = match error {
-            Error::Lost(loss) => match self.recorded() {
+            // The cause of an end may follow soon, but not that of a machine which has been silent for a while.
+            Error::Lost(loss) => match self.recorded(!is_unanswered(&loss.cause)) {
                 Ok(Some(cause)) | Err(Error::Aborted { cause }) => Error::Aborted { cause },
                 _ => Error::Lost(loss),
             },
@@ -227,12 +228,13 @@ impl RankState {
         error
     }
 
-    /// The cause that another rank has recorded before it has ended its connections, or records soon.
-    fn recorded(&self) -> Result<Option<AbortCause>> {
-        let found = match self.store.wait(&self.failure_key(), FAILURE_GRACE) {
+    /// The cause that another rank has recorded, as it does before it ends its connections. If it `waits`, one that is recorded soon.
+    fn recorded(&self, waits: bool) -> Result<Option<AbortCause>> {
+        let wait = || self.store.wait(&self.failure_key(), FAILURE_GRACE);
+        let found = match waits.then(wait) {
             // A busy controller may answer later than that.
-            Err(Error::Deadline { .. }) => self.store.get(&self.failure_key())?,
-            found => Some(found?),
+            None | Some(Err(Error::Deadline { .. })) => self.store.get(&self.failure_key())?,
+            Some(found) => Some(found?),
         };
         let cause = found.and_then(|bytes| goodbye::read_cause(&bytes));
         if cause.is_none() {

@@ -84,6 +84,16 @@ pub(crate) fn lost(rank: usize, cause: LossCause) -> Error {
     Error::peer_lost(LostPeer::Rank(Rank::new(rank as u32)), cause)
 }
 
+/// The loss of a rank whose machine does not answer any more.
+pub(crate) fn unanswered(rank: usize) -> Error {
+    lost(rank, LossCause::Other("its machine does not acknowledge what this one sends".to_owned()))
+}
+
+/// Whether this is the cause of [`unanswered`].
+pub(crate) fn is_unanswered(cause: &LossCause) -> bool {
+    matches!(cause, LossCause::Other(_))
+}
+
 /// The loss of a rank whose connection has failed.
 pub(crate) fn disconnected(rank: usize, error: &io::Error) -> Error {
     lost(
