@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Output, Stdio};
 
 use disco_conformance::waiting;
+use disco_testing::namespaces;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::PROGRAM;
@@ -366,7 +367,7 @@ fn a_worker_that_reconnects_serves_one_session_after_another() {
 /// The commands of docs/launching.md, with a network namespace per machine. Skipped if this user can't create
 /// namespaces.
 fn nodes_in_two_network_namespaces_form_one_session() {
-    if !network::may_make_namespaces() {
+    if !namespaces::may_make() {
         return;
     }
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/two_machines.sh");

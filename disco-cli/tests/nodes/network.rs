@@ -1,9 +1,10 @@
 //! Networks that drop packets, in network namespaces. Tests are skipped if this user can't make namespaces.
 
 use std::net::TcpListener;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{ExitCode, Stdio};
 
 use disco::{Tensor, WorkerId};
+use disco_testing::namespaces::{self, Namespaces};
 
 use super::{DISCO, Folder, PROGRAM, err, hello};
 
@@ -12,49 +13,6 @@ crate::trials::tests!("nodes::network":
     a_node_whose_packets_are_dropped_prints_that_there_is_no_answer,
     nodes_of_a_machine_with_the_loopback_of_ipv6_only_are_one_session,
 );
-
-/// Whether this user can make network namespaces; otherwise prints that the test is skipped.
-pub(crate) fn may_make_namespaces() -> bool {
-    let may = Command::new("unshare").args(["--net", "--uts", "true"]).output();
-    let may = may.is_ok_and(|tried| tried.status.success()) && Command::new("ip").arg("netns").output().is_ok();
-    if !may {
-        println!("skipped: this user can't make network namespaces, or there is no `ip`");
-    }
-    may
-}
-
-/// Namespaces with this prefix in their names, removed on drop.
-pub(crate) struct Namespaces(String);
-
-impl Namespaces {
-    /// Makes namespaces by a shell script, which gets the prefix as `$1`.
-    pub(crate) fn make(name: &str, script: &str) -> Self {
-        let made = Self(format!("disco-{name}-{}-", std::process::id()));
-        let ran = Command::new("sh").args(["-euc", script, "sh", &made.0]).output().unwrap();
-        assert!(ran.status.success(), "{ran:?}");
-        made
-    }
-
-    /// The whole name of a namespace.
-    pub(crate) fn name(&self, name: &str) -> String {
-        format!("{}{name}", self.0)
-    }
-
-    /// The `disco` command in a namespace.
-    pub(crate) fn disco(&self, name: &str) -> Command {
-        let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.name(name), DISCO]);
-        command
-    }
-}
-
-impl Drop for Namespaces {
-    fn drop(&mut self) {
-        let script = "for name in $(ip netns list | cut -d' ' -f1 | grep \"^$1\"); do \
-                      ip netns pids $name | xargs -r kill -9; ip netns delete $name; done";
-        _ = Command::new("sh").args(["-c", script, "sh", &self.0]).status();
-    }
-}
 
 /// Packets of more than 1,000 bytes from `a` to `b` are dropped by the router `r`, which has no route for its reports to
 /// `a`. Those from `b` to `a` go by a direct cable.
@@ -100,16 +58,16 @@ pub(crate) fn send() -> ExitCode {
 }
 
 fn a_path_that_drops_large_packets_is_a_loss_that_names_the_mtu() {
-    if !may_make_namespaces() {
+    if !namespaces::may_make() {
         return;
     }
     let folder = Folder::new("mtu");
     let path = folder.token();
     let machines = Namespaces::make("mtu", BLACK_HOLE);
-    let mut run = machines.disco("a");
+    let mut run = machines.command("a", DISCO);
     run.env(PROGRAM, "send").args(["run", "--nodes", "2", "--listen", "10.92.9.1:4567", "--token-file"]).arg(&path);
     let run = run.arg("--").arg(hello()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut node = machines.disco("b");
+    let mut node = machines.command("b", DISCO);
     node.env(PROGRAM, "send").args(["worker", "--connect", "10.92.9.1:4567", "--token-file"]).arg(&path);
     let node = node.arg("--").arg(hello()).stderr(Stdio::piped()).spawn().unwrap();
     let run = run.wait_with_output().unwrap();
@@ -123,7 +81,7 @@ fn a_path_that_drops_large_packets_is_a_loss_that_names_the_mtu() {
 }
 
 fn a_node_whose_packets_are_dropped_prints_that_there_is_no_answer() {
-    if !may_make_namespaces() {
+    if !namespaces::may_make() {
         return;
     }
     let folder = Folder::new("dropped");
@@ -133,7 +91,7 @@ fn a_node_whose_packets_are_dropped_prints_that_there_is_no_answer() {
                   ip -n $1a address add 10.93.0.1/24 dev cable; ip -n $1a link set dev cable up; ip -n $1a link set dev end up; \
                   ip -n $1a neighbor add 10.93.0.2 lladdr 02:00:00:00:00:01 dev cable";
     let machines = Namespaces::make("drop", script);
-    let mut node = machines.disco("a");
+    let mut node = machines.command("a", DISCO);
     node.args(["worker", "--connect", "10.93.0.2:4567", "--wait", "1", "--token-file"]).arg(&path);
     let text = err(&node.output().unwrap());
     let start = "disco: joining the controller at 10.93.0.2:4567: no end after 1s: no answer within ";
@@ -141,14 +99,14 @@ fn a_node_whose_packets_are_dropped_prints_that_there_is_no_answer() {
         text.contains(start) && text.contains(": a firewall drops the packets, or the machine is not up"),
         "{text}"
     );
-    let mut status = machines.disco("a");
+    let mut status = machines.command("a", DISCO);
     status.args(["status", "--connect", "10.93.0.2:4567", "--token-file"]).arg(&path);
     let text = err(&status.output().unwrap());
     assert!(text.contains("no answer within 5.0s: a firewall drops the packets, or the machine is not up"), "{text}");
 }
 
 fn nodes_of_a_machine_with_the_loopback_of_ipv6_only_are_one_session() {
-    if !may_make_namespaces() {
+    if !namespaces::may_make() {
         return;
     }
     if let Err(error) = TcpListener::bind("[::1]:0") {
@@ -156,7 +114,7 @@ fn nodes_of_a_machine_with_the_loopback_of_ipv6_only_are_one_session() {
     }
     let script = "ip netns add $1a; ip -n $1a link set dev lo up; ip -n $1a address del 127.0.0.1/8 dev lo";
     let machines = Namespaces::make("six", script);
-    let mut ping = machines.disco("a");
+    let mut ping = machines.command("a", DISCO);
     let pinged = ping.args(["ping", "--session", "nodes", "--nodes", "3", "--workers", "3", "--rounds", "1"]).output();
     let pinged = pinged.unwrap();
     assert!(pinged.status.success(), "{pinged:?}");

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use disco::prelude::*;
 use disco::{DType, Error, Op, Rank, Reduction, Tensor};
+use disco_testing::namespaces::{self, Namespaces};
 
-use super::network::{self, Namespaces};
 use super::{DISCO, Folder, PROGRAM, hello};
 
 crate::trials::tests!("nodes::tcp":
@@ -90,7 +90,7 @@ pub(crate) fn main() -> ExitCode {
 
 /// Encrypted, and in clear.
 fn workers_of_two_machines_add_tensors_over_tcp() {
-    if !network::may_make_namespaces() {
+    if !namespaces::may_make() {
         return;
     }
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/two_machines.sh");
@@ -168,14 +168,14 @@ done
 fn reach_in(machines: &Namespaces, variables: [&[(&str, &str)]; 2]) -> String {
     let folder = Folder::new(&machines.name("reach"));
     let token = folder.token();
-    let mut run = machines.disco("c");
+    let mut run = machines.command("c", DISCO);
     run.env(PROGRAM, "reach").args(["run", "--nodes", "3", "--listen", "0.0.0.0:4571", "--token-file"]).arg(&token);
     let run = run.arg("--").arg(hello()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let mut nodes = Vec::new();
     for ((name, controller, id), variables) in
         [("a", "10.95.1.1:4571", "1"), ("b", "10.95.2.1:4571", "2")].into_iter().zip(variables)
     {
-        let mut node = machines.disco(name);
+        let mut node = machines.command(name, DISCO);
         node.env(PROGRAM, "reach").env("DISCO_NODE_ID", id).envs(variables.iter().copied());
         node.args(["worker", "--connect", controller, "--token-file"]).arg(&token).arg("--").arg(hello());
         nodes.push(node.stderr(Stdio::null()).spawn().unwrap());
@@ -189,7 +189,7 @@ fn reach_in(machines: &Namespaces, variables: [&[(&str, &str)]; 2]) -> String {
 
 /// Ranks give others first their address on the cable to `c`, which `b` and `a` do not reach from each other.
 fn ranks_connect_if_one_of_several_addresses_leads_from_one_to_the_other() {
-    if !network::may_make_namespaces() {
+    if !namespaces::may_make() {
         return;
     }
     let machines = Namespaces::make("triangle", TRIANGLE);
@@ -208,7 +208,7 @@ fn ranks_connect_if_one_of_several_addresses_leads_from_one_to_the_other() {
 }
 
 fn ranks_without_a_common_network_name_the_addresses_that_both_have_tried() {
-    if !network::may_make_namespaces() {
+    if !namespaces::may_make() {
         return;
     }
     let machines = Namespaces::make("apart", TRIANGLE);
@@ -229,7 +229,7 @@ fn ranks_without_a_common_network_name_the_addresses_that_both_have_tried() {
 
 /// The machines have only the addresses that IPv6 gives to each interface; the cable is interface 2 of both.
 fn two_machines_with_a_cable_and_no_configuration_are_one_session() {
-    if !network::may_make_namespaces() {
+    if !namespaces::may_make() {
         return;
     }
     let script = "for name in a b; do ip netns add $1$name; ip -n $1$name link set dev lo up; done
@@ -239,10 +239,10 @@ fn two_machines_with_a_cable_and_no_configuration_are_one_session() {
         done";
     let (machines, folder) = (Namespaces::make("cable", script), Folder::new("cable"));
     let token = folder.token();
-    let mut node = machines.disco("b");
+    let mut node = machines.command("b", DISCO);
     node.env(PROGRAM, "reach").args(["worker", "--connect", "[fe80::ff:fe00:1%2]:4572", "--token-file"]).arg(&token);
     let mut node = node.arg("--").arg(hello()).stderr(Stdio::null()).spawn().unwrap();
-    let mut run = machines.disco("a");
+    let mut run = machines.command("a", DISCO);
     run.env(PROGRAM, "reach").args(["run", "--nodes", "2", "--listen", "[::]:4572", "--token-file"]).arg(&token);
     let ran = run.arg("--").arg(hello()).output().unwrap();
     assert_eq!(String::from_utf8_lossy(&ran.stdout), "connected\n", "{ran:?}");
@@ -259,16 +259,16 @@ up $1a ab 10.94.0.1; up $1b ba 10.94.0.2
 
 /// The data plane itself reports it, before the control plane has been silent for its limit of 5 s.
 fn a_rank_reports_that_the_machine_of_another_rank_is_cut_off() {
-    if !network::may_make_namespaces() {
+    if !namespaces::may_make() {
         return;
     }
     let (machines, folder) = (Namespaces::make("tcp", CABLE), Folder::new("tcp"));
     let token = folder.0.join("session.token");
     assert!(Command::new(DISCO).arg("token").arg(&token).status().unwrap().success());
-    let mut node = machines.disco("b");
+    let mut node = machines.command("b", DISCO);
     node.env(PROGRAM, "cut").args(["worker", "--connect", "10.94.0.1:4570", "--token-file"]).arg(&token);
     let node = node.arg("--").arg(hello()).stderr(Stdio::null()).spawn().unwrap();
-    let mut run = machines.disco("a");
+    let mut run = machines.command("a", DISCO);
     run.env(PROGRAM, "cut").args([
         "run",
         "--nodes",

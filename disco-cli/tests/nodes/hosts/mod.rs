@@ -9,10 +9,11 @@ use std::process::{ExitCode, Output, Stdio};
 use std::time::Duration;
 
 use disco_conformance::waiting;
+use disco_testing::namespaces;
 use rustix::process::{Pid, Signal, getppid, kill_process};
 
 use self::sshd::{Hosts, Process, processes};
-use super::{disco, err, hello, network};
+use super::{disco, err, hello};
 
 crate::trials::tests!("nodes::hosts":
     the_workers_of_all_hosts_are_one_session,
@@ -172,7 +173,7 @@ fn a_program_that_ends_before_it_joins_fails_the_session() {
 
 /// In a network namespace without interfaces, nothing can be reached.
 fn a_host_that_can_not_connect_back_names_the_addresses() {
-    let Some(hosts) = Hosts::new("cut").filter(|_| network::may_make_namespaces()) else { return };
+    let Some(hosts) = Hosts::new("cut").filter(|_| namespaces::may_make()) else { return };
     let mut run = hosts.disco("hurry", &["--hosts", "cut", "--listen", "127.0.0.1:0"]);
     let text = err(&run.arg("--").arg(hello()).output().unwrap());
     let start = "[host cut] disco: joining the controller at 127.0.0.1:";
