@@ -135,8 +135,8 @@ pub(crate) fn long_tests() -> Result<Vec<Step>> {
         ),
         step("clients of the server", "run --quiet --package xtask -- fetch-clients"),
         long(
-            "server: clients, lost workers and a soak",
-            "test --quiet --package disco-serve --features otlp --test serve -- program::clients:: program::mix:: program::soak::",
+            "server: clients, lost workers and machines, and a soak",
+            "test --quiet --package disco-serve --features otlp --test serve -- program::clients:: program::mix:: program::soak:: program::faults::",
         ),
         long("tasks of torchrun", "test --quiet --package disco-tests --test sessions launchers::torchrun::"),
         long("ranks and tasks under Slurm", "test --quiet --package disco-runtime-cli --test mpi slurm::"),

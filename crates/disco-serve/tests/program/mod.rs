@@ -3,6 +3,7 @@
 mod client;
 mod clients;
 mod ends;
+mod faults;
 mod grammars;
 mod kills;
 mod load;
