@@ -6,6 +6,7 @@
 
 use rayon::prelude::*;
 
+use crate::functions::{each, exp, sigmoid, silu, softplus};
 use crate::products::Level;
 
 /// Multiplications below which one thread is as fast as several.
@@ -158,8 +159,8 @@ impl Delta {
                     y[channel] += weights[channel] * inputs[channel];
                 }
             }
-            y.iter_mut().for_each(|y| *y = silu(*y));
         }
+        each(Level::detect(), &mut y, silu);
         last.drain(..last.len() - before * channels);
         y
     }
@@ -227,8 +228,8 @@ impl Run<'_> {
             let value = &row[2 * key_heads * key_dim + self.head * value_dim..][..value_dim];
             let place = token * heads + self.head;
             let decay = softplus(self.tokens.decays[place] + self.delta.biases[self.head]);
-            let decay = (self.delta.scales[self.head] * decay).exp();
-            let rate = (1.0 + (-self.tokens.rates[place]).exp()).recip();
+            let decay = exp(self.delta.scales[self.head] * decay);
+            let rate = sigmoid(self.tokens.rates[place]);
             known.fill(0.0);
             for index in 0..key_dim {
                 let row = &mut state[index * value_dim..(index + 1) * value_dim];
@@ -250,15 +251,6 @@ impl Run<'_> {
             }
         }
     }
-}
-
-fn silu(x: f32) -> f32 {
-    x / (1.0 + (-x).exp())
-}
-
-/// ln(1 + eˣ), which is x for large ones.
-fn softplus(x: f32) -> f32 {
-    if x > 20.0 { x } else { x.exp().ln_1p() }
 }
 
 #[cfg(test)]

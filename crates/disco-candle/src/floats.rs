@@ -7,31 +7,7 @@ use rayon::iter::{IndexedParallelIterator as _, ParallelIterator as _};
 use rayon::slice::{ParallelSlice as _, ParallelSliceMut as _};
 
 /// Elements that one thread computes sooner than it wakes another one.
-const PART: usize = 1 << 14;
-
-/// `gate · σ(gate) · up`, a gate by SiLU: elements of 16 bits on the host are rounded once, behind the products.
-///
-/// # Errors
-/// The shapes differ; errors of candle.
-pub fn silu_gated(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
-    let is_short = matches!(gate.dtype(), DType::F16 | DType::BF16) && gate.dtype() == up.dtype();
-    if !is_short || !gate.device().is_cpu() || gate.track_op() || up.track_op() || gate.shape() != up.shape() {
-        return gate.silu()? * up;
-    }
-    let y = with_floats(gate, |gate| {
-        with_floats(up, |up| {
-            let mut y = vec![0.0; gate.len()];
-            let parts = y.par_chunks_mut(PART).zip(gate.par_chunks(PART)).zip(up.par_chunks(PART));
-            parts.for_each(|((y, gate), up)| {
-                for ((y, gate), up) in y.iter_mut().zip(gate).zip(up) {
-                    *y = gate / (1.0 + (-gate).exp()) * up;
-                }
-            });
-            Ok(y)
-        })
-    })?;
-    of_floats(y, gate.shape(), gate.dtype())
-}
+pub(crate) const PART: usize = 1 << 14;
 
 /// Sums that are added beside each other.
 const SUMS: usize = 16;
@@ -175,21 +151,5 @@ mod tests {
             1.0,
         )
         .unwrap_err();
-    }
-
-    #[test]
-    fn gated_elements_of_16_bits_are_those_of_32_bits_rounded_once() {
-        let both = Tensor::randn(0f32, 3.0, (3, 80), &Device::Cpu).unwrap();
-        for dtype in [DType::F16, DType::BF16, DType::F32] {
-            let both = both.to_dtype(dtype).unwrap();
-            // Parts of rows.
-            let [gate, up] = [0, 40].map(|first| both.narrow(1, first, 40).unwrap());
-            let [wide, wide_up] = [&gate, &up].map(|part| part.to_dtype(DType::F32).unwrap());
-            let expected = (wide.silu().unwrap() * wide_up).unwrap().to_dtype(dtype).unwrap();
-            let found = silu_gated(&gate, &up).unwrap();
-            assert_eq!(found.dtype(), dtype);
-            let [found, expected] = [found, expected].map(|it| it.to_dtype(DType::F32).unwrap());
-            assert_eq!(found.to_vec2::<f32>().unwrap(), expected.to_vec2::<f32>().unwrap(), "{dtype:?}");
-        }
     }
 }

@@ -43,6 +43,7 @@
 //! | split layers | [`ColumnParallelLinear`], [`RowParallelLinear`], [`NodesLinear`], [`VocabParallelEmbedding`], [`VocabParallelLogits`] |
 //! | split attention heads that do not divide by the ranks | [`HeadPlan`] |
 //! | attention of many sequences to keys and values in blocks | [`paged`] |
+//! | activations whose bits are the same on any processor | [`silu`], [`silu_gated`], [`gelu`], [`sigmoid`], [`tanh`], [`softmax`] |
 //! | weights from files | [`weights`] |
 //! | errors of Disco inside errors of candle | [`to_candle`], [`find_disco_error`] |
 //! | the device of a worker's tensors | [`device`](device()) |
@@ -51,6 +52,7 @@
 #![doc(html_root_url = "https://docs.rs/disco-candle/latest")]
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests wait for results"))]
 
+mod activations;
 mod agree;
 mod collective;
 mod comm;
@@ -61,6 +63,7 @@ mod device;
 mod dimension;
 mod error;
 mod floats;
+mod functions;
 mod heads;
 mod lend;
 mod linear;
@@ -74,13 +77,14 @@ mod threads;
 mod vocabulary;
 pub mod weights;
 
+pub use activations::{gelu, sigmoid, silu, silu_gated, softmax, tanh};
 /// The version of candle whose types are in this crate's interface.
 pub use candle_core;
 pub use comm::{Comm, Stats};
 pub use delta::{Delta, DeltaState, DeltaTokens};
 pub use device::device;
 pub use error::{find_disco_error, to_candle};
-pub use floats::{rms_norm, silu_gated, squares};
+pub use floats::{rms_norm, squares};
 pub use heads::{HeadPlan, even_ranges};
 pub use linear::{ColumnParallelLinear, RowParallelLinear};
 pub use matrix::Matrix;

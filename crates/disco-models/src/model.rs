@@ -464,7 +464,7 @@ fn number_of<T: PartialEq>(all: &mut Vec<T>, one: T) -> usize {
 
 /// `x` between `cap` and its negative.
 fn capped(x: &Tensor, cap: f64) -> candle_core::Result<Tensor> {
-    (x / cap)?.tanh()? * cap
+    disco_candle::tanh(&(x / cap)?)? * cap
 }
 
 fn normed(norm: &Option<Norm>, x: Tensor) -> candle_core::Result<Tensor> {

@@ -8,13 +8,11 @@
 use std::ops::Range;
 
 use super::BLOCK;
+use crate::functions;
 use crate::products::{Element, Kind};
 
 /// Chains of additions of a product of a query with a key.
 const CHAINS: usize = 8;
-
-/// Scores that are compared and added beside each other.
-const LANES: usize = 16;
 
 #[inline(always)]
 pub(super) fn widen<T: Element, const FMA: bool>(from: &[T], to: &mut [f32]) {
@@ -96,64 +94,10 @@ pub(super) fn softmax(scores: &mut [f32], open: Range<usize>, cap: Option<f32>, 
     let scores = &mut scores[open];
     if let Some(cap) = cap {
         for index in 0..scores.len() {
-            scores[index] = (scores[index] / cap).tanh() * cap;
+            scores[index] = functions::tanh(scores[index] / cap) * cap;
         }
     }
-    // The highest of each lane, and of all lanes. A NaN may be left out here; its share and the sum are NaN.
-    let mut lanes = [sink.unwrap_or(f32::NEG_INFINITY); LANES];
-    let whole = scores.len() / LANES * LANES;
-    let mut first = 0;
-    while first < whole {
-        let own = &scores[first..first + LANES];
-        for lane in 0..LANES {
-            lanes[lane] = if own[lane] > lanes[lane] { own[lane] } else { lanes[lane] };
-        }
-        first += LANES;
-    }
-    let mut highest = lanes[0];
-    for lane in 1..LANES {
-        highest = if lanes[lane] > highest { lanes[lane] } else { highest };
-    }
-    for index in whole..scores.len() {
-        highest = if scores[index] > highest { scores[index] } else { highest };
-    }
-    for index in 0..scores.len() {
-        scores[index] = exp(scores[index] - highest);
-    }
-    let mut sums = [0.0; LANES];
-    let mut first = 0;
-    while first < whole {
-        let own = &scores[first..first + LANES];
-        for lane in 0..LANES {
-            sums[lane] += own[lane];
-        }
-        first += LANES;
-    }
-    let mut sum = sink.map_or(0.0, |sink| exp(sink - highest));
-    for lane in 0..LANES {
-        sum += sums[lane];
-    }
-    for index in whole..scores.len() {
-        sum += scores[index];
-    }
-    for index in 0..scores.len() {
-        scores[index] /= sum;
-    }
-}
-
-/// The exponential of a number that is at most 0, to about 2⁻²².
-#[inline(always)]
-fn exp(x: f32) -> f32 {
-    // The multiple of ln 2 that is next to x: adding this number rounds to an integer.
-    const ROUND: f32 = 12_582_912.0;
-    let x = if x < -87.0 { -87.0 } else { x };
-    let n = (x * std::f32::consts::LOG2_E + ROUND) - ROUND;
-    let rest = (x - n * 0.693_359_4) + n * 2.121_944_4e-4;
-    let mut power = 1.0 / 720.0;
-    for factor in [1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0] {
-        power = power * rest + factor;
-    }
-    power * f32::from_bits(((n as i32 + 127) << 23) as u32)
+    functions::softmax(scores, sink);
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -281,20 +225,5 @@ mod x86 {
         for index in whole..to.len() {
             to[index] = from[index].to_f32();
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_exponential_is_that_of_f64() {
-        for step in 0..80_000 {
-            let x = -(step as f32) / 1000.0;
-            let expected = f64::from(x).exp();
-            assert!((f64::from(exp(x)) / expected - 1.0).abs() < 4e-7, "{x}");
-        }
-        assert!(exp(-1e30) < 1e-37 && exp(f32::NAN).is_nan() && exp(0.0) == 1.0);
     }
 }
