@@ -52,6 +52,10 @@
 #![doc(html_root_url = "https://docs.rs/disco-candle/latest")]
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests wait for results"))]
 
+/// The version of the bits that the kernels of the host give. It is raised by a change after which a product, an attention, a norm or
+/// an activation has other bits for the same numbers, so that texts of before and after are told apart.
+pub const KERNELS: u32 = 1;
+
 mod activations;
 mod agree;
 mod collective;

@@ -18,6 +18,8 @@ use crate::error::ModelError;
 
 const CONFIG: &str = "adapter_config.json";
 const WEIGHTS: &str = "adapter_model.safetensors";
+/// The files of an adapter.
+pub(crate) const FILES: [&str; 2] = [CONFIG, WEIGHTS];
 
 /// What the names of an adapter's tensors begin with, before the name of the matrix.
 const PREFIX: &str = "base_model.model.";

@@ -45,6 +45,7 @@ mod error;
 mod experts;
 mod families;
 mod feed_forward;
+mod fingerprint;
 mod generation;
 mod head_norms;
 #[cfg(feature = "hub")]
@@ -80,6 +81,7 @@ pub use config::{
     QkNorm, Rotary, SamplingDefaults, Scaling, Scores, Sums,
 };
 pub use error::ModelError;
+pub use fingerprint::fingerprint;
 pub use generation::Generation;
 pub use model::Transformer;
 pub use paged::{BLOCK, Ragged, Run, RunState};

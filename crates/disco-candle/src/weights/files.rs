@@ -109,6 +109,11 @@ impl Weights {
         &self.path
     }
 
+    /// The files of weights, in an order that depends on their names only.
+    pub fn files(&self) -> impl Iterator<Item = &Path> {
+        self.sources.iter().map(|source| source.path.as_path())
+    }
+
     /// Bytes that were read so far: headers, the index, and parts of tensors.
     ///
     /// A header counts without the bytes that the reader has read ahead.

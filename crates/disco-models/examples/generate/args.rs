@@ -95,6 +95,10 @@ pub(crate) struct Args {
     /// Print the largest logits after each prompt on standard error, a line `logits [[token, logit], ..]` each
     #[arg(long, default_value_t = 0, value_name = "COUNT")]
     pub(crate) print_logits: usize,
+    /// Compute the texts of a saved reply of `disco-serve` again, whose request had `"logits_digest": true`, and say for each token whether
+    /// it and the digest of its logits agree; fails at the first difference. Needs the `--dtype` of the server
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["prompts", "prompt_file", "system", "tools", "variable", "raw", "print_tokens"])]
+    pub(crate) verify: Option<PathBuf>,
     /// Print which part of each tensor each worker reads, and exit
     #[arg(long)]
     pub(crate) show_plan: bool,

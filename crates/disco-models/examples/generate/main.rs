@@ -10,6 +10,7 @@ mod model;
 mod output;
 mod report;
 mod threads;
+mod verify;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,7 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
-use disco::{Builder, DeviceKind, LaneSession, SessionKind};
+use disco::{Builder, DeviceKind, LaneSession, SessionKind, block_on};
 use disco_candle::weights::Weights;
 use disco_models::text::{Chat, Text};
 use disco_models::worker::{Batch, Load};
@@ -55,6 +56,17 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &Args, stop: &AtomicBool) -> Result<()> {
+    if let Some(file) = &args.verify {
+        let (path, adapter) = Adapter::resolve(model::find(args.model.as_deref(), &SMOLLM2)?, args.adapter.clone())?;
+        let weights = Weights::open(&path)?;
+        let config = opened(args, &weights)?;
+        plan(&config, &weights, args.workers.into())?;
+        let mut load = load(args, path);
+        load.adapter = adapter;
+        let session = start(args)?;
+        block_on(session.init_ccl(&args.backend, &args.devices))?;
+        return verify::verify(file, (&weights, &config), load, session, stop);
+    }
     let Some((text, prompts, job)) = prepare(args)? else { return Ok(()) };
     let bar = progress();
     let mut numbers = vec![Vec::new(); prompts.len()];
@@ -106,11 +118,8 @@ fn prepare(args: &Args) -> Result<Option<(Text, Vec<String>, Job)>> {
     let path = model::find(args.model.as_deref(), &SMOLLM2)?;
     let (path, adapter) = Adapter::resolve(path, args.adapter.clone())?;
     let weights = Weights::open(&path)?;
-    let mut config = Config::open_ignoring(&weights, &args.ignore_key)?;
-    config.expert_split = args.experts.split();
+    let config = opened(args, &weights)?;
     // Also compares the tensors with the configuration, before a worker reads them.
-    let kind = disco::backend::find(&args.backend).map_or(DeviceKind::Cpu, |backend| backend.device_kind());
-    config.sums = Sums::on(kind, if args.kind() == SessionKind::Nodes { args.nodes } else { 1 });
     let plan = plan(&config, &weights, args.workers.into())?;
     if args.show_plan {
         print!("{plan}");
@@ -157,6 +166,21 @@ fn tools(file: &Path) -> Result<Vec<serde_json::Value>> {
 
 /// The job of the workers: load the model, and generate at most `most` tokens for each prompt.
 fn job(args: &Args, path: PathBuf, batch: Batch, most: Vec<usize>, restarts: usize) -> Job {
+    let load = load(args, path);
+    Job { backend: args.backend.clone(), devices: args.devices.clone(), load, batch, most, restarts }
+}
+
+/// The configuration of the opened model.
+fn opened(args: &Args, weights: &Weights) -> Result<Config> {
+    let mut config = Config::open_ignoring(weights, &args.ignore_key)?;
+    config.expert_split = args.experts.split();
+    let kind = disco::backend::find(&args.backend).map_or(DeviceKind::Cpu, |backend| backend.device_kind());
+    config.sums = Sums::on(kind, if args.kind() == SessionKind::Nodes { args.nodes } else { 1 });
+    Ok(config)
+}
+
+/// What the workers read.
+fn load(args: &Args, path: PathBuf) -> Load {
     let mut load = Load::new(path, args.dtype.precision());
     load.ignored_keys.clone_from(&args.ignore_key);
     load.expert_split = args.experts.split();
@@ -164,7 +188,7 @@ fn job(args: &Args, path: PathBuf, batch: Batch, most: Vec<usize>, restarts: usi
     load.measures_waits = args.measure_waits;
     load.print_logits = args.print_logits;
     load.uses_graphs = !args.no_graph;
-    Job { backend: args.backend.clone(), devices: args.devices.clone(), load, batch, most, restarts }
+    load
 }
 
 fn start(args: &Args) -> disco::Result<LaneSession> {

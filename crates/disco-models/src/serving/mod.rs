@@ -6,6 +6,7 @@
 //! reply of this one: commands are executed in order, and so a block that the controller takes from one sequence can be
 //! given to another one in the next step.
 
+mod digests;
 mod plan;
 mod slot;
 
@@ -20,6 +21,7 @@ use disco_core::function::Json;
 use disco_core::{Object, Opaque, WorkerContext};
 use serde::{Deserialize, Serialize};
 
+pub use digests::Digests;
 pub use plan::{Chosen, Mask, Params, Plan, Replied, Reply, Row, Sampled, Start, Tokens};
 use slot::{Logprobs, Slot};
 
@@ -155,7 +157,7 @@ impl Server {
             let values = self.read::<f64>(&best.values().contiguous()?, ctx)?;
             let (numbers, sums) = values.split_at(plain.len());
             for ((_, wanted), (number, sum)) in plain.iter().zip(numbers.iter().zip(sums)) {
-                let chosen = Chosen { id: *number as u32, logprob: f32::NAN, top: Vec::new() };
+                let chosen = Chosen::new(*number as u32);
                 let sampled = if sum.is_finite() { Sampled::Token(chosen) } else { Sampled::NotFinite };
                 self.take(wanted, sampled, &mut reply);
             }

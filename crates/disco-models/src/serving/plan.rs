@@ -116,6 +116,8 @@ pub struct Params {
     pub logprobs: Option<u32>,
     /// The same for the tokens of the prompt.
     pub prompt_logprobs: Option<u32>,
+    /// Tell the [digest](super::Digests::digests) of the logits of each token.
+    pub digests_logits: bool,
 }
 
 impl Start {
@@ -139,6 +141,7 @@ impl Params {
             min_tokens: 0,
             logprobs: None,
             prompt_logprobs: None,
+            digests_logits: false,
         }
     }
 
@@ -228,6 +231,15 @@ pub struct Chosen {
     pub logprob: f32,
     /// The most probable tokens and their logprobs, the most probable first.
     pub top: Vec<(u32, f32)>,
+    /// The digest of its logits, if that [is wanted](Params::digests_logits).
+    pub digest: u64,
+}
+
+impl Chosen {
+    /// A token of which nothing else is wanted.
+    pub(super) fn new(id: u32) -> Self {
+        Self { id, logprob: f32::NAN, top: Vec::new(), digest: 0 }
+    }
 }
 
 impl Reply {

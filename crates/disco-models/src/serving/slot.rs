@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use candle_core::Tensor;
 
+use super::digests::digest;
 use super::plan::{Chosen, Mask, Params, Sampled, Start};
 use crate::sampler::largest;
 
@@ -46,6 +47,7 @@ impl Slot {
         params.sampler.is_greedy()
             && self.mask.is_none()
             && params.logprobs.is_none()
+            && !params.digests_logits
             && params.bias.is_empty()
             && !forbids
             && !params.has_penalties()
@@ -71,13 +73,12 @@ impl Slot {
             return Sampled::NotFinite;
         }
         let raw = self.params.logprobs.map(|count| Logprobs::new(logits, count as usize));
+        let digest = if self.params.digests_logits { digest(logits) } else { 0 };
         let mask = self.mask.take();
         self.adjust(logits, mask.as_ref());
         let id = self.params.sampler.choose(logits, self.params.choice as usize, self.len);
-        Sampled::Token(match raw {
-            Some(raw) => raw.of(id),
-            None => Chosen { id, logprob: f32::NAN, top: Vec::new() },
-        })
+        let chosen = raw.map_or_else(|| Chosen::new(id), |raw| raw.of(id));
+        Sampled::Token(Chosen { digest, ..chosen })
     }
 
     /// Bias, penalties, ends that come too early, and the mask, in the order of vLLM. An end that is all that the mask has does not
@@ -145,6 +146,6 @@ impl Logprobs {
     /// A token with its logprob and the largest ones.
     pub(super) fn of(self, id: u32) -> Chosen {
         let logprob = self.logits.get(id as usize).map_or(f32::NAN, |logit| (f64::from(*logit) - self.total) as f32);
-        Chosen { id, logprob, top: self.top }
+        Chosen { logprob, top: self.top, ..Chosen::new(id) }
     }
 }

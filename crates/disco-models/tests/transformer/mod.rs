@@ -8,6 +8,7 @@ mod copies;
 mod decoding;
 #[path = "../../examples/compare/dequantise.rs"]
 mod dequantise;
+mod digests;
 mod draw;
 mod families;
 mod fleets;
@@ -32,4 +33,6 @@ mod slow;
 mod steps;
 mod text;
 mod tokens;
+#[path = "../../examples/generate/verify.rs"]
+mod verify;
 mod vocabularies;

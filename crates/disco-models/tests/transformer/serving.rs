@@ -17,14 +17,14 @@ use super::tokens::tokens;
 const COUNT: usize = 20;
 
 /// A session whose workers have a model and `blocks` blocks.
-struct Served {
-    session: LaneSession,
+pub(super) struct Served {
+    pub(super) session: LaneSession,
     state: DRef,
     step: u64,
 }
 
 impl Served {
-    fn new(workers: usize, model: &Path, blocks: usize) -> Self {
+    pub(super) fn new(workers: usize, model: &Path, blocks: usize) -> Self {
         let session = Builder::threads(workers).start().unwrap();
         let state = block_on(async {
             session.init_ccl("local", &[]).await.unwrap();
@@ -51,14 +51,14 @@ impl Served {
         Ok(Reply::from_bytes(&bytes).unwrap())
     }
 
-    fn row(&mut self, row: Row) -> Reply {
+    pub(super) fn row(&mut self, row: Row) -> Reply {
         let call = self.send(vec![row]);
         self.reply(&call).unwrap()
     }
 }
 
 /// A row that begins a sequence in `blocks`.
-fn start(slot: u32, prompt: &[u32], blocks: Vec<u32>, start: Start) -> Row {
+pub(super) fn start(slot: u32, prompt: &[u32], blocks: Vec<u32>, start: Start) -> Row {
     let mut row = Row::new(slot, 0, Tokens::Given(prompt.to_vec()));
     (row.starts, row.blocks, row.samples) = (Some(Box::new(start)), blocks, true);
     row
