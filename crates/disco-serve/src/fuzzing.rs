@@ -12,7 +12,13 @@ use crate::trace::Context;
 
 /// Parses `bytes` as the body of a chat, a completion, a message and a response. Returns how many of these are valid.
 pub fn body(bytes: &[u8]) -> usize {
-    let model = Known { name: "model", vocabulary: 512, ends: &[2], sampling: SamplingDefaults::default() };
+    let model = Known {
+        name: "model",
+        vocabulary: 512,
+        ends: &[2],
+        sampling: SamplingDefaults::default(),
+        is_on_the_host: true,
+    };
     let parse = |read: &dyn Fn(Object) -> bool| Object::parse(bytes).is_ok_and(read);
     let valid = [
         parse(&|object| Order::parse(Kind::Chat, object, model).is_ok()),

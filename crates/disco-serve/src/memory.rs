@@ -14,6 +14,11 @@ use crate::args::Args;
 /// Backends whose workers compute on the host.
 const ON_THE_HOST: [&str; 3] = ["local", "tcp", "mpi"];
 
+/// Whether the workers of a session compute on the host.
+pub(crate) fn is_on_the_host(settings: &Settings) -> bool {
+    ON_THE_HOST.contains(&settings.backend.as_str())
+}
+
 /// Blocks for keys and values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Memory {
@@ -48,7 +53,7 @@ impl Memory {
         let state_bytes = states.saturating_mul(state_bytes(config, workers));
         let blocks_in = |bytes: u64| (bytes as usize).saturating_sub(state_bytes) / block_bytes;
         let needed = (args.max_num_seqs as usize).saturating_mul(context.div_ceil(BLOCK));
-        let is_on_the_host = ON_THE_HOST.contains(&settings.backend.as_str());
+        let is_on_the_host = is_on_the_host(settings);
         let free = || {
             let free = free_bytes().context("the free memory is not known: set --kv-cache-bytes")?;
             Ok::<_, anyhow::Error>(free.saturating_sub(weights_bytes(config, weights, plan, precision, workers)))

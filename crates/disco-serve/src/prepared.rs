@@ -1,7 +1,8 @@
 //! The model before the workers have it: what its files say, and the room for its texts.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+use std::thread;
 
 use anyhow::{Result, ensure};
 use disco::{DeviceKind, Settings};
@@ -9,12 +10,12 @@ use disco_candle::weights::Weights;
 use disco_models::encoding::Encoding;
 use disco_models::text::Text;
 use disco_models::worker::Load;
-use disco_models::{Adapter, Config, SamplingDefaults, Sums, plan};
+use disco_models::{Adapter, Config, SamplingDefaults, Sums, fingerprint, plan};
 use disco_serve::engine::schedule::FirstContext;
 use disco_serve::http::Model;
 
 use crate::args::{Args, SamplingSource};
-use crate::memory::Memory;
+use crate::memory::{Memory, is_on_the_host};
 use crate::model::{self, Fetched};
 
 /// The model without `--model`.
@@ -61,7 +62,8 @@ impl PreparedEncoder {
         let text = Arc::new(Text::open(&weights)?);
         let name = args.served_model_name.clone().unwrap_or_else(|| name_of(&path));
         let (ends, vocabulary, sampling) = (Vec::new(), text.vocabulary(), SamplingDefaults::default());
-        let model = Model { name, text, ends, vocabulary, sampling };
+        let (fingerprint, is_on_the_host) = (Arc::default(), is_on_the_host(&args.settings()?));
+        let model = Model { name, fingerprint, is_on_the_host, text, ends, vocabulary, sampling };
         Ok(Some(Self { model, load: load(args, path, None), encoding }))
     }
 }
@@ -91,7 +93,10 @@ impl Prepared {
             SamplingSource::Model => config.sampling,
             SamplingSource::Openai => SamplingDefaults::default(),
         };
-        let model = Model { name, text, ends, vocabulary: config.vocabulary, sampling };
+        let is_on_the_host = is_on_the_host(settings);
+        let fingerprint = fingerprint_of(weights, load.clone(), is_on_the_host)?;
+        let vocabulary = config.vocabulary;
+        let model = Model { name, fingerprint, is_on_the_host, text, ends, vocabulary, sampling };
         let first_context = config.first_context().map(|tokens| FirstContext { tokens, restarts: config.restarts() });
         Ok(Self { model, load, context, first_context, memory })
     }
@@ -103,6 +108,19 @@ fn load(args: &Args, path: PathBuf, adapter: Option<PathBuf>) -> Load {
     load.threads = args.threads();
     load.ignored_keys.clone_from(&args.ignore_key);
     load
+}
+
+/// The fingerprint of a model, once a thread has read its files.
+fn fingerprint_of(weights: Arc<Weights>, load: Load, is_on_the_host: bool) -> Result<Arc<OnceLock<String>>> {
+    let found = Arc::new(OnceLock::new());
+    let of_thread = found.clone();
+    let device = if is_on_the_host { DeviceKind::Cpu } else { DeviceKind::Cuda };
+    let read = move || match fingerprint(&weights, &load, device) {
+        Ok(text) => _ = of_thread.set(text),
+        Err(error) => tracing::warn!(%error, "replies have no `system_fingerprint`: the model can't be read"),
+    };
+    thread::Builder::new().name("fingerprint".into()).spawn(read)?;
+    Ok(found)
 }
 
 /// The name of a model without the end of its file.

@@ -3,7 +3,7 @@
 use disco_models::text::Text;
 use serde_json::{Value, json};
 
-use super::finished::{Called, Finish, Reply, Said};
+use super::finished::{Called, Finish, Reply, Said, with_digests};
 use super::logprobs;
 
 /// The choice of a first chunk.
@@ -53,5 +53,6 @@ pub(super) fn choice(index: usize, Reply { said, ending }: &Reply, has_logprobs:
     if !said.calls.is_empty() {
         message["tool_calls"] = said.calls.iter().map(Called::json).collect();
     }
-    json!({"index": index, "message": message, "logprobs": logprobs, "finish_reason": ending.finish})
+    let choice = json!({"index": index, "message": message, "logprobs": logprobs, "finish_reason": ending.finish});
+    with_digests(choice, ending)
 }

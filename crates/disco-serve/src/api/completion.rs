@@ -3,7 +3,7 @@
 use disco_models::text::Text;
 use serde_json::{Value, json};
 
-use super::finished::{Finish, Reply, Said};
+use super::finished::{Finish, Reply, Said, with_digests};
 use super::logprobs;
 
 /// The choice of a chunk with text.
@@ -20,5 +20,6 @@ pub(super) fn ending(index: usize, finish: Finish) -> Value {
 /// The choice of a reply that is no stream.
 pub(super) fn choice(index: usize, Reply { said, ending }: &Reply, has_logprobs: bool, text: &Text) -> Value {
     let logprobs = has_logprobs.then(|| logprobs::completion(&said.entries, text));
-    json!({"index": index, "text": said.text, "logprobs": logprobs, "finish_reason": ending.finish})
+    let choice = json!({"index": index, "text": said.text, "logprobs": logprobs, "finish_reason": ending.finish});
+    with_digests(choice, ending)
 }

@@ -1,5 +1,6 @@
 //! Texts that have ended.
 
+use disco_models::serving::Digests;
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
@@ -38,6 +39,8 @@ impl Serialize for Finish {
 pub(crate) struct Ending {
     pub(crate) finish: Finish,
     pub(crate) stop: Option<String>,
+    /// The digests of its logits, if the client wants them.
+    pub(crate) digests: Option<Digests>,
 }
 
 /// A call of a tool, or a part of one, with the names that clients have for it.
@@ -126,4 +129,12 @@ impl Said {
 pub(crate) struct Reply {
     pub(crate) said: Said,
     pub(crate) ending: Ending,
+}
+
+/// A choice with the digests of its logits, if the client wants them.
+pub(super) fn with_digests(mut choice: Value, ending: &Ending) -> Value {
+    if let Some(digests) = &ending.digests {
+        choice["logits_digest"] = json!(digests);
+    }
+    choice
 }

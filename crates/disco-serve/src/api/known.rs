@@ -13,4 +13,6 @@ pub(crate) struct Known<'a> {
     pub(crate) ends: &'a [u32],
     /// How tokens are chosen for a request that does not say it.
     pub(crate) sampling: SamplingDefaults,
+    /// Whether the workers compute on the host.
+    pub(crate) is_on_the_host: bool,
 }

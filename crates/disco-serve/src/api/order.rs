@@ -97,6 +97,14 @@ impl Order {
         }
         let choices = fields.integer("n")?.unwrap_or(1) as u32;
         let streams = fields.bool("stream")?.unwrap_or(false);
+        params.digests_logits = fields.bool("logits_digest")?.unwrap_or(false);
+        if params.digests_logits && streams {
+            return Err(ApiError::param("logits_digest", "is for replies that are no streams"));
+        }
+        if params.digests_logits && !model.is_on_the_host {
+            let why = "is for workers on the host: the bits of logits of devices may depend on the other requests";
+            return Err(ApiError::param("logits_digest", why));
+        }
         let options = fields.object("stream_options")?;
         if options.is_some() && !streams {
             return Err(ApiError::param("stream_options", "is only for streams: set `stream`"));

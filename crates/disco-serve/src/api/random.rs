@@ -39,6 +39,7 @@ const NAMES: &[&str] = &[
     "suffix",
     "best_of",
     "cache_salt",
+    "logits_digest",
     "guided_json",
     "structured_outputs",
     "parallel_tool_calls",
@@ -94,7 +95,7 @@ proptest! {
     #[test]
     fn any_body_is_an_order_within_its_bounds_or_a_clients_error(body in body(), is_chat in any::<bool>()) {
         let kind = if is_chat { Kind::Chat } else { Kind::Completion };
-        let model = Known { name: "tiny", vocabulary: 512, ends: &[2], sampling: SamplingDefaults::default() };
+        let model = Known { name: "tiny", vocabulary: 512, ends: &[2], sampling: SamplingDefaults::default(), is_on_the_host: true };
         let object = || Object::parse(body.to_string().as_bytes()).unwrap();
         let others = [Message::parse(object(), false, model).err(), Wanted::parse(object(), model).err()];
         for error in others.into_iter().flatten() {

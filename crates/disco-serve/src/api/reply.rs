@@ -15,6 +15,8 @@ pub(crate) struct Format {
     /// Seconds since 1970.
     pub(crate) created: u64,
     pub(crate) model: Arc<str>,
+    /// What logits depend on, once it is known.
+    pub(crate) fingerprint: Option<String>,
     pub(crate) text: Arc<Text>,
     pub(crate) has_logprobs: bool,
     /// Whether the last chunk has the usage. All other chunks then have `"usage": null`.
@@ -74,9 +76,11 @@ impl Format {
     }
 
     fn object(&self, name: &str, choices: Value, usage: Option<Value>) -> Value {
-        let Self { id, created, model, .. } = self;
+        let Self { id, created, model, fingerprint, .. } = self;
         let model: &str = model;
-        let mut object = json!({"id": id, "object": name, "created": created, "model": model, "choices": choices});
+        let mut object = json!({
+            "id": id, "object": name, "created": created, "model": model, "system_fingerprint": fingerprint, "choices": choices,
+        });
         if let Some(usage) = usage {
             object["usage"] = usage;
         }

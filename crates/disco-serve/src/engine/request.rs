@@ -62,6 +62,8 @@ pub struct Token {
     pub logprob: f32,
     /// The most probable tokens and their logprobs, the most probable first.
     pub top: Vec<(u32, f32)>,
+    /// The digest of its logits; 0 if the request does not ask for it.
+    pub digest: u64,
 }
 
 /// Why a text is complete.

@@ -41,7 +41,7 @@ impl Sequence {
             prompt.resize(request.prompt.len(), None);
             // Nothing is before the first token.
             if let (Some(place), Some(id)) = (prompt.first_mut(), request.prompt.first()) {
-                *place = Some(Token { id: *id, logprob: f32::NAN, top: Vec::new() });
+                *place = Some(Token { id: *id, logprob: f32::NAN, top: Vec::new(), digest: 0 });
             }
         }
         Self {
@@ -176,5 +176,5 @@ impl Sequence {
 }
 
 fn of(chosen: Chosen) -> Token {
-    Token { id: chosen.id, logprob: chosen.logprob, top: chosen.top }
+    Token { id: chosen.id, logprob: chosen.logprob, top: chosen.top, digest: chosen.digest }
 }

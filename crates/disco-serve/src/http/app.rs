@@ -1,6 +1,6 @@
 //! The parts and limits of a server.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use disco_models::SamplingDefaults;
@@ -50,6 +50,10 @@ pub struct Encoder {
 pub struct Model {
     /// The name that clients use.
     pub name: String,
+    /// The [fingerprint](disco_models::fingerprint) that replies tell, once it is known.
+    pub fingerprint: Arc<OnceLock<String>>,
+    /// Whether its workers compute on the host, where the bits of logits don't depend on what else is in a step.
+    pub is_on_the_host: bool,
     /// Tokenizer and chat template.
     pub text: Arc<Text>,
     /// Tokens that end a text, unless a client ignores them.

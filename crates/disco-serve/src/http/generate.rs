@@ -7,7 +7,7 @@ use axum::Extension;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::response::Response;
-use disco_models::serving::Params;
+use disco_models::serving::{Digests, Params};
 
 use super::body::Room;
 use super::generation::{Choice, Generation};
@@ -73,6 +73,7 @@ async fn openai(kind: Kind, shared: Arc<Shared>, id: RequestId, request: Request
             id: of_writer,
             created: now(),
             model: shared.name.clone(),
+            fingerprint: shared.fingerprint.get().cloned(),
             text: shared.text.clone(),
             has_logprobs: order.params.logprobs.is_some(),
             tells_usage: order.streams && order.tells_usage,
@@ -198,6 +199,10 @@ async fn submitted(
             let seat = seats.split(tokens.len());
             let grammar = grammar.clone();
             let request = engine::Request { id: id.0.clone(), prompt: tokens, params, max_tokens, grammar, salt };
+            let digests = request
+                .params
+                .digests_logits
+                .then(|| Digests::new(&request.prompt, request.params.clone(), request.grammar.is_some()));
             let has_prompt_logprobs = request.params.prompt_logprobs.is_some();
             let Params { ends, min_tokens, logprobs, .. } = &request.params;
             let text = ChoiceText::new(stops.clone(), *min_tokens as usize, logprobs.is_some());
@@ -206,6 +211,7 @@ async fn submitted(
             let running = shared.requests.submit(request)?;
             let mut choice = Choice::new(running, seat, text, ends);
             choice.counts_prompt = number == 0;
+            choice.digests = digests;
             choice.part(parts.parting(), parts.calls());
             if let Some(echo) = prompt.echo.clone() {
                 choice.echo(echo, has_prompt_logprobs);
@@ -219,7 +225,7 @@ async fn submitted(
 
 /// The reply that is no stream.
 async fn whole(mut generation: Generation, mut writer: Box<dyn Writer>) -> Result<Response, ApiError> {
-    let ending = Ending { finish: Finish::Length, stop: None };
+    let ending = Ending { finish: Finish::Length, stop: None, digests: None };
     let empty = || Reply { said: Said::default(), ending: ending.clone() };
     let mut replies: Vec<_> = std::iter::repeat_with(empty).take(generation.count()).collect();
     while let Some(delta) = generation.next().await {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Instant;
 
+use disco_models::serving::Digests;
 use disco_models::text::Text;
 use futures_lite::FutureExt as _;
 use tokio::sync::watch;
@@ -64,6 +65,8 @@ pub(super) struct Choice {
     last_token: Option<Instant>,
     /// Whether it is the first one of its prompt.
     pub(super) counts_prompt: bool,
+    /// The digests of its logits, if the client wants them.
+    pub(super) digests: Option<Digests>,
     parting: Parting,
     calls: Calls,
 }
@@ -213,6 +216,9 @@ impl Generation {
             Event::Begun { .. } | Event::Lost { .. } | Event::Replaced => return Ok(()),
             Event::Token(token) => {
                 self.usage.completion += 1;
+                if let Some(digests) = &mut choice.digests {
+                    digests.push(token.id, token.digest);
+                }
                 let now = Instant::now();
                 let last = choice.last_token.replace(now);
                 if last.is_none() {
@@ -250,7 +256,8 @@ impl Generation {
             finish => finish,
         };
         self.finishes[index] = Some(finish);
-        let ending = Some(Ending { finish, stop });
+        let digests = self.choices[index].digests.take();
+        let ending = Some(Ending { finish, stop, digests });
         match self.ready.back_mut().filter(|last| last.index == index) {
             Some(last) => last.ending = ending,
             None => self.ready.push_back(Delta { index, said: Said::default(), ending }),
@@ -334,6 +341,7 @@ impl Choice {
             awaits_prompt: false,
             last_token: None,
             counts_prompt: false,
+            digests: None,
             parting: Parting::default(),
             calls: Calls::default(),
         }

@@ -3,8 +3,8 @@
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher as _;
 use std::num::NonZero;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -45,6 +45,9 @@ pub(super) struct Shared {
     pub(super) name: Arc<str>,
     /// When the server began, in seconds since 1970.
     pub(super) created: u64,
+    /// What logits depend on, once the files are read.
+    pub(super) fingerprint: Arc<OnceLock<String>>,
+    is_on_the_host: bool,
     pub(super) text: Arc<Text>,
     ends: Vec<u32>,
     vocabulary: usize,
@@ -86,6 +89,8 @@ impl Shared {
             meters: Meters::new(&app.model.name),
             name: app.model.name.into(),
             created: now(),
+            fingerprint: app.model.fingerprint,
+            is_on_the_host: app.model.is_on_the_host,
             text: app.model.text,
             ends: app.model.ends,
             vocabulary: app.model.vocabulary,
@@ -111,7 +116,9 @@ impl Shared {
     }
 
     pub(super) fn known(&self) -> Known<'_> {
-        Known { name: &self.name, vocabulary: self.vocabulary, ends: &self.ends, sampling: self.sampling }
+        let Self { name, vocabulary, ends, sampling, is_on_the_host, .. } = self;
+        let (vocabulary, sampling, is_on_the_host) = (*vocabulary, *sampling, *is_on_the_host);
+        Known { name, vocabulary, ends, sampling, is_on_the_host }
     }
 
     /// What the model makes, for a request for something else.

@@ -94,5 +94,5 @@ pub(crate) fn text(text: &str) -> Vec<Event> {
 
 /// A token with logprobs.
 pub(crate) fn likely(id: u32, logprob: f32, top: &[(u32, f32)]) -> Token {
-    Token { id, logprob, top: top.to_vec() }
+    Token { id, logprob, top: top.to_vec(), digest: 0 }
 }

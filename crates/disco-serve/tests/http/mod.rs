@@ -9,6 +9,7 @@ pub(crate) mod collector;
 mod completions;
 mod connections;
 mod decoding;
+mod digests;
 mod double;
 mod drain;
 mod failures;

@@ -76,5 +76,5 @@ pub(crate) fn bytes(text: &str) -> Vec<Token> {
 
 /// A token without logprobs.
 pub(crate) fn token(id: u32) -> Token {
-    Token { id, logprob: f32::NAN, top: Vec::new() }
+    Token { id, logprob: f32::NAN, top: Vec::new(), digest: 0 }
 }

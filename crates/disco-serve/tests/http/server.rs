@@ -59,6 +59,8 @@ impl Server {
             ends: vec![END],
             vocabulary: VOCABULARY,
             sampling: SamplingDefaults::default(),
+            fingerprint: Arc::new("fp_0".to_owned().into()),
+            is_on_the_host: true,
         };
         let metrics = Some(recorder());
         let mut app = App {

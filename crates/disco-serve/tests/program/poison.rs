@@ -96,6 +96,8 @@ impl Server {
                 ends: config.eos.to_vec(),
                 vocabulary: config.vocabulary,
                 sampling: config.sampling,
+                fingerprint: Arc::default(),
+                is_on_the_host: true,
             },
             encoder: None,
             limits: Limits::new(CONTEXT, BLOCKS as usize * disco_models::BLOCK),

@@ -22,7 +22,10 @@ const OF_MESSAGES: Part = Part {
         obeyed("context_management", Shape::Object, "`edits` of the type `clear_thinking_20251015`"),
     ],
     without_effect: &["cache_control", "metadata", "service_tier"],
-    refused: &[refused("[] or {}", "", &["container", "mcp_servers"])],
+    refused: &[
+        refused("[] or {}", "", &["container", "mcp_servers"]),
+        refused("false", ": use /v1/chat/completions", &["logits_digest"]),
+    ],
 };
 
 const MAX_TOKENS: Shape = Shape::Limit { least: 1 };

@@ -45,7 +45,7 @@ const RESPONSES: Part = Part {
         ),
         refused("\"disabled\"", "", &["truncation"]),
         refused("", ": use `parallel_tool_calls`", &["max_tool_calls"]),
-        refused("false", ELSEWHERE, &["echo", "logprobs"]),
+        refused("false", ELSEWHERE, &["echo", "logits_digest", "logprobs"]),
         refused("0", ELSEWHERE, &["top_logprobs"]),
         refused("1", ELSEWHERE, &["n"]),
         refused(

@@ -235,6 +235,17 @@ pub(super) const CHATS: Part = Part {
     refused: &[],
 };
 
+const DIGESTS: Part = Part {
+    title: "Digests of logits",
+    obeyed: &[obeyed(
+        "logits_digest",
+        Shape::Bool,
+        "whether the reply, which can be no stream, has digests of the logits; a field of Disco's own",
+    )],
+    without_effect: &[],
+    refused: &[],
+};
+
 const COMPLETION_LENGTHS: Part =
     Part { title: "The length of a completion", obeyed: &lengths(0), without_effect: &[], refused: &[] };
 
@@ -300,10 +311,10 @@ const TEXT_OF_TOKENS: Part = Part {
 
 pub(crate) static CHAT: Body = Body {
     name: "Chat",
-    parts: &[&ALL, &CHAT_PROMPT, &CHATS, &CHAT_LENGTHS, &TEXTS, &REFUSED_IN_CHATS, &REFUSED_IN_TEXTS],
+    parts: &[&ALL, &CHAT_PROMPT, &CHATS, &CHAT_LENGTHS, &TEXTS, &DIGESTS, &REFUSED_IN_CHATS, &REFUSED_IN_TEXTS],
 };
 pub(crate) static COMPLETION: Body =
-    Body { name: "Completion", parts: &[&ALL, &COMPLETIONS, &COMPLETION_LENGTHS, &TEXTS, &REFUSED_IN_TEXTS] };
+    Body { name: "Completion", parts: &[&ALL, &COMPLETIONS, &COMPLETION_LENGTHS, &TEXTS, &DIGESTS, &REFUSED_IN_TEXTS] };
 pub(crate) static TOKENIZE_CHAT: Body =
     Body { name: "TokenizeChat", parts: &[&ALL, &TOKEN_NAMES, &CHAT_PROMPT, &REFUSED_IN_CHATS, &REFUSED_IN_TEXTS] };
 pub(crate) static TOKENIZE_TEXT: Body = Body { name: "TokenizeText", parts: &[&ALL, &TOKEN_NAMES, &TOKENS_OF_TEXT] };
