@@ -64,8 +64,11 @@ pub fn silu_gated(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
 /// The tensor has no dimensions; errors of candle.
 pub fn softmax(x: &Tensor) -> Result<Tensor> {
     let width = x.dim(D::Minus1)?.max(1);
-    if !has_own(x) {
+    if x.track_op() {
         return candle_nn::ops::softmax(x, D::Minus1);
+    }
+    if !has_own(x) {
+        return candle_nn::ops::softmax_last_dim(x);
     }
     let level = Level::detect();
     in_parts(x, None, (PART / width).max(1) * width, |y, _| softmax_of_rows(level, y, width))

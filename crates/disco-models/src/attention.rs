@@ -2,7 +2,7 @@
 
 use candle_core::Tensor;
 use disco_candle::Comm;
-use disco_candle::HeadPlan;
+use disco_candle::{HeadPlan, sigmoid};
 
 use crate::ModelError;
 use crate::blocks::{Heads, Memory};
@@ -108,7 +108,7 @@ impl Attention {
         };
         let y = memory.attend(&self.heads, view.window, &query, new)?;
         let y = y.transpose(1, 2)?.reshape((one, tokens, ()))?;
-        let y = gate.iter().try_fold(y, |y, gate| y * candle_nn::ops::sigmoid(gate)?)?;
+        let y = gate.iter().try_fold(y, |y, gate| y * sigmoid(gate)?)?;
         self.output.forward(y)
     }
 }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use candle_core::{D, DType, Module as _, Result, Tensor};
-use disco_candle::{Comm, Matrix, even_ranges};
+use disco_candle::{Comm, Matrix, even_ranges, sigmoid, softmax};
 
 use crate::names::{EXPERT, EXPERT_STACKS, Role, bias};
 use crate::parts::{Parts, Stack};
@@ -157,8 +157,8 @@ impl Mixture {
         let logits = self.router_bias.iter().try_fold(logits, |logits, bias| logits.broadcast_add(bias))?;
         let logits = logits.to_dtype(DType::F32)?;
         let all = match self.experts.scores {
-            Scores::Softmax => candle_nn::ops::softmax_last_dim(&logits)?,
-            Scores::Sigmoid => candle_nn::ops::sigmoid(&logits)?,
+            Scores::Softmax => softmax(&logits)?,
+            Scores::Sigmoid => sigmoid(&logits)?,
         };
         let corrected = self.correction.iter().try_fold(all.clone(), |all, bias| all.broadcast_add(bias))?;
         let order = match self.experts.groups {

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use candle_core::{Module as _, Tensor};
-use disco_candle::{Comm, Matrix, even_ranges};
+use disco_candle::{Comm, Matrix, even_ranges, sigmoid};
 
 use crate::config;
 use crate::experts::Mixture;
@@ -87,9 +87,8 @@ impl FeedForward {
             Self::Experts(experts, join) => join.forward(experts.forward(x, x)?),
             Self::Shared { units, last, experts, gate, join } => {
                 let shared = last.part(units.forward(x)?)?;
-                let shared = gate.iter().try_fold(shared, |shared, gate| {
-                    shared.broadcast_mul(&candle_nn::ops::sigmoid(&gate.forward(x)?)?)
-                })?;
+                let shared =
+                    gate.iter().try_fold(shared, |shared, gate| shared.broadcast_mul(&sigmoid(&gate.forward(x)?)?))?;
                 join.forward((shared + experts.forward(x, x)?)?)
             }
             Self::Both { units, output, experts, join, norms: [behind, before, last, plain] } => {

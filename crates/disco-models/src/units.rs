@@ -1,8 +1,7 @@
 //! The hidden units that a rank has of one feed-forward network or of one expert.
 
 use candle_core::{Module as _, Result, Tensor};
-use candle_nn::ops;
-use disco_candle::{Matrix, silu_gated};
+use disco_candle::{Matrix, gelu, sigmoid, silu, silu_gated};
 
 use crate::names::Role;
 use crate::parts::{Parts, Stack};
@@ -72,12 +71,12 @@ impl Expert {
 /// The activation of a gate, or of units without gates.
 pub(crate) fn activated(x: &Tensor, activation: Activation) -> Result<Tensor> {
     match activation {
-        Activation::Silu => x.silu(),
-        Activation::GeluTanh => x.gelu(),
+        Activation::Silu => silu(x),
+        Activation::GeluTanh => gelu(x),
         Activation::Relu => x.relu(),
         Activation::ClampedSwiglu { limit } => {
             let gate = x.minimum(limit)?;
-            gate.clone() * ops::sigmoid(&(gate * 1.702)?)?
+            gate.clone() * sigmoid(&(gate * 1.702)?)?
         }
     }
 }
