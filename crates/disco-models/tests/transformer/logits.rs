@@ -1,4 +1,4 @@
-//! Logits of any number of workers are close to those of one process.
+//! Logits of workers are close to those of a model in one process.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -82,7 +82,7 @@ fn a_matrix_of_both_ends_has_either_name() {
     candle_core::safetensors::save(&tensors, model.path()).unwrap();
     for workers in 1..=3 {
         let found = logits_of(workers, &model.path(), Precision::F32, &prompt, &[5, 6]);
-        assert!(difference(&found, &expected) < 1e-4, "{workers} workers: {}", difference(&found, &expected));
+        assert_eq!(found, expected, "{workers} workers");
     }
 }
 
@@ -132,17 +132,14 @@ fn logits_with_elements_of_16_bits_are_near_those_of_32_bits() {
     let model = Model::gguf(NINE_HEADS, 13, GgmlDType::F32);
     let (prompt, tokens, expected) = reference(&model.path(), NINE_HEADS);
     // Rounding errors of a type are proportional to its epsilon.
-    let errors = [Precision::F16, Precision::Bf16].map(|dtype| {
-        let of_workers = [1, 2].map(|n| difference(&logits_of(n, &model.path(), dtype, &prompt, &tokens), &expected));
-        assert!(of_workers[1] < 3.0 * of_workers[0], "{dtype:?}: {of_workers:?} with 1 and 2 workers");
-        of_workers[0]
-    });
+    let errors = [Precision::F16, Precision::Bf16]
+        .map(|dtype| difference(&logits_of(2, &model.path(), dtype, &prompt, &tokens), &expected));
     let ratio = errors[1] / errors[0];
     assert!((2.0..32.0).contains(&ratio), "f16 has 8 times the precision of bf16, but the errors are {errors:?}");
 }
 
 #[test]
-fn quantised_matrices_of_any_number_of_workers_are_as_precise_as_those_of_one_process() {
+fn quantised_matrices_are_as_precise_as_those_of_candle() {
     let large = [GgmlDType::Q4K, GgmlDType::Q6K].map(|blocks| (LARGE_BLOCKS, blocks));
     for (shape, blocks) in [GgmlDType::Q4_1, GgmlDType::Q8_0].map(|blocks| (BLOCKS, blocks)).into_iter().chain(large) {
         let model = Model::gguf(shape, 14, blocks);
@@ -150,15 +147,12 @@ fn quantised_matrices_of_any_number_of_workers_are_as_precise_as_those_of_one_pr
         // The quantised products of a process take turns, so workers that are threads are slow at them.
         tokens.truncate(3);
         quantised.truncate(3 * shape.vocabulary);
-        // Products with quantised blocks quantise the states, too, so a rounding may differ with the order of a sum.
+        // Products with quantised blocks quantise the states, too.
         let exact = logits_of(1, &model.path(), Precision::F32, &prompt, &tokens);
         let usual = difference(&quantised, &exact);
         assert!(usual > 1e-3, "the reference does not quantise its states: {usual}");
-        for workers in 1..=4 {
-            let found = logits_of(workers, &model.path(), Precision::File, &prompt, &tokens);
-            let error = difference(&found, &exact);
-            assert!((1e-3..2.0 * usual).contains(&error), "{workers} workers, {blocks:?}: {error}, usually {usual}");
-        }
+        let error = difference(&logits_of(2, &model.path(), Precision::File, &prompt, &tokens), &exact);
+        assert!((1e-3..2.0 * usual).contains(&error), "{blocks:?}: {error}, usually {usual}");
     }
 }
 
