@@ -8,7 +8,7 @@ use disco_candle::{Comm, Delta, DeltaState, DeltaTokens, Matrix, even_ranges};
 
 use crate::names::Role;
 use crate::parts::{Parts, Stack};
-use crate::ranks::{Gather, Last, Output, OutputKind, rows_of};
+use crate::ranks::{Output, OutputKind, rows_of};
 use crate::states::{Span, States};
 use crate::{DeltaLayout, GatedDelta, ModelError};
 
@@ -165,9 +165,9 @@ impl DeltaNet {
         delta.norm = vector(Role::DeltaNorm)?.to_vec1::<f32>()?;
         delta.eps = parts.config.eps as f32;
         let inputs = (!values.is_empty()).then(|| inputs(parts, config, layer, (&keys, &values))).transpose()?;
-        let widths = even_ranges(config.value_heads, comm.size()).map(|own| own.len() * config.value_dim);
-        let inputs_of_all = Some(Gather::new(widths.collect(), comm));
-        let last = Last { inputs: inputs_of_all, matrix: parts.layer_matrix(layer, Role::DeltaOutput)? };
+        let of_heads = |own: Range<usize>| own.start * config.value_dim..own.end * config.value_dim;
+        let elements: Vec<_> = even_ranges(config.value_heads, comm.size()).map(of_heads).collect();
+        let last = parts.last(layer, Role::DeltaOutput, &elements, comm)?;
         let output = Output { kind: OutputKind::Joined(last, parts.join(comm)), bias: None };
         Ok(Self { delta, inputs, output })
     }

@@ -190,7 +190,7 @@ impl Mixture {
             units.clone().zip(&own).map(|(units, chosen)| units.units.forward(&rows.index_select(&chosen.rows, 0)?));
         let mut hidden = hidden.collect::<Result<Vec<_>>>()?;
         if let Exchange::Units(gather) = &self.exchange {
-            hidden = apart(&gather.forward(joined(&hidden)?)?, &all)?;
+            hidden = apart(&gather.forward(Tensor::cat(&hidden, 0)?)?, &all)?;
         }
         let outputs = units.zip(hidden).map(|(units, hidden)| units.output(&hidden));
         let mut outputs = outputs.collect::<Result<Vec<_>>>()?;
@@ -201,7 +201,7 @@ impl Mixture {
             };
             let counts: Vec<_> = experts.iter().map(count).collect();
             outputs.push(rows.narrow(0, 0, 0)?);
-            let whole = comm.all_gather_uneven(&joined(&outputs)?, 0, &counts)?;
+            let whole = comm.all_gather_uneven(&Tensor::cat(&outputs, 0)?, 0, &counts)?;
             outputs = apart(&whole.narrow(1, self.outputs.start, self.outputs.len())?.contiguous()?, &all)?;
             added = all.iter().collect();
         }
@@ -222,11 +222,6 @@ impl Mixture {
             sum + shares.ne(0.0)?.broadcast_as(y.shape())?.where_cond(&y, &zeros)?
         })
     }
-}
-
-/// What experts compute, one after the other.
-fn joined(all: &[Tensor]) -> Result<Tensor> {
-    if let [one] = all { Ok(one.clone()) } else { Tensor::cat(all, 0) }
 }
 
 /// The rows of each expert.

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use disco_candle::paged::BLOCK;
-use disco_candle::weights::{Block, Cut, Encoding, Part, Plan, Shards, Split, Weights};
+use disco_candle::weights::{Block, Cut, Part, Plan, Shards, Split, Weights};
 use disco_candle::{Matrix, even_ranges};
 
 use crate::names::{EXPERT, EXPERT_STACKS, Names, Role, bias};
@@ -15,9 +15,6 @@ use crate::{
     Precision, QkNorm, Sums, stacks, tensors,
 };
 
-/// Columns of a quantised matrix that products take together.
-const PACKED: usize = 32;
-
 /// The plan of splits for `ranks` ranks: which part of each tensor a rank reads.
 ///
 /// Query and kv heads are split as [`HeadPlan`](disco_candle::HeadPlan) says, so kv heads may be on several ranks. Hidden units of the
@@ -25,7 +22,7 @@ const PACKED: usize = 32;
 /// rows. Norms are on every rank.
 ///
 /// [`Config::sums`] says how the matrices behind heads and hidden units are split: by rows; by columns that are nodes of sums; or by
-/// columns in units of the file's quantisation blocks, or of parts of blocks if there are fewer blocks than ranks.
+/// columns, in units of the file's quantisation blocks if there are enough.
 ///
 /// # Errors
 /// With [`Sums::Parts`], there are more ranks than query heads, units of hidden units, or experts. The weights lack a tensor of the model,
@@ -295,8 +292,8 @@ impl Rules<'_> {
         if self.sums != Sums::Parts { Ok(()) } else { check_split(count, what, self.ranks) }
     }
 
-    /// Hidden units that stay together. On devices, a quantisation block of the matrix `down`, whose columns they are. If there
-    /// are fewer blocks than ranks, parts of blocks, which can be packed anew.
+    /// Hidden units that stay together. On devices, a quantisation block of the matrix `down`, whose columns they are, unless there are
+    /// fewer blocks than ranks.
     ///
     /// # Errors
     /// There are fewer hidden units than ranks, on devices.
@@ -307,13 +304,9 @@ impl Rules<'_> {
         }
         // A packed matrix has another name.
         let encoding = self.weights.contains(down).then(|| self.weights.info(down)).transpose()?;
-        let encoding = encoding.map(|info| info.encoding());
-        let sizes = match encoding.map(Encoding::quantized) {
-            Some(None) if encoding.and_then(Encoding::run).is_some() => [PACKED, 1, 1, 1],
-            Some(Some(dtype)) => [Matrix::unit(dtype), dtype.block_size(), dtype.block_size().min(PACKED), 1],
-            // Packed, perhaps as blocks of Q4_0.
-            None => [PACKED, 1, 1, 1],
-            Some(None) => [1; 4],
+        let sizes = match encoding.and_then(|info| info.encoding().quantized()) {
+            Some(dtype) => [Matrix::unit(dtype), dtype.block_size(), 1],
+            None => [1; 3],
         };
         let fits = |size: &usize| units.is_multiple_of(*size) && units / size >= ranks;
         sizes.into_iter().find(fits).ok_or_else(|| {
