@@ -7,7 +7,7 @@ use candle_core::{Error, Result};
 /// Which attention heads each rank computes. The heads need not divide by the number of ranks.
 ///
 /// In grouped-query attention, `heads / kv_heads` query heads in a row share one key-value head. Each rank has a range
-/// of query heads, whose sizes differ by one at most, and the key-value heads that they use. A key-value head whose
+/// of query heads, whose sizes differ by one at most with [`HeadPlan::new`], and the key-value heads that they use. A key-value head whose
 /// query heads are on several ranks is on each of them. If there are more ranks than query heads, the last ones have none.
 ///
 /// ```
@@ -48,11 +48,15 @@ impl HeadPlan {
         Ok(Self { queries_per_kv, query })
     }
 
-    /// The plan in which rank `r` has the query heads `query[r]`. All heads are there, in rank order.
+    /// The plan in which rank `r` has the query heads `query[r]`: all heads, in rank order.
     ///
     /// # Errors
-    /// The query heads do not divide by the key-value heads, or there is no rank.
+    /// The query heads do not divide by the key-value heads, or the ranges are not all heads in rank order.
     pub fn of_ranges(heads: usize, kv_heads: usize, query: Vec<Range<usize>>) -> Result<Self> {
+        let ends = query.iter().try_fold(0, |end, own| (own.start == end && own.end >= end).then_some(own.end));
+        if ends != Some(heads) {
+            return Err(Error::Msg(format!("{query:?} are not all of {heads} query heads in rank order")));
+        }
         Ok(Self { query, ..Self::new(heads, kv_heads, 1)? })
     }
 

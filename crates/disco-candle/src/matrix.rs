@@ -63,7 +63,7 @@ impl Matrix {
     pub fn quantized(weight: QTensor) -> Result<Self> {
         let (dtype, inputs) = (weight.dtype(), weight.shape().dims2()?.1);
         let text = || Error::Msg(format!("candle can't multiply {inputs} columns of {dtype:?}"));
-        Self::quantized_columns(weight, 0..inputs)?.ok_or_else(text)
+        Self::quantized_columns(Arc::new(weight), 0..inputs)?.ok_or_else(text)
     }
 
     /// As [`quantized`](Self::quantized), for the columns `columns` of a matrix, which may begin and end inside of a block of
@@ -72,7 +72,7 @@ impl Matrix {
     ///
     /// # Errors
     /// Errors of candle's `QMatMul`.
-    pub fn quantized_columns(weight: QTensor, columns: Range<usize>) -> Result<Option<Self>> {
+    pub fn quantized_columns(weight: Arc<QTensor>, columns: Range<usize>) -> Result<Option<Self>> {
         let inputs = weight.shape().dims2()?.1;
         if let Some(packed) = Packed::new(Level::detect(), &weight, columns.clone())? {
             return Ok(Some(Self::packed(packed)));
@@ -80,7 +80,7 @@ impl Matrix {
         if columns != (0..inputs) || !inputs.is_multiple_of(Self::unit(weight.dtype())) {
             return Ok(None);
         }
-        Ok(Some(Self(Kind::Quantized(QMatMul::from_qtensor(weight)?))))
+        Ok(Some(Self(Kind::Quantized(QMatMul::from_arc(weight)?))))
     }
 
     pub(crate) fn packed(packed: Packed) -> Self {
@@ -90,21 +90,26 @@ impl Matrix {
     /// This matrix as the columns of a node of a sum: it adds in another order.
     ///
     /// # Errors
-    /// It is none that the host has laid out anew.
+    /// The host has not laid out the weights anew: they are on a device, or in blocks that only candle multiplies.
     pub(crate) fn in_order(mut self, order: Order) -> Result<Self> {
-        let own = if let Kind::Own(weight) = &mut self.0 { Arc::get_mut(weight) } else { None };
-        own.ok_or_else(|| Error::Msg("the host has not laid out these weights anew".into()))?.set_order(order);
+        match &mut self.0 {
+            Kind::Own(weight) => match Arc::get_mut(weight) {
+                Some(weight) => weight.set_order(order),
+                None => return Err(Error::Msg("a matrix whose order of additions changes is shared".into())),
+            },
+            other => return Err(unordered(other)),
+        }
         Ok(self)
     }
 
     /// The products in 32 bits, one row of `x` after the other.
     ///
     /// # Errors
-    /// It is none that the host has laid out anew; errors of candle.
+    /// As above; errors of candle.
     pub(crate) fn sums(&self, x: &Tensor) -> Result<Vec<f32>> {
         match &self.0 {
             Kind::Own(weight) => with_floats(x, |x| Ok(weight.product(x))),
-            _ => Err(Error::Msg("the host has not laid out these weights anew".into())),
+            other => Err(unordered(other)),
         }
     }
 
@@ -215,6 +220,12 @@ impl Module for Matrix {
             Kind::Quantized(weight) => weight.forward(x),
         }
     }
+}
+
+fn unordered(weights: &Kind) -> Error {
+    Error::Msg(format!(
+        "ranks can't exchange nodes of sums of {weights:?}: only of weights that the host lays out anew"
+    ))
 }
 
 /// The numbers of some of `outputs` rows.

@@ -35,21 +35,23 @@ pub struct NodesLinear {
 
 impl NodesLinear {
     /// A layer of `inputs` inputs and `outputs` outputs. Rank `r` has the inputs `parts[r]`, which are cut at [`cuts`](crate::cuts).
-    /// `load` returns the weights of some columns, counted from this rank's first one.
+    /// `load` returns the weights of ranges of columns, counted from this rank's first one.
     ///
     /// # Errors
     /// Weights that the host does not lay out anew; errors of `load`.
     pub fn new<E: From<candle_core::Error>>(
         [inputs, outputs]: [usize; 2],
         parts: &[Range<usize>],
-        mut load: impl FnMut(Range<usize>) -> std::result::Result<Matrix, E>,
+        load: impl FnOnce(&[Range<usize>]) -> std::result::Result<Vec<Matrix>, E>,
         comm: &Comm,
     ) -> std::result::Result<Self, E> {
         let first = parts[comm.rank()].start;
-        let own = nodes(inputs, &parts[comm.rank()]).into_iter().map(|(leaves, columns)| {
-            let columns = columns.start - first..columns.end - first;
-            Ok((columns.clone(), load(columns)?.in_order(Order::of_node(inputs, leaves))?))
-        });
+        let own = nodes(inputs, &parts[comm.rank()]);
+        let columns: Vec<_> = own.iter().map(|(_, columns)| columns.start - first..columns.end - first).collect();
+        let matrices = load(&columns)?.into_iter().zip(own);
+        let own = matrices
+            .zip(columns)
+            .map(|((matrix, (leaves, _)), columns)| Ok((columns, matrix.in_order(Order::of_node(inputs, leaves))?)));
         let leaves = |part| nodes(inputs, part).into_iter().map(|(leaves, _)| leaves).collect();
         let leaves = parts.iter().map(leaves).collect();
         Ok(Self { own: own.collect::<std::result::Result<_, E>>()?, leaves, outputs, comm: comm.clone() })
@@ -58,9 +60,6 @@ impl NodesLinear {
     /// The sums of all ranks: `own` has `len` numbers of each of this rank's nodes.
     fn exchange(&self, own: Vec<f32>, len: usize) -> disco_core::Result<Vec<f32>> {
         let counts: Vec<_> = self.leaves.iter().map(Vec::len).collect();
-        if counts.len() == 1 {
-            return Ok(self.sum(&own, len));
-        }
         let all = counts.iter().sum::<usize>();
         if all * len <= DIRECT {
             return Ok(self.sum(&self.gathered(own, counts.iter().map(|count| count * len).collect())?, len));

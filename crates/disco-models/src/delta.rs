@@ -10,7 +10,7 @@ use crate::names::Role;
 use crate::parts::{Parts, Stack};
 use crate::ranks::{Output, OutputKind, rows_of};
 use crate::states::{Span, States};
-use crate::{DeltaLayout, GatedDelta, ModelError};
+use crate::{DeltaLayout, GatedDelta, ModelError, Sums};
 
 /// The value heads of one rank in one layer, and the key heads that they need. Ranks may have none.
 #[derive(Debug)]
@@ -57,7 +57,7 @@ impl GatedDelta {
     }
 
     /// How the large matrices are split over ranks, for hidden states of `dim` elements. All else is read whole.
-    pub(crate) fn splits(&self, dim: usize, ranks: usize) -> Vec<(Role, Split)> {
+    pub(crate) fn splits(&self, sums: Sums, dim: usize, ranks: usize) -> Vec<(Role, Split)> {
         let heads: Vec<_> = even_ranges(self.value_heads, ranks).collect();
         let of_heads = |width: usize| heads.iter().map(move |own| own.start * width..own.end * width);
         let values = || Block::new(self.value_heads * self.value_dim, Cut::Ranges(of_heads(self.value_dim).collect()));
@@ -69,7 +69,10 @@ impl GatedDelta {
             DeltaLayout::Grouped => Split::fused(0, (0..self.key_heads).flat_map(|key| self.group(key, &heads))),
         };
         let gates = Split::ranges(0, of_heads(self.value_dim));
-        let output = Split::ranges(0, rows_of(dim, ranks));
+        let output = match sums {
+            Sums::Parts => Split::ranges(1, of_heads(self.value_dim)),
+            Sums::Whole | Sums::Nodes => Split::ranges(0, rows_of(dim, ranks)),
+        };
         vec![(Role::DeltaInputs, inputs), (Role::DeltaGates, gates), (Role::DeltaOutput, output)]
     }
 

@@ -183,6 +183,10 @@ impl Mixture {
     /// Each expert computes its tokens, which the host knows. Outputs are added in the order of experts.
     fn routed(&self, rows: &Tensor, shares: &Tensor) -> Result<Tensor> {
         let all = chosen(rows, shares)?;
+        let zeros = Tensor::zeros((rows.dim(0)?, self.outputs.len()), rows.dtype(), rows.device())?;
+        if all.is_empty() {
+            return Ok(zeros);
+        }
         let is_own = |chosen: &&Chosen| (self.first..self.first + self.units.len()).contains(&chosen.expert);
         let own: Vec<_> = all.iter().filter(is_own).collect();
         let units = own.iter().map(|chosen| &self.units[chosen.expert - self.first]);
@@ -205,7 +209,6 @@ impl Mixture {
             outputs = apart(&whole.narrow(1, self.outputs.start, self.outputs.len())?.contiguous()?, &all)?;
             added = all.iter().collect();
         }
-        let zeros = Tensor::zeros((rows.dim(0)?, self.outputs.len()), rows.dtype(), rows.device())?;
         added
             .into_iter()
             .zip(outputs)

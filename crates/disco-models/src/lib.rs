@@ -18,8 +18,8 @@
 //! calls the same methods in the same order with the same tokens, and gets the same results.
 //!
 //! The numbers of query heads, of kv heads and of ranks are independent. A kv head is replicated on each rank that has
-//! one of its query heads. On hosts, no sum is cut: the bits of the results do not depend on the number of ranks, which may be larger
-//! than that of heads. On devices, ranks have columns of o and down, and all_reduce adds what they give.
+//! one of its query heads. On hosts, the bits of the results do not depend on the number of ranks, which may be larger
+//! than that of heads. [`Sums`] has the other ways: on several hosts, and on devices, ranks have columns of o and down.
 //!
 //! | to do | see |
 //! |---|---|

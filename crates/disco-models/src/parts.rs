@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 use candle_core::quantized::{QStorage, QTensor};
 use candle_core::{D, DType, Device, Module as _, Tensor};
@@ -126,39 +127,33 @@ impl Parts<'_> {
 
     /// This rank's part of a matrix.
     pub(crate) fn matrix(&self, name: &str) -> Result<Matrix, ModelError> {
-        self.part(name, None)
+        let matrix = self.part(name, None)?.pop();
+        matrix.ok_or_else(|| ModelError::Call(format!("no columns of {name:?}")))
     }
 
-    /// Some columns of this rank's part of a matrix, or all.
-    fn part(&self, name: &str, some: Option<Range<usize>>) -> Result<Matrix, ModelError> {
-        let dense = || {
-            let all = self.dense(name)?;
-            Ok(Matrix::inference(some.iter().try_fold(all, |all, some| all.narrow(1, some.start, some.len()))?)?)
+    /// This rank's part of a matrix, or some ranges of its columns.
+    fn part(&self, name: &str, some: Option<&[Range<usize>]>) -> Result<Vec<Matrix>, ModelError> {
+        let blocks = match self.packed(name).filter(|_| self.is_quantized(name).unwrap_or(false)) {
+            Some(packed) => packed.blocks(self.shards, name)?.map(|blocks| {
+                let all = 0..blocks.shape().dims().last().copied().unwrap_or(0);
+                of_columns(&Arc::new(blocks), &within(all, some))
+            }),
+            None => self.blocks(name, some)?.map(|matrices| Ok(Some(matrices))),
         };
-        if let Some(packed) = self.packed(name).filter(|_| self.is_quantized(name).unwrap_or(false)) {
-            let blocks = packed.blocks(self.shards, name)?;
-            let all = blocks.as_ref().map_or(0, |blocks| blocks.shape().dims()[1]);
-            let columns = some.clone().unwrap_or(0..all);
-            let matrix = blocks.map(|blocks| Matrix::quantized_columns(blocks, columns)).transpose()?.flatten();
-            if let Some(matrix) = matrix {
-                self.count(matrix.bytes());
-                return Ok(matrix);
-            }
-            return dense();
+        if let Some(matrices) = blocks.transpose()?.flatten() {
+            self.count(matrices.iter().map(Matrix::bytes).sum());
+            return Ok(matrices);
         }
-        match self.blocks(name, some.as_ref())?.and_then(|mut matrices| matrices.pop()) {
-            Some(matrix) => Ok(matrix),
-            None => dense(),
-        }
+        columns_of(&self.dense(name)?, some)
     }
 
-    /// Some columns of this rank's part of a matrix of a layer.
-    fn columns(&self, layer: usize, role: Role, columns: Range<usize>) -> Result<Matrix, ModelError> {
+    /// Some ranges of the columns of this rank's part of a matrix of a layer.
+    fn columns(&self, layer: usize, role: Role, some: &[Range<usize>]) -> Result<Vec<Matrix>, ModelError> {
         let name = self.names.layer(layer, role);
         if !self.names.is_transposed() {
-            return self.part(&name, Some(columns));
+            return self.part(&name, Some(some));
         }
-        Ok(Matrix::inference(self.dense(&name)?.narrow(0, columns.start, columns.len())?.t()?)?)
+        columns_of(&self.dense(&name)?.t()?, Some(some))
     }
 
     /// This rank's rows of a table of embeddings, of which rows are read, too.
@@ -166,22 +161,20 @@ impl Parts<'_> {
         if self.is_host() { self.matrix(name) } else { Ok(Matrix::inference(self.tensor(name)?)?) }
     }
 
-    /// This rank's part of a matrix, or of each matrix of a stack, or some columns of it, if it is used as quantised blocks. On a device
-    /// other than the host, blocks that are cut can't be multiplied.
-    fn blocks(&self, name: &str, some: Option<&Range<usize>>) -> Result<Option<Vec<Matrix>>, ModelError> {
+    /// This rank's part of a matrix, or of each matrix of a stack, or some ranges of its columns, if it is used as quantised blocks. On a
+    /// device other than the host, blocks that are cut can't be multiplied.
+    fn blocks(&self, name: &str, some: Option<&[Range<usize>]>) -> Result<Option<Vec<Matrix>>, ModelError> {
         // A rank without rows has no blocks.
         if !self.is_quantized(name)? || self.shards.memory_bytes_of(name, false)? == 0 {
             return Ok(None);
         }
         let is_host = self.is_host();
         let encoding = self.shards.weights().info(name)?.encoding();
-        let within = |columns: Range<usize>| {
-            some.map_or(columns.clone(), |some| columns.start + some.start..columns.start + some.end)
-        };
         let read = || {
             if is_host && encoding.run().is_some() {
                 let (runs, columns) = self.shards.runs(name)?;
-                let matrices = runs.matrices(within(columns));
+                let matrices = within(columns, some).into_iter().map(|some| runs.matrices(some));
+                let matrices = matrices.collect::<Option<Vec<_>>>().map(|all| all.concat());
                 if matrices.is_some() || encoding.quantized().is_none() {
                     return Ok(matrices);
                 }
@@ -194,7 +187,7 @@ impl Parts<'_> {
                 (blocks, columns)
             };
             Ok::<_, ModelError>(match blocks.rank() {
-                2 => Matrix::quantized_columns(blocks, within(columns))?.map(|matrix| vec![matrix]),
+                2 => of_columns(&Arc::new(blocks), &within(columns, some))?,
                 _ => unstacked(&blocks, &columns)?,
             })
         };
@@ -204,11 +197,7 @@ impl Parts<'_> {
             {
                 Ok(None)
             }
-            matrices => {
-                let matrices = matrices?;
-                self.count(matrices.iter().flatten().map(Matrix::bytes).sum());
-                Ok(matrices)
-            }
+            matrices => matrices,
         }
     }
 
@@ -263,7 +252,7 @@ impl Parts<'_> {
         let inputs = elements.last().map_or(0, |last| last.end);
         let kind = match self.config.sums.nodes(inputs, unit, comm.size()) {
             Some(parts) => {
-                let load = |columns| self.columns(layer, role, columns);
+                let load = |some: &[Range<usize>]| self.columns(layer, role, some);
                 OutputKind::Nodes(NodesLinear::new([inputs, self.config.dim], &parts, load, comm)?)
             }
             None => OutputKind::Joined(self.last(layer, role, elements, comm)?, self.join(comm)),
@@ -287,8 +276,8 @@ impl Parts<'_> {
     /// The hidden units of each rank in the network of a layer, without those of experts.
     pub(crate) fn units(&self, layer: usize, dense: &Dense, ranks: usize) -> Result<Vec<Range<usize>>, ModelError> {
         let network = &self.config.layers[layer].feed_forward;
-        if self.config.sums != Sums::Parts {
-            return Ok(self.config.sums.within(network).units(dense.ffn, ranks));
+        if self.config.sums != Sums::Parts || ranks == 1 {
+            return Ok(self.config.sums.of_units(network).units(dense.ffn, ranks));
         }
         // As many as the other matrix has columns.
         let [_, _, down] = network.dense_roles().map(|role| self.names.layer(layer, role));
@@ -323,6 +312,7 @@ impl Parts<'_> {
     /// This rank's parts of the matrices that a tensor stacks, `[matrices, outputs, inputs]`.
     pub(crate) fn matrices(&self, name: &str) -> Result<Vec<Matrix>, ModelError> {
         if let Some(matrices) = self.blocks(name, None)? {
+            self.count(matrices.iter().map(Matrix::bytes).sum());
             return Ok(matrices);
         }
         let all = self.dense(name)?;
@@ -385,6 +375,24 @@ impl Parts<'_> {
     }
 }
 
+/// Some ranges of `all` columns, or all.
+fn within(all: Range<usize>, some: Option<&[Range<usize>]>) -> Vec<Range<usize>> {
+    let within = |some: &Range<usize>| all.start + some.start..all.start + some.end;
+    some.map_or_else(|| vec![all.clone()], |some| some.iter().map(within).collect())
+}
+
+/// Ranges of columns of quantised blocks; `None` if they can't be multiplied as blocks.
+fn of_columns(blocks: &Arc<QTensor>, columns: &[Range<usize>]) -> Result<Option<Vec<Matrix>>, ModelError> {
+    let matrices = columns.iter().map(|some| Matrix::quantized_columns(blocks.clone(), some.clone()));
+    Ok(matrices.collect::<candle_core::Result<_>>()?)
+}
+
+/// Ranges of columns of a dense matrix, or all.
+fn columns_of(all: &Tensor, some: Option<&[Range<usize>]>) -> Result<Vec<Matrix>, ModelError> {
+    let matrix = |some: Range<usize>| Matrix::inference(all.narrow(1, some.start, some.len())?);
+    Ok(within(0..all.dim(1)?, some).into_iter().map(matrix).collect::<candle_core::Result<_>>()?)
+}
+
 /// The columns `columns` of the matrices of a stack of quantised ones; `None` if they can't be multiplied as blocks.
 fn unstacked(all: &QTensor, columns: &Range<usize>) -> Result<Option<Vec<Matrix>>, ModelError> {
     let &[count, outputs, inputs] = all.shape().dims() else {
@@ -393,7 +401,7 @@ fn unstacked(all: &QTensor, columns: &Range<usize>) -> Result<Option<Vec<Matrix>
     let data = all.data()?;
     let matrix = |bytes: &[u8]| {
         let storage = QStorage::from_data(bytes.to_vec().into(), &all.device(), all.dtype())?;
-        Matrix::quantized_columns(QTensor::new(storage, (outputs, inputs))?, columns.clone())
+        Matrix::quantized_columns(Arc::new(QTensor::new(storage, (outputs, inputs))?), columns.clone())
     };
     Ok(data.chunks_exact((data.len() / count.max(1)).max(1)).map(matrix).collect::<candle_core::Result<_>>()?)
 }

@@ -76,7 +76,10 @@ pub fn memory_bytes(config: &Config, shards: &Shards, precision: Precision) -> u
         // The elements of an expert in three matrices.
         let (count, elements) = match config.expert_split {
             ExpertSplit::Over => (experts.count.div_ceil(ranks), 3 * config.dim * experts.ffn),
-            ExpertSplit::Within => (experts.count, 2 * config.dim * most(experts.ffn) + experts.ffn * most(config.dim)),
+            ExpertSplit::Within => {
+                let units = most(experts.ffn);
+                (experts.count, 2 * config.dim * units + (experts.ffn * most(config.dim)).max(config.dim * units))
+            }
         };
         let own = count.saturating_mul(elements).saturating_mul(size);
         read = read.saturating_sub(whole).saturating_add(own as u64);
@@ -180,7 +183,7 @@ impl Rules<'_> {
         match &layer.mixer {
             Mixer::Attention(attention) => self.attention(pattern, attention)?,
             Mixer::Delta(delta) => {
-                for (role, split) in delta.splits(self.dim, self.ranks) {
+                for (role, split) in delta.splits(self.sums, self.dim, self.ranks) {
                     self.add(&self.names.layer(pattern, role), split);
                 }
             }
@@ -255,7 +258,7 @@ impl Rules<'_> {
         let (names, [rows, columns]) = (self.names, self.dims());
         let [gate, up, down] = network.dense_roles();
         let unit = self.unit_of(&names.layer(number, down), dense.ffn)?;
-        let nodes = self.sums.within(network).nodes(dense.ffn, 1, self.ranks);
+        let nodes = self.sums.of_units(network).nodes(dense.ffn, 1, self.ranks);
         let split = match &nodes {
             Some(parts) => Split::ranges(columns, parts.iter().cloned()),
             None => self.behind_units([rows, columns], unit),

@@ -1,4 +1,4 @@
-//! What the ranks of a model exchange in a layer.
+//! The collectives of a layer.
 //!
 //! ```text
 //! Whole   own heads or hidden units ─▶ all_gather ─▶ own rows of the matrix ─▶ all_gather
@@ -37,7 +37,7 @@ pub(crate) fn rows_of(rows: usize, ranks: usize) -> impl Iterator<Item = Range<u
 }
 
 impl Sums {
-    /// What suits workers on devices of one kind, on so many nodes.
+    /// The way for workers on devices of one kind, on so many nodes.
     pub fn on(kind: DeviceKind, nodes: usize) -> Self {
         match kind {
             DeviceKind::Cpu if nodes > 1 => Self::Nodes,
@@ -74,8 +74,8 @@ impl Sums {
         }
     }
 
-    /// The sums of a network that are not added to those of others first.
-    pub(crate) fn within(self, network: &FeedForward) -> Self {
+    /// The way for the units of a network beside its experts. Shared units are added to outputs of experts before these are gathered.
+    pub(crate) fn of_units(self, network: &FeedForward) -> Self {
         match (self, network) {
             (Self::Nodes, FeedForward::Shared { .. }) => Self::Whole,
             _ => self,
@@ -120,7 +120,7 @@ impl Gather {
     }
 }
 
-/// How what ranks have computed becomes the output of a layer.
+/// The collective that makes the output of a layer.
 #[derive(Clone, Debug)]
 pub(crate) enum Join {
     /// Each has some elements.
@@ -142,19 +142,19 @@ impl Join {
 /// A matrix behind heads or hidden units.
 #[derive(Debug)]
 pub(crate) struct Last {
-    /// If the sums are whole.
+    /// Gathers the inputs, if the sums are whole.
     pub(crate) inputs: Option<Gather>,
     pub(crate) matrix: Matrix,
 }
 
 impl Last {
-    /// What this rank has of the output of its inputs: elements, or a summand.
+    /// This rank's elements of the output, or its summand: `[.., own inputs]` to `[.., own outputs]` or `[.., outputs]`.
     pub(crate) fn part(&self, own: Tensor) -> Result<Tensor> {
         self.matrix.forward(&self.inputs.iter().try_fold(own, |own, gather| gather.forward(own))?)
     }
 }
 
-/// The same, with what makes its output that of all ranks.
+/// A matrix behind heads or hidden units, and the collective behind it.
 #[derive(Debug)]
 pub(crate) struct Output {
     pub(crate) kind: OutputKind,

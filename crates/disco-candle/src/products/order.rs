@@ -58,14 +58,13 @@ fn bound(columns: usize, leaf: usize) -> usize {
 
 /// The columns between which a sum over `columns` columns can be cut, from 0 on, in ascending order.
 pub fn cuts(columns: usize) -> impl Iterator<Item = usize> {
-    (0..=SHARDS).map(move |leaf| if leaf == SHARDS { columns } else { bound(columns, leaf) })
+    (0..=SHARDS).map(move |leaf| bound(columns, leaf))
 }
 
 /// The largest nodes of the tree whose columns, of `columns`, are all in `own`: their leaves and their columns.
 pub(crate) fn nodes(columns: usize, own: &Range<usize>) -> Vec<(Range<usize>, Range<usize>)> {
     fn find(leaves: Range<usize>, columns: usize, own: &Range<usize>, found: &mut Vec<(Range<usize>, Range<usize>)>) {
-        let end = if leaves.end == SHARDS { columns } else { bound(columns, leaves.end) };
-        let all = bound(columns, leaves.start)..end;
+        let all = bound(columns, leaves.start)..bound(columns, leaves.end);
         if all.is_empty() || all.end <= own.start || own.end <= all.start {
             return;
         }

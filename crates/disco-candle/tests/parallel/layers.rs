@@ -89,9 +89,10 @@ fn nodes_of_sums_on_any_ranks_give_the_bits_of_the_whole_matrix() {
                 let parts: Vec<_> = (0..ranks).map(|rank| bound(rank)..bound(rank + 1)).collect();
                 for y in on_ranks(ranks, |comm| {
                     let own = &parts[comm.rank()];
-                    let load = |some: Range<usize>| {
+                    let matrix = |some: &Range<usize>| {
                         Matrix::inference(columns(&weight, &(own.start + some.start..own.start + some.end)))
                     };
+                    let load = |all: &[Range<usize>]| all.iter().map(matrix).collect();
                     let linear = NodesLinear::new::<candle_core::Error>([inputs, outputs], &parts, load, comm)?;
                     linear.forward(&x.narrow(2, own.start, own.len())?)
                 }) {

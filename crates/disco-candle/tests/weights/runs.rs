@@ -73,7 +73,7 @@ fn blocks_that_candle_lacks_give_the_products_of_their_elements() {
                 };
                 if name == "matrix" && weights.info(name).unwrap().encoding().quantized().is_some() {
                     let (blocks, columns) = weights.read_covering(name, &part, &Device::Cpu).unwrap();
-                    all = all.into_iter().chain(Matrix::quantized_columns(blocks, columns).unwrap()).collect();
+                    all = all.into_iter().chain(Matrix::quantized_columns(blocks.into(), columns).unwrap()).collect();
                 }
                 let dense = if name == "matrix" { Tensor::stack(&vec![dense; all.len()], 0).unwrap() } else { dense };
                 let stack = dense.reshape((all.len(), ROWS as usize, ())).unwrap();

@@ -63,7 +63,7 @@ pub struct Config {
     pub sampling: SamplingDefaults,
     /// How the experts of a mixture are split over ranks. Files say nothing of it: a program may choose.
     pub expert_split: ExpertSplit,
-    /// How the sums behind heads and hidden units are split over ranks, as above.
+    /// How the sums behind heads and hidden units are split over ranks. Files say nothing of it: [`Sums::on`] has the way for some workers.
     pub sums: Sums,
     /// The files may have so many layers behind the last one, which predict further tokens and are not computed.
     pub(crate) further_layers: usize,
@@ -90,8 +90,8 @@ pub enum Sums {
     #[default]
     Whole,
     /// On hosts, with the same bits: each rank computes complete nodes of the tree in which it is added, and all exchange them. One
-    /// round trip instead of two, and more bytes. Where heads or hidden units can't be cut between nodes, as `Whole`; so are those of
-    /// mixtures.
+    /// round trip instead of two for few tokens, and more bytes. Where heads or hidden units can't be cut evenly between nodes, as `Whole`; so
+    /// are experts, units that all tokens share beside experts, and gated delta nets.
     Nodes,
     /// On devices: each rank computes a part, and a collective adds these, so that the bits depend on the number of ranks.
     Parts,

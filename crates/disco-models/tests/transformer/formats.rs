@@ -7,7 +7,7 @@ use disco::SessionKind;
 use disco_candle::Comm;
 use disco_candle::weights::Weights;
 use disco_models::worker::Load;
-use disco_models::{Adapter, Config, ExpertSplit, Precision, plan};
+use disco_models::{Adapter, Config, ExpertSplit, Precision, Sums, plan};
 
 use super::families::{Prompt, prompts};
 use super::logits::{logits_of, weights_of};
@@ -177,7 +177,7 @@ fn damaged_files_are_errors_or_other_weights_and_never_a_panic() {
             let result = if name == "lora" {
                 Adapter::resolve(folder("base"), Some(copy.path().into())).map(drop)
             } else {
-                ours::logits(copy.path(), ExpertSplit::Within, &[1, 2, 3], 2, Comm::alone()).map(drop)
+                ours::logits(copy.path(), (ExpertSplit::Within, Sums::Whole), &[1, 2, 3], 2, Comm::alone()).map(drop)
             };
             refused += usize::from(result.is_err());
         }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use candle_core::{Device, Tensor};
 use disco_candle::Comm;
 use disco_candle::weights::{Shards, Weights};
-use disco_models::{Config, ExpertSplit, ModelError, Precision, Transformer, plan};
+use disco_models::{Config, ExpertSplit, ModelError, Precision, Sums, Transformer, plan};
 
 use super::slow::Slow;
 
@@ -25,14 +25,14 @@ pub(crate) fn write(slow: &Slow, folder: &Path) {
 /// One rank's logits after a prompt of `len` tokens and steps with the others.
 pub(crate) fn logits(
     folder: &Path,
-    split: ExpertSplit,
+    (split, sums): (ExpertSplit, Sums),
     tokens: &[u32],
     len: usize,
     comm: Comm,
 ) -> Result<Vec<f32>, ModelError> {
     let weights = Arc::new(Weights::open(folder)?);
     let mut config = Config::open(&weights)?;
-    config.expert_split = split;
+    (config.expert_split, config.sums) = (split, sums);
     let plan = plan(&config, &weights, comm.size())?;
     let precision = Precision::F32;
     let shards = Shards::new(weights, plan, comm.rank(), comm.size(), precision.dtype(), Device::Cpu);
