@@ -108,6 +108,8 @@ struct Wanted {
 enum Purpose {
     /// A token is chosen.
     Choice,
+    /// A token is chosen. If it is this guess, another one is chosen behind it.
+    Guess(u32),
     /// The logprob of this token of the prompt is told.
     Prompt(u32),
     /// A later step needs it.
@@ -145,7 +147,8 @@ impl Server {
         let (plain, others): (Vec<_>, Vec<_>) =
             wanted.into_iter().enumerate().filter(|(_, wanted)| wanted.purpose != Purpose::Later).partition(
                 |(_, wanted)| {
-                    wanted.purpose == Purpose::Choice && self.slots[wanted.slot].as_ref().is_some_and(Slot::is_plain)
+                    matches!(wanted.purpose, Purpose::Choice | Purpose::Guess(_))
+                        && self.slots[wanted.slot].as_ref().is_some_and(Slot::is_plain)
                 },
             );
         let of = |rows: &[(usize, Wanted)]| {
@@ -173,6 +176,8 @@ impl Server {
                         let count = slot.params.prompt_logprobs.unwrap_or(0) as usize;
                         reply.rows[wanted.row].prompt.push(Logprobs::new(logits, count).of(token));
                     }
+                    // Behind a guess that was wrong.
+                    _ if reply.rows[wanted.row].sampled.is_some() => {}
                     _ => {
                         let sampled = slot.choose(logits);
                         self.take(wanted, sampled, &mut reply);
@@ -220,8 +225,13 @@ impl Server {
         if tokens.is_empty() {
             return Err("it has no tokens".into());
         }
-        slot.see(tokens, first);
-        slot.len += tokens.len();
+        let drafted = row.drafted as usize;
+        if drafted > 0 && (drafted >= tokens.len() || !row.samples || self.model.config().is_recurrent()) {
+            return Err(format!("{drafted} of {} tokens are guesses", tokens.len()));
+        }
+        let (sure, guesses) = tokens.split_at(tokens.len() - drafted);
+        slot.see(sure, first);
+        slot.len += sure.len();
         let end = batch.push(tokens, first, slot.table.clone());
         batch.lengths.push(slot.known);
         let mut state = RunState::new(row.slot);
@@ -236,6 +246,10 @@ impl Server {
             }
         }
         slot.mask = row.mask;
+        for (place, guess) in (end - row.drafted..).zip(guesses) {
+            batch.wanted.push(place);
+            want(Purpose::Guess(*guess));
+        }
         if row.samples || row.holds {
             batch.wanted.push(end);
             want(if row.holds { Purpose::Later } else { Purpose::Choice });
@@ -243,12 +257,23 @@ impl Server {
         Ok(())
     }
 
-    /// Keeps a chosen token for the next step.
+    /// Keeps a chosen token for the next step, or goes on behind a guess that was right. Does nothing behind one that was wrong.
     fn take(&mut self, wanted: &Wanted, sampled: Sampled, reply: &mut Reply) {
-        if let (Some(slot), Sampled::Token(chosen)) = (&mut self.slots[wanted.slot], &sampled) {
-            slot.last = chosen.id;
+        let replied = &mut reply.rows[wanted.row];
+        let Some(slot) = self.slots[wanted.slot].as_mut().filter(|_| replied.sampled.is_none()) else { return };
+        match sampled {
+            Sampled::Token(chosen) if wanted.purpose == Purpose::Guess(chosen.id) => {
+                slot.see(&[chosen.id], slot.len);
+                slot.len += 1;
+                replied.accepted.push(chosen);
+            }
+            sampled => {
+                if let Sampled::Token(chosen) = &sampled {
+                    slot.last = chosen.id;
+                }
+                replied.sampled = Some(sampled);
+            }
         }
-        reply.rows[wanted.row].sampled = Some(sampled);
     }
 
     /// The elements of a tensor on the host.

@@ -41,6 +41,9 @@ pub struct Row {
     pub resumes: Option<u32>,
     /// A number of tokens of the row, behind which the state is kept, and the number that it is kept with.
     pub keeps: Option<(u32, u32)>,
+    /// So many of the last tokens are guesses, of a row that samples: a token is chosen behind the one before them, and behind each guess as long as the guesses
+    /// were right. Models that are recurrent can't have any.
+    pub drafted: u32,
 }
 
 /// The tokens of a row.
@@ -166,6 +169,7 @@ impl Row {
             next: None,
             resumes: None,
             keeps: None,
+            drafted: 0,
         }
     }
 }
@@ -205,7 +209,9 @@ pub struct Reply {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[non_exhaustive]
 pub struct Replied {
-    /// The chosen token, if the row samples.
+    /// The guesses that were right, as they were chosen.
+    pub accepted: Vec<Chosen>,
+    /// The chosen token, if the row samples: that behind the guesses that were right.
     pub sampled: Option<Sampled>,
     /// The tokens of the prompt behind those of the row, the first one the second of the row.
     pub prompt: Vec<Chosen>,

@@ -6,7 +6,7 @@ use std::path::Path;
 use candle_core::quantized::GgmlDType;
 use disco::{Builder, DRef, Json, LaneSession, SessionKind, Value, WorkerId, block_on};
 use disco_candle::weights::Weights;
-use disco_models::serving::{Params, Plan, Reply, Row, Sampled, Serve, Start, Tokens};
+use disco_models::serving::{Chosen, Params, Plan, Reply, Row, Sampled, Serve, Start, Tokens};
 use disco_models::worker::{Batch, Load};
 use disco_models::{BLOCK, Config, Precision, Sampler};
 
@@ -196,6 +196,62 @@ fn texts_that_begin_with_a_kept_state_are_those_of_sequences_alone() {
             assert!(error.contains("slot 4 begins at 16 without a state"), "{error}");
         }
     }
+}
+
+/// Guesses, right and wrong ones, change neither tokens nor logits.
+#[test]
+fn rows_with_guesses_choose_what_single_tokens_choose() {
+    let mut random = disco_testing::random::Random::new(5);
+    for Case { folder, prompts, .. } in cases() {
+        if Config::open(&Weights::open(&folder).unwrap()).unwrap().is_recurrent() {
+            continue;
+        }
+        let ids = &prompts[0].prompt_ids;
+        for (sampler, is_plain) in
+            [(Sampler::GREEDY, true), (Sampler::GREEDY, false), (Sampler::new(0.9, 0.9, 3), false)]
+        {
+            let mut params = Params::new(sampler);
+            if !is_plain {
+                (params.logprobs, params.digests_logits) = (Some(3), true);
+                (params.frequency_penalty, params.repetition_penalty) = (0.3, 1.2);
+            }
+            let mut served = Served::new(2, &folder, 16);
+            let first = |served: &mut Served, slot: u32| {
+                let start_at = Start::new(params.clone(), ids.len());
+                let reply = served.row(start(slot, ids, (8 * slot..8 * slot + 8).collect(), start_at));
+                chosen(&reply)
+            };
+            let mut expected = first(&mut served, 0);
+            while expected.len() < COUNT {
+                let mut row = Row::new(0, (ids.len() + expected.len() - 1) as u32, Tokens::Last);
+                row.samples = true;
+                expected.extend(chosen(&served.row(row)));
+            }
+            let mut found = first(&mut served, 1);
+            while found.len() < COUNT {
+                let at = found.len();
+                let guesses = random.below(6).min(COUNT - at - 1);
+                let right = if random.below(3) == 0 { random.below(guesses + 1) } else { guesses };
+                let guess = |place: usize| {
+                    if place < right { expected[at + place].id } else { (expected[at + place].id + 1) % 90 }
+                };
+                let tokens = [found[at - 1].id].into_iter().chain((0..guesses).map(guess)).collect();
+                let mut row = Row::new(1, (ids.len() + at - 1) as u32, Tokens::Given(tokens));
+                (row.samples, row.drafted) = (true, guesses as u32);
+                let more = chosen(&served.row(row));
+                assert_eq!(more.len(), right + 1, "{}: {guesses} guesses", folder.display());
+                found.extend(more);
+            }
+            // Logprobs that nobody wants are NaN.
+            assert_eq!(format!("{found:?}"), format!("{expected:?}"), "{}, {sampler:?}", folder.display());
+        }
+    }
+}
+
+/// The tokens that the only row chose.
+fn chosen(reply: &Reply) -> Vec<Chosen> {
+    let Some(Sampled::Token(last)) = &reply.rows[0].sampled else { panic!("{reply:?}") };
+    reply.rows[0].accepted.iter().chain([last]).cloned().collect()
 }
 
 #[test]
