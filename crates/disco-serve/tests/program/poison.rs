@@ -82,6 +82,7 @@ impl Server {
                 context: CONTEXT,
                 kept_states: None,
                 first_context: None,
+                drafts: 8,
             },
             slow_reader: Duration::from_secs(60),
         };

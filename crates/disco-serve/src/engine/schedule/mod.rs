@@ -8,6 +8,10 @@
 //! sequence goes on: its row says [`Tokens::Continue`], because only the workers have the token yet. A sequence that has
 //! ended by then wastes one row, and its reply is ignored.
 //!
+//! While few sequences run, those that follow an earlier place of their text get drafts: a row has guesses behind the last token, the
+//! workers choose a token behind each, and those up to the first one that differs from its guess are the text. Such steps are planned one by one, when all of the
+//! text is known.
+//!
 //! Models with linear attention have a state for each sequence beside its blocks. The workers keep copies of it where a row passes
 //! the end of a full block, and a prefix is found where its last block has one. A sequence that outgrows the first context of a
 //! model that restarts waits for its last token, and begins anew.
@@ -15,6 +19,7 @@
 //! The workers execute steps in the order of their plans. So a block or a slot that one step still uses can be given away
 //! in the plan of the next one.
 
+mod drafts;
 mod plan;
 mod reply;
 mod scheduler;

@@ -24,6 +24,9 @@ impl Scheduler {
         if ahead >= STEPS_AHEAD || (ahead > 0 && self.flights.front().is_some_and(is_choice)) {
             return None;
         }
+        if !self.flights.is_empty() && self.drafts() {
+            return None;
+        }
         let mut draft = Draft { rows: Vec::new(), budget: self.step_tokens };
         match self.first_suspect() {
             Some(suspect) => self.plan_alone(suspect, &mut draft),
@@ -74,6 +77,7 @@ impl Scheduler {
                 holds: false,
                 resumes: None,
                 keeps: None,
+                drafted: 0,
             });
         }
         (!rows.is_empty()).then(|| self.launch(rows))
@@ -213,8 +217,9 @@ impl Scheduler {
         }
         if let Some(sequence) = self.sequences.get_mut(&id) {
             let registered = table.len();
-            let (pending, holds, keeping, kept) = (0, false, Vec::new(), None);
-            sequence.resident = Some(Resident { slot, table, registered, planned, pending, holds, keeping, kept });
+            let (pending, holds, is_drafted, keeping, kept) = (0, false, false, Vec::new(), None);
+            let resident = Resident { slot, table, registered, planned, pending, holds, is_drafted, keeping, kept };
+            sequence.resident = Some(resident);
         }
         self.add_row(id, true, resumes, draft);
         true
@@ -234,14 +239,26 @@ impl Scheduler {
     /// Plans the next tokens of a sequence that has a slot: as many as the budget, its table and the available blocks have
     /// room for. `resumes`: the kept state that a first row begins with.
     fn add_row(&mut self, id: SequenceId, is_first: bool, resumes: Option<u32>, draft: &mut Draft) {
+        let drafts = !is_first && self.drafts();
         let Some(sequence) = self.sequences.get_mut(&id) else { return };
         let Some(Resident { table, planned, .. }) = &sequence.resident else { return };
         let start = *planned;
         let room = (table.len() + self.blocks.available()) * BLOCK_TOKENS - start;
         let count = sequence.left().min(draft.budget).min(room);
         let end = start + count;
-        let Some(new) = self.blocks.take(end.div_ceil(BLOCK_TOKENS).saturating_sub(table.len())) else { return };
-        let tokens = sequence.next(count);
+        let guesses = if drafts && sequence.wants_draft() && count == 1 && end == sequence.tokens.len() {
+            let most = sequence.most_guesses(self.limits.first_context).min(self.limits.drafts);
+            sequence.drafts.draft(&sequence.tokens, most.min(draft.budget - count).min(room - count))
+        } else {
+            Vec::new()
+        };
+        let drafted = guesses.len();
+        let blocks = (end + drafted).div_ceil(BLOCK_TOKENS).saturating_sub(table.len());
+        let Some(new) = self.blocks.take(blocks) else { return };
+        let mut tokens = sequence.next(count);
+        if let Tokens::Given(tokens) = &mut tokens {
+            tokens.extend(guesses);
+        }
         let chooses = sequence.work.max_tokens > 0 && count == sequence.left();
         let (samples, holds) = (chooses && !sequence.work.is_masked, chooses && sequence.work.is_masked);
 
@@ -254,6 +271,7 @@ impl Scheduler {
         resident.planned = end;
         resident.pending += usize::from(samples);
         resident.holds = holds;
+        resident.is_drafted = drafted > 0;
         resident.keeping.extend(state.map(|state| (full, state)));
         // Sequences that run have the states with the numbers of their slots.
         let number = |state| self.limits.max_sequences + state;
@@ -261,8 +279,22 @@ impl Scheduler {
         let resumes = resumes.map(number);
         let blocks = if is_first { resident.table.clone() } else { new };
         let slot = resident.slot;
-        draft.budget -= count;
-        let row = Row { id, incarnation, slot, start, tokens, blocks, is_first, known, samples, holds, resumes, keeps };
+        draft.budget -= count + drafted;
+        let row = Row {
+            id,
+            incarnation,
+            slot,
+            start,
+            tokens,
+            blocks,
+            is_first,
+            known,
+            samples,
+            holds,
+            resumes,
+            keeps,
+            drafted,
+        };
         draft.rows.push(row);
     }
 }

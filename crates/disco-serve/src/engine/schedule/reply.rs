@@ -8,7 +8,7 @@ use super::scheduler::Scheduler;
 use super::step::FlightRow;
 use super::step::SequenceId;
 
-/// What the workers chose for a row.
+/// A token that the workers chose for a row: one, or for a row with guesses those that were right and the next one, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sampled {
     /// The row's slot.
@@ -75,32 +75,67 @@ impl Scheduler {
         let front = self.flights.front().filter(|flight| flight.number == number).ok_or_else(|| {
             UnexpectedReply::Step { number, expected: self.flights.front().map(|flight| flight.number) }
         })?;
-        let token = |row: &FlightRow| sampled.iter().find(|sampled| sampled.slot == row.slot);
-        let missing = |row: &&FlightRow| self.is_live(row) && row.samples && token(row).is_none();
+        let of_row = |row: &FlightRow| {
+            sampled.iter().filter(|sampled| sampled.slot == row.slot).map(|sampled| sampled.token).collect::<Vec<_>>()
+        };
+        let missing = |row: &&FlightRow| self.is_live(row) && row.samples && of_row(row).is_empty();
         if let Some(row) = front.rows.iter().find(missing) {
             return Err(UnexpectedReply::NoToken { number, slot: row.slot, id: row.id });
         }
         let rows = self.flights.pop_front().map(|flight| flight.rows).unwrap_or_default();
         let live: Vec<&FlightRow> = rows.iter().filter(|row| self.is_live(row)).collect();
-        let outcomes = live.into_iter().map(|row| {
-            let said = token(row);
-            let is_finite = said.is_none_or(|said| said.token.is_some());
-            if is_finite {
-                // Others must not find blocks whose output is not finite.
-                self.register(row);
+        Ok(live.into_iter().flat_map(|row| self.follow(row, &of_row(row))).collect())
+    }
+
+    /// What a row did that chose these tokens.
+    fn follow(&mut self, row: &FlightRow, chosen: &[Option<u32>]) -> Vec<Outcome> {
+        let last = if row.samples { chosen.split_last() } else { None };
+        let (last, right) = last.map_or((None, &[][..]), |(last, right)| (*last, right));
+        let is_finite = chosen.iter().all(Option::is_some);
+        let mut outcomes = Vec::with_capacity(1 + right.len());
+        let mut positions = row.start..row.end;
+        for token in right.iter().map_while(|token| *token) {
+            let end = self.append(row.id, token);
+            outcomes.push(Outcome {
+                id: row.id,
+                slot: row.slot,
+                positions: positions.clone(),
+                token: Some(token),
+                end,
+            });
+            positions = positions.end..positions.end + 1;
+            if end.is_some() {
+                break;
             }
-            let token = said.and_then(|said| said.token).filter(|_| row.samples);
-            let end = match token {
+        }
+        self.judge(row, right.len(), positions.end);
+        if is_finite {
+            // Others must not find blocks whose output is not finite.
+            self.register(row, positions.end);
+        }
+        if outcomes.last().is_none_or(|outcome| outcome.end.is_none()) {
+            let end = match last {
                 _ if !is_finite => Some(Ended::NotFinite),
                 Some(token) => self.append(row.id, token),
                 None => self.is_evaluated(row).then_some(Ended::Complete(End::Length)),
             };
-            if end.is_some() {
-                self.cancel(row.id);
-            }
-            Outcome { id: row.id, slot: row.slot, positions: row.start..row.end, token, end }
-        });
-        Ok(outcomes.collect())
+            outcomes.push(Outcome { id: row.id, slot: row.slot, positions, token: last.filter(|_| is_finite), end });
+        }
+        if outcomes.last().is_some_and(|outcome| outcome.end.is_some()) {
+            self.cancel(row.id);
+        }
+        outcomes
+    }
+
+    /// Notes how many guesses of a row were right, which the workers have computed up to a position.
+    fn judge(&mut self, row: &FlightRow, right: usize, end: usize) {
+        let Some(sequence) = self.sequences.get_mut(&row.id).filter(|_| row.drafted > 0) else { return };
+        sequence.drafts.judge(row.drafted, right);
+        self.counters.drafted += row.drafted as u64;
+        self.counters.accepted += right as u64;
+        if let Some(resident) = &mut sequence.resident {
+            (resident.planned, resident.is_drafted) = (end, false);
+        }
     }
 
     /// Whether a row's sequence still has the blocks that the row was planned with.
@@ -114,19 +149,19 @@ impl Scheduler {
         sequence.is_some_and(|sequence| sequence.work.max_tokens == 0 && row.end == sequence.tokens.len())
     }
 
-    /// Notes that a row has succeeded.
-    fn register(&mut self, row: &FlightRow) {
+    /// Notes that a row has succeeded up to a position.
+    fn register(&mut self, row: &FlightRow, end: usize) {
         let Some(sequence) = self.sequences.get_mut(&row.id) else { return };
-        if row.end >= sequence.outside.1 {
+        if end >= sequence.outside.1 {
             sequence.outside = (0, 0);
         }
-        if sequence.failed_at.is_some_and(|position| row.end >= position) {
+        if sequence.failed_at.is_some_and(|position| end >= position) {
             sequence.failed_at = None;
             sequence.is_suspect = false;
         }
         let Some(resident) = &mut sequence.resident else { return };
         sequence.chain.extend(&sequence.tokens);
-        let full = row.end / BLOCK_TOKENS;
+        let full = end / BLOCK_TOKENS;
         let filled = resident.table.iter().zip(sequence.chain.digests()).take(full).skip(resident.registered);
         for (&block, &digest) in filled {
             self.blocks.register(block, digest);
@@ -134,7 +169,7 @@ impl Scheduler {
         resident.registered = full;
         let Some(states) = &mut self.states else { return };
         let is_text = row.start >= sequence.work.prompt.len();
-        for (position, state) in resident.keeping.extract_if(.., |(position, _)| *position <= row.end) {
+        for (position, state) in resident.keeping.extract_if(.., |(position, _)| *position <= end) {
             let Some(digest) = sequence.chain.digests().get(position / BLOCK_TOKENS - 1) else { continue };
             states.register(state, *digest);
             states.release(&[state]);
@@ -150,6 +185,7 @@ impl Scheduler {
         // A mask has no end that comes too early.
         let may_end = sequence.generated() >= sequence.work.min_tokens || sequence.work.is_masked;
         sequence.tokens.push(token);
+        sequence.drafts.follow(&sequence.tokens);
         if let Some(resident) = &mut sequence.resident {
             resident.pending = resident.pending.saturating_sub(1);
         }

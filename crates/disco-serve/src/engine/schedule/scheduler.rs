@@ -9,6 +9,9 @@ use super::step::{Flight, SequenceId};
 /// Number of steps that may be in flight.
 pub const STEPS_AHEAD: usize = 2;
 
+/// With more sequences, none gets a draft.
+const DRAFTED_SEQUENCES: usize = 3;
+
 /// What a step and the workers' memory have room for.
 #[derive(Clone, Debug)]
 pub struct Limits {
@@ -25,6 +28,8 @@ pub struct Limits {
     pub kept_states: Option<u32>,
     /// The first context, if longer texts are rotated in another way.
     pub first_context: Option<FirstContext>,
+    /// The most guesses of a row; 0 guesses none. Models with kept states can't have any.
+    pub drafts: usize,
 }
 
 /// Why a sequence can never run.
@@ -90,6 +95,10 @@ pub struct Counters {
     pub prefix_queries: u64,
     /// Tokens of those that were found.
     pub prefix_hits: u64,
+    /// Tokens that were guessed.
+    pub drafted: u64,
+    /// Tokens of those that were right.
+    pub accepted: u64,
 }
 
 /// What there is to do, and what is in use for it.
@@ -113,6 +122,7 @@ impl Scheduler {
         let limits = Limits {
             max_sequences: limits.max_sequences.max(1),
             max_batched_tokens: limits.max_batched_tokens.max(1),
+            drafts: if limits.kept_states.is_some() { 0 } else { limits.drafts },
             ..limits
         };
         Self {
@@ -190,6 +200,13 @@ impl Scheduler {
     /// What has happened so far.
     pub fn counters(&self) -> Counters {
         self.counters
+    }
+
+    /// Whether a sequence gets a draft in the next step. In steps of many sequences, guesses would cost more than they save.
+    pub(super) fn drafts(&self) -> bool {
+        self.limits.drafts > 0
+            && self.residents().filter(|(_, sequence)| !sequence.is_paused).count() <= DRAFTED_SEQUENCES
+            && self.residents().any(|(_, sequence)| sequence.wants_draft())
     }
 
     fn set_paused(&mut self, id: SequenceId, is_paused: bool) {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::super::blocks::BLOCK_TOKENS;
 use super::super::prefix::{Chain, Digest};
 use super::super::request::Request;
+use super::drafts::Drafts;
 use super::step::Tokens;
 
 /// What the scheduler needs of a request.
@@ -70,6 +71,8 @@ pub(super) struct Sequence {
     pub(super) outside: (u32, usize),
     /// `None`: it waits.
     pub(super) resident: Option<Resident>,
+    /// What may follow.
+    pub(super) drafts: Drafts,
 }
 
 /// What the workers have of a sequence, after all planned steps.
@@ -86,6 +89,8 @@ pub(super) struct Resident {
     pub(super) pending: usize,
     /// Whether the last planned row keeps its hidden state, of which a token has yet to be chosen.
     pub(super) holds: bool,
+    /// Whether a row with guesses is in flight.
+    pub(super) is_drafted: bool,
     /// The states that steps in flight keep, with the numbers of tokens that they are behind.
     pub(super) keeping: Vec<(usize, u32)>,
     /// The kept state behind the text so far, by its digest. A later one replaces it.
@@ -106,6 +111,7 @@ impl Sequence {
             is_suspect: false,
             outside: (0, 0),
             resident: None,
+            drafts: Drafts::default(),
         }
     }
 
@@ -144,11 +150,24 @@ impl Sequence {
     pub(super) fn left(&self) -> usize {
         match &self.resident {
             None => self.tokens.len(),
-            Some(resident) if resident.holds => 0,
+            Some(resident) if resident.holds || resident.is_drafted => 0,
             Some(resident) if resident.pending == 0 => self.tokens.len() - resident.planned,
             // The last token is on the workers. The one that reaches `max_tokens` need not be computed.
             Some(resident) => usize::from(self.generated() + resident.pending < self.work.max_tokens),
         }
+    }
+
+    /// Whether the next tokens are to be guessed. Not where a failure is looked into.
+    pub(super) fn wants_draft(&self) -> bool {
+        let can = !self.work.is_masked && !self.is_paused && self.failed_at.is_none() && self.resident.is_some();
+        can && self.drafts.is_ready()
+    }
+
+    /// The most guesses behind the last token: each may be followed by a token, and all are rotated as that one.
+    pub(super) fn most_guesses(&self, first: Option<FirstContext>) -> usize {
+        let length = self.work.max_tokens.saturating_sub(self.generated() + 1);
+        let first = first.filter(|first| first.restarts && self.known <= first.tokens);
+        first.map_or(length, |first| length.min(first.tokens.saturating_sub(self.tokens.len())))
     }
 
     /// The next `count` tokens, of those that are left.

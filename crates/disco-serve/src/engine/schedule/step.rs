@@ -49,6 +49,9 @@ pub struct Row {
     pub resumes: Option<u32>,
     /// The state behind so many tokens of the row is kept, with this number.
     pub keeps: Option<(usize, u32)>,
+    /// So many of the last tokens are guesses. The workers choose a token behind the one before them and behind each guess that they have
+    /// chosen themselves.
+    pub drafted: usize,
 }
 
 /// The tokens of a row.
@@ -105,7 +108,9 @@ pub(super) struct FlightRow {
     pub(super) incarnation: u32,
     pub(super) slot: u32,
     pub(super) start: usize,
+    /// Without guesses.
     pub(super) end: usize,
+    pub(super) drafted: usize,
     /// The position that a sequence has to get past if the row fails: a choice is behind the forward pass of its last token.
     pub(super) fails_at: usize,
     pub(super) samples: bool,
@@ -118,7 +123,8 @@ impl Flight {
             incarnation: row.incarnation,
             slot: row.slot,
             start: row.start,
-            end: row.end(),
+            end: row.end() - row.drafted,
+            drafted: row.drafted,
             fails_at: row.end() + usize::from(row.tokens == Tokens::Held),
             samples: row.samples,
         });

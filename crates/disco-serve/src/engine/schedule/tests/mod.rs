@@ -18,6 +18,7 @@ fn limits() -> Limits {
         context: 1024,
         kept_states: None,
         first_context: None,
+        drafts: 0,
     }
 }
 

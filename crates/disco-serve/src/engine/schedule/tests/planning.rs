@@ -1,11 +1,11 @@
 //! Which rows a step has.
 
-use super::super::reply::{Ended, Outcome};
-use super::super::scheduler::Unfit;
+use super::super::reply::{Ended, Outcome, Sampled};
+use super::super::scheduler::{Limits, Scheduler, Unfit};
 use super::super::sequence::Work;
 use super::super::step::SequenceId;
 use super::super::step::{Row, Tokens};
-use super::{only, reply, run, scheduler, shape, work};
+use super::{limits, only, reply, run, scheduler, shape, work};
 use crate::engine::request::{End, Request};
 use disco_models::Sampler;
 use disco_models::serving::Params;
@@ -197,4 +197,33 @@ fn a_sequence_is_admitted_only_if_those_that_run_can_begin_a_block_each() {
     assert_eq!(shape(&scheduler.plan().unwrap()), [(0, 0, 16), (1, 0, 16)]);
     assert_eq!(shape(&scheduler.plan().unwrap()), [(0, 16, 1), (1, 16, 1)]);
     assert_eq!(scheduler.counters().preemptions, 0);
+}
+
+#[test]
+fn a_text_that_repeats_its_prompt_has_guesses_behind_its_last_token_in_steps_that_wait_for_each_other() {
+    let mut scheduler = Scheduler::new(Limits { drafts: 6, ..limits() });
+    let id = scheduler.submit(work(0, 20, 30)).unwrap();
+    let mut step = scheduler.plan().unwrap();
+    // Four tokens of the prompt again.
+    for token in 3..7 {
+        let next = scheduler.plan().expect("the step after it is planned ahead");
+        scheduler.reply(step.number, &[Sampled { slot: 0, token: Some(token) }]).unwrap();
+        step = next;
+    }
+    assert_eq!(scheduler.plan(), None, "the text is not known");
+    scheduler.reply(step.number, &[Sampled { slot: 0, token: Some(7) }]).unwrap();
+    let step = scheduler.plan().unwrap();
+    assert_eq!((only(&step).start, only(&step).drafted, only(&step).blocks.len()), (24, 5, 0));
+    assert_eq!(only(&step).tokens, Tokens::Given((7..13).collect()));
+    assert_eq!(scheduler.plan(), None);
+    // Two guesses are right.
+    let sampled = [8, 9, 99].map(|token| Sampled { slot: 0, token: Some(token) });
+    let outcomes = scheduler.reply(step.number, &sampled).unwrap();
+    let outcome = |at: usize, token| Outcome { id, slot: 0, positions: at..at + 1, token: Some(token), end: None };
+    assert_eq!(outcomes, [outcome(24, 8), outcome(25, 9), outcome(26, 99)]);
+    let step = scheduler.plan().unwrap();
+    assert_eq!((only(&step).start, &only(&step).tokens), (27, &Tokens::Given(vec![99])));
+    assert_eq!(only(&scheduler.plan().unwrap()).tokens, Tokens::Continue);
+    let counters = scheduler.counters();
+    assert_eq!((counters.drafted, counters.accepted), (5, 2));
 }
