@@ -1,4 +1,4 @@
-//! Activations and softmax of tensors of the host, whose bits are the same on any processor. They are computed in 32 bits and rounded
+//! Activations, sines, cosines and softmax of tensors of the host, whose bits are the same on any processor. They are computed in 32 bits and rounded
 //! once. Tensors on devices, those that gradients flow through and those of other types get candle's operations.
 
 use candle_core::{D, DType, Error, Result, Storage, Tensor, WithDType};
@@ -41,6 +41,22 @@ pub fn sigmoid(x: &Tensor) -> Result<Tensor> {
 /// Errors of candle.
 pub fn tanh(x: &Tensor) -> Result<Tensor> {
     if has_own(x) { of_each(x, functions::tanh) } else { x.tanh() }
+}
+
+/// The sine.
+///
+/// # Errors
+/// Errors of candle.
+pub fn sin(x: &Tensor) -> Result<Tensor> {
+    if has_own(x) { of_each(x, functions::sin) } else { x.sin() }
+}
+
+/// The cosine.
+///
+/// # Errors
+/// Errors of candle.
+pub fn cos(x: &Tensor) -> Result<Tensor> {
+    if has_own(x) { of_each(x, functions::cos) } else { x.cos() }
 }
 
 /// `gate · σ(gate) · up`, a gate by SiLU.
@@ -144,7 +160,9 @@ mod tests {
 
     type OfTensors = fn(&Tensor) -> Result<Tensor>;
 
-    const ALL: [(&str, OfTensors, OfTensors); 5] = [
+    const ALL: [(&str, OfTensors, OfTensors); 7] = [
+        ("sin", sin, |x| x.sin()),
+        ("cos", cos, |x| x.cos()),
         ("silu", silu, |x| x.silu()),
         ("gelu", gelu, |x| x.gelu()),
         ("sigmoid", sigmoid, candle_nn::ops::sigmoid),

@@ -43,7 +43,7 @@
 //! | split layers | [`ColumnParallelLinear`], [`RowParallelLinear`], [`NodesLinear`], [`VocabParallelEmbedding`], [`VocabParallelLogits`] |
 //! | split attention heads that do not divide by the ranks | [`HeadPlan`] |
 //! | attention of many sequences to keys and values in blocks | [`paged`] |
-//! | activations whose bits are the same on any processor | [`silu`], [`silu_gated`], [`gelu`], [`sigmoid`], [`tanh`], [`softmax`] |
+//! | functions whose bits are the same on any processor | [`silu`], [`silu_gated`], [`gelu`], [`sigmoid`], [`tanh`], [`softmax`], [`sin`](sin()), [`cos`](cos()) |
 //! | weights from files | [`weights`] |
 //! | errors of Disco inside errors of candle | [`to_candle`], [`find_disco_error`] |
 //! | the device of a worker's tensors | [`device`](device()) |
@@ -81,7 +81,7 @@ mod threads;
 mod vocabulary;
 pub mod weights;
 
-pub use activations::{gelu, sigmoid, silu, silu_gated, softmax, tanh};
+pub use activations::{cos, gelu, sigmoid, silu, silu_gated, sin, softmax, tanh};
 /// The version of candle whose types are in this crate's interface.
 pub use candle_core;
 pub use comm::{Comm, Stats};

@@ -150,8 +150,8 @@ impl Rope {
         let angles = positions.broadcast_mul(&self.frequencies(spans)?)?;
         let scaled = |x: Tensor| if self.factor == 1.0 { Ok(x) } else { x * self.factor };
         Ok(Rotation {
-            cos: scaled(angles.cos()?)?.to_dtype(self.dtype)?,
-            sin: scaled(angles.sin()?)?.to_dtype(self.dtype)?,
+            cos: scaled(disco_candle::cos(&angles)?)?.to_dtype(self.dtype)?,
+            sin: scaled(disco_candle::sin(&angles)?)?.to_dtype(self.dtype)?,
             pairs: self.pairs,
             rotated: self.rotated,
             growth: self.growth.map(|growth| self.grown(&positions, growth)).transpose()?,
