@@ -14,7 +14,7 @@ use crate::worker::Load;
 
 /// A digest of what the logits of a sequence of tokens depend on: the bytes of the model's files and of an adapter's, the type of the
 /// weights in memory, the version of the kernels, and the kind of the device. The kernels of the host have the same bits on all machines; only
-/// the frequencies of rotary embeddings are of the system's `pow`, which may differ in the last place. It reads all files.
+/// the system's `pow`, `log` and `exp`, which make constants of a model when it is loaded, may differ in the last place. It reads all files.
 ///
 /// # Errors
 /// A file can't be read.

@@ -46,7 +46,7 @@ fn verified(model: &Path, digests: &Digests, change: impl FnOnce(&mut Value)) ->
     fs::write(&file, reply.to_string()).unwrap();
     let weights = Weights::open(model).unwrap();
     let config = Config::open(&weights).unwrap();
-    let session = Builder::threads(WORKERS).start().unwrap();
+    let session = Builder::threads(WORKERS + 1).start().unwrap();
     block_on(session.init_ccl("local", &[])).unwrap();
     let load = Load::new(model.to_owned(), Precision::F32);
     verify(&file, (&weights, &config), load, session, &AtomicBool::new(false)).map_err(|error| error.to_string())
