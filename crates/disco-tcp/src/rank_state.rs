@@ -267,6 +267,8 @@ impl RankState {
 
 impl Drop for RankState {
     fn drop(&mut self) {
-        self.leave(None);
+        // An aborted rank may be in no operation.
+        let cause = self.alarm.cause().cloned();
+        self.leave(cause.as_ref());
     }
 }
