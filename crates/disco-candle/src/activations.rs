@@ -84,7 +84,7 @@ pub fn softmax(x: &Tensor) -> Result<Tensor> {
         return candle_nn::ops::softmax(x, D::Minus1);
     }
     if !has_own(x) {
-        return candle_nn::ops::softmax_last_dim(x);
+        return candle_nn::ops::softmax_last_dim(&x.contiguous()?);
     }
     let level = Level::detect();
     in_parts(x, None, (PART / width).max(1) * width, |y, _| softmax_of_rows(level, y, width))
