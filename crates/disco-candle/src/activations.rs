@@ -1,13 +1,11 @@
 //! Activations, sines, cosines and softmax of tensors of the host, whose bits are the same on any processor. They are computed in 32 bits and rounded
 //! once. Tensors on devices, those that gradients flow through and those of other types get candle's operations.
 
-use candle_core::{D, DType, Error, Result, Storage, Tensor, WithDType};
-use half::slice::HalfFloatSliceExt;
-use half::{bf16, f16};
+use candle_core::{D, DType, Result, Tensor};
 use rayon::iter::{IndexedParallelIterator as _, ParallelIterator as _};
 use rayon::slice::{ParallelSlice as _, ParallelSliceMut as _};
 
-use crate::floats::PART;
+use crate::floats::{PART, floats, of_floats, with_floats};
 use crate::functions::{self, each, softmax_of_rows};
 use crate::products::Level;
 
@@ -100,56 +98,23 @@ fn of_each(x: &Tensor, function: impl Fn(f32) -> f32 + Copy + Sync) -> Result<Te
 }
 
 /// A tensor like `x`, which [has own](has_own) operations. `compute` changes `part` of its elements at once, which are 32-bit floats then,
-/// beside those of a tensor of the same shape and type.
+/// beside those of a tensor of the same shape.
 fn in_parts(
     x: &Tensor,
     beside: Option<&Tensor>,
     part: usize,
     compute: impl Fn(&mut [f32], &[f32]) + Sync,
 ) -> Result<Tensor> {
-    fn wide<T: Copy>(y: &mut [T], beside: &[T], compute: impl Fn(&mut [f32], &[f32]))
-    where
-        [T]: HalfFloatSliceExt,
-    {
-        let [mut wide, mut wide_beside] = [y.len(), beside.len()].map(|len| vec![0.0; len]);
-        y.convert_to_f32_slice(&mut wide);
-        beside.convert_to_f32_slice(&mut wide_beside);
-        compute(&mut wide, &wide_beside);
-        y.convert_from_f32_slice(&wide);
-    }
-    match x.dtype() {
-        DType::F16 => in_parts_of::<f16>(x, beside, part, |y, beside| wide(y, beside, &compute)),
-        DType::BF16 => in_parts_of::<bf16>(x, beside, part, |y, beside| wide(y, beside, &compute)),
-        _ => in_parts_of::<f32>(x, beside, part, compute),
-    }
-}
-
-fn in_parts_of<T: WithDType>(
-    x: &Tensor,
-    beside: Option<&Tensor>,
-    part: usize,
-    compute: impl Fn(&mut [T], &[T]) + Sync,
-) -> Result<Tensor> {
-    let mut y = with_elements(x, |x: &[T]| x.to_vec())?;
+    let mut y = floats(x)?;
+    let parts = y.par_chunks_mut(part);
     match beside {
-        Some(beside) if y.len() > part => with_elements(beside, |beside| {
-            y.par_chunks_mut(part).zip(beside.par_chunks(part)).for_each(|(y, beside)| compute(y, beside));
+        Some(beside) => with_floats(beside, |beside| {
+            parts.zip(beside.par_chunks(part)).for_each(|(y, beside)| compute(y, beside));
+            Ok(())
         })?,
-        Some(beside) => with_elements(beside, |beside| compute(&mut y, beside))?,
-        None if y.len() > part => y.par_chunks_mut(part).for_each(|y| compute(y, &[])),
-        None => compute(&mut y, &[]),
+        None => parts.for_each(|y| compute(y, &[])),
     }
-    Tensor::from_vec(y, x.shape(), x.device())
-}
-
-fn with_elements<T: WithDType, R>(x: &Tensor, read: impl FnOnce(&[T]) -> R) -> Result<R> {
-    let x = x.contiguous()?;
-    let (storage, layout) = x.storage_and_layout();
-    let Storage::Cpu(storage) = &*storage else {
-        return Err(Error::Msg(format!("an activation on the CPU got an input on {:?}", x.device().location())));
-    };
-    let all = T::cpu_storage_as_slice(storage)?;
-    Ok(read(&all[layout.start_offset()..layout.start_offset() + x.elem_count()]))
+    of_floats(y, x.shape(), x.dtype())
 }
 
 #[cfg(test)]

@@ -100,6 +100,11 @@ pub(crate) fn with_floats<T>(x: &Tensor, read: impl FnOnce(&[f32]) -> Result<T>)
     }
 }
 
+/// The elements of a tensor on the CPU as 32-bit floats.
+pub(crate) fn floats(x: &Tensor) -> Result<Vec<f32>> {
+    with_floats(x, |x| Ok(x.to_vec()))
+}
+
 /// A tensor of `dtype` on the CPU.
 pub(crate) fn of_floats(x: Vec<f32>, shape: &Shape, dtype: DType) -> Result<Tensor> {
     fn narrow<T: Copy + Default + WithDType>(x: &[f32], shape: &Shape) -> Result<Tensor>
