@@ -1,5 +1,5 @@
 //! Activations, sines, cosines and softmax of tensors of the host, whose bits are the same on any processor. They are computed in 32 bits and rounded
-//! once. Tensors on devices, those that gradients flow through and those of other types get candle's operations.
+//! once. candle computes tensors on devices, tensors with gradients, and tensors of other types.
 
 use candle_core::{D, DType, Result, Tensor};
 use rayon::iter::{IndexedParallelIterator as _, ParallelIterator as _};

@@ -101,7 +101,7 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) max_num_batched_tokens: u32,
     /// The most tokens that are guessed at once, from what followed the last tokens earlier in a prompt and its text; a step then computes all of them.
-    /// The texts are the same, and those that repeat much are ready sooner. 0 guesses none [default: 16; 0 on devices and for models with
+    /// The texts are the same; a text that repeats much is ready sooner. 0 guesses none [default: 16; 0 on devices and for models with
     /// linear attention, which can have no other number]
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u16).range(..=64))]
     pub(crate) ngram_drafts: Option<u16>,

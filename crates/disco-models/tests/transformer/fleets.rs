@@ -108,7 +108,7 @@ fn load(path: &Path, precision: Precision, fleet: &Fleet, comm: Comm) -> Transfo
 struct Sequence {
     tokens: Vec<u32>,
     prompt: usize,
-    /// How many tokens are known, of those that are not done.
+    /// The number of tokens that the program knows: it may compute these together.
     known: usize,
     done: usize,
     table: Vec<u32>,

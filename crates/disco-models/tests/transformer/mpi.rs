@@ -13,7 +13,7 @@ use super::random::{Model, NINE_HEADS};
 use super::reference::Reference;
 use super::tokens::{COUNT, batch, prompt, tokens_over};
 
-/// Set in the process that runs the ranks, to what they compute.
+/// The variable of the processes with ranks: they compute `tokens` or `logits`.
 const RUNS_RANKS: &str = "LLAMA_OVER_MPI";
 
 const MPICH: Fetched = Fetched::new("mpich-5.0.2/lib/libmpi.so.12").required_by("mpi");

@@ -8,8 +8,8 @@
 //! sequence goes on: its row says [`Tokens::Continue`], because only the workers have the token yet. A sequence that has
 //! ended by then wastes one row, and its reply is ignored.
 //!
-//! While few sequences run, those that follow an earlier place of their text get drafts: a row has guesses behind the last token, the
-//! workers choose a token behind each, and those up to the first one that differs from its guess are the text. Such steps are planned one by one, when all of the
+//! While few sequences run, a sequence that repeats an earlier place of its text gets drafts: its row has guesses behind the last token, and the
+//! workers choose a token behind each. The chosen tokens are the text, up to the first one that differs from its guess. Such steps are planned one by one, when all of the
 //! text is known.
 //!
 //! Models with linear attention have a state for each sequence beside its blocks. The workers keep copies of it where a row passes

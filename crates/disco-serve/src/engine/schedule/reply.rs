@@ -8,7 +8,7 @@ use super::scheduler::Scheduler;
 use super::step::FlightRow;
 use super::step::SequenceId;
 
-/// A token that the workers chose for a row: one, or for a row with guesses those that were right and the next one, in order.
+/// A token that the workers chose for a row. A row has one; a row with guesses has the right guesses and the next token, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sampled {
     /// The row's slot.
