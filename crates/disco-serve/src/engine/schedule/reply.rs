@@ -185,7 +185,10 @@ impl Scheduler {
         // A mask has no end that comes too early.
         let may_end = sequence.generated() >= sequence.work.min_tokens || sequence.work.is_masked;
         sequence.tokens.push(token);
-        sequence.drafts.follow(&sequence.tokens);
+        // A look through the whole text.
+        if self.limits.drafts > 0 && !sequence.work.is_masked {
+            sequence.drafts.follow(&sequence.tokens);
+        }
         if let Some(resident) = &mut sequence.resident {
             resident.pending = resident.pending.saturating_sub(1);
         }
