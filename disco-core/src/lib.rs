@@ -167,7 +167,7 @@ pub use channel::{Channel, Endpoint, Inbox};
 pub use command::{Command, Local};
 pub use communicator::{Capabilities, Communicator, CommunicatorExt};
 pub use config::{Uplink, WorkerConfig};
-pub use context::WorkerContext;
+pub use context::{Kept, WorkerContext};
 pub use data_plane::{Placement, is_data_plane_function};
 pub use device::{Device, DeviceKind, UnknownDevice};
 pub use device_api::{DeviceApi, Queue};

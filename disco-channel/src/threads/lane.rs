@@ -55,7 +55,13 @@ impl ThreadLane {
 
     /// Makes a lane to `workers`, each of which [runs](worker::run) with `config`. The lane supports subsets.
     pub fn to_workers(workers: WorkerRange, shared: Arc<Shared>, config: WorkerConfig) -> Self {
-        let lane = Self::new(workers, shared, move |worker, endpoint| worker::run(worker, config, endpoint));
+        let kept = shared.clone();
+        let lane = Self::new(workers, shared, move |worker, endpoint| {
+            let ended = worker::run(worker, config, endpoint);
+            // Nobody takes the place of a thread.
+            kept.discard_all_of(worker);
+            ended
+        });
         Self { config: Some(config), ..lane.recording(config.recorder) }
     }
 
@@ -92,6 +98,7 @@ impl ThreadLane {
         let inbox = inbox.clone();
         let activity = Activity::new(self.recorder);
         let link = Link::of_thread(self.shared.clone(), activity, move |notice| inbox.notice(worker, notice));
+        let link = link.kept_by(self.shared.keeper_of(worker));
         match self.workers.position(worker).and_then(|index| self.parents.get(index)) {
             Some(parent) => link.in_subset_of(parent),
             None => link,

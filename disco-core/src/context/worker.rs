@@ -23,7 +23,7 @@ use crate::scope::Scope;
 use crate::shape::Shape;
 use crate::signal::CallOps;
 use crate::store::Store;
-use crate::tensor::Tensor;
+use crate::tensor::{Storage, Tensor};
 use crate::world::World;
 
 /// The worker that runs a function: its id, device, stream and communicators.
@@ -61,6 +61,8 @@ pub struct WorkerContext {
     group_comm: Option<Watched>,
     /// Communicators along axes of meshes, in the order of their first use.
     axis_comms: Vec<(Scope, Watched)>,
+    /// The kept memory that is mapped here.
+    pub(super) kept: HashMap<String, Arc<Storage>>,
     queue: Box<dyn Queue>,
     /// Set while a streaming call runs.
     pub(super) emitting: Option<Emitting>,
@@ -70,8 +72,8 @@ impl WorkerContext {
     pub(crate) fn new(worker: WorkerId, config: WorkerConfig, link: Arc<Link>) -> Result<Self> {
         let queue = device_api::host_queue(link.arena().cloned());
         link.note_ordinal((worker.index() % config.world.per_node()) as i32);
-        let (states, axis_comms) = Default::default();
-        Ok(Self { worker, config, link, states, queue, world_comm: None, group_comm: None, axis_comms, emitting: None })
+        let (states, axis_comms, kept, world_comm, group_comm, emitting) = Default::default();
+        Ok(Self { worker, config, link, states, kept, queue, world_comm, group_comm, axis_comms, emitting })
     }
 
     /// This worker.

@@ -10,6 +10,7 @@
 //! cancel         the calls that the controller has cancelled, and the communicators after them
 //! credit         how many results of a call the controller has taken
 //! Activity       the state of the worker, for reports                         crate::activity
+//! Keeper         memory that outlives the worker                              keeper
 //! Arena          allocator of host tensors that other processes map           crate::shared_memory
 //! ```
 //!
@@ -20,11 +21,14 @@ mod calls;
 mod cancel;
 mod credit;
 mod descriptors;
+mod keeper;
 mod proc_descriptors;
 mod shared;
 mod worker;
 
 pub use descriptors::{Descriptors, SharedFd};
+pub(crate) use keeper::keep;
+pub use keeper::{Keeper, KeeperCall, KeptName, MAX_NAME_BYTES};
 pub use proc_descriptors::ProcDescriptors;
 pub use shared::Shared;
 pub use worker::Link;

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use super::descriptors::{Descriptors, SharedFd};
+use super::keeper::{Keeper, KeptMemory, KeptName};
 use super::proc_descriptors::ProcDescriptors;
 use crate::error::{Error, Result};
 use crate::id::WorkerId;
@@ -14,12 +15,14 @@ use crate::shared_memory::Arena;
 use crate::store::{MemoryStore, SharedStore};
 use crate::sync;
 
-/// State that the workers of one process and of its child processes share: a store, descriptors.
+/// State that the workers of one process and of its child processes share: a store, descriptors, and the memory that it keeps for
+/// them.
 #[derive(Debug)]
 pub struct Shared {
     store: Arc<dyn SharedStore>,
     fds: Mutex<HashMap<SharedFd, OwnedFd>>,
     next_fd: AtomicU32,
+    kept: KeptMemory,
     arena: Option<Arc<Arena>>,
     /// How the workers of this process share descriptors with other nodes of this machine, in a session of nodes.
     beyond: Option<Arc<dyn Descriptors>>,
@@ -35,7 +38,8 @@ impl Default for Shared {
 impl Shared {
     /// An empty exchange with `store`, which other processes may share.
     pub fn new(store: Arc<dyn SharedStore>) -> Self {
-        Self { store, fds: Mutex::default(), next_fd: AtomicU32::default(), arena: None, beyond: None }
+        let (fds, next_fd, kept) = Default::default();
+        Self { store, fds, next_fd, kept, arena: None, beyond: None }
     }
 
     /// An empty exchange whose workers allocate their host tensors in `arena`.
@@ -79,6 +83,37 @@ impl Shared {
         shared.try_clone().map_err(|error| Error::system(format!("{name:?} can't be duplicated"), error))
     }
 
+    /// The memory of a worker with a name, if there is one.
+    ///
+    /// # Errors
+    /// This process has too many descriptors.
+    pub fn find(&self, worker: WorkerId, name: &KeptName) -> Result<Option<OwnedFd>> {
+        self.kept.find(worker, name)
+    }
+
+    /// Keeps memory for a worker: see [`Keeper::keep`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn keep(&self, worker: WorkerId, name: &KeptName, memory: OwnedFd) -> Result<Option<OwnedFd>> {
+        self.kept.keep(worker, name, memory)
+    }
+
+    /// Discards memory of a worker. Returns whether there was any.
+    pub fn discard(&self, worker: WorkerId, name: &KeptName) -> bool {
+        self.kept.discard(worker, name)
+    }
+
+    /// Discards all memory of a worker whose place nobody takes.
+    pub fn discard_all_of(&self, worker: WorkerId) {
+        self.kept.discard_all_of(worker);
+    }
+
+    /// The keeper of a worker that is a thread of this process.
+    pub fn keeper_of(self: &Arc<Self>, worker: WorkerId) -> Arc<dyn Keeper> {
+        Arc::new(KeeperOf { shared: self.clone(), worker })
+    }
+
     /// The allocator of host tensors of this process's workers.
     pub(super) fn arena(&self) -> Option<&Arc<Arena>> {
         self.arena.as_ref()
@@ -107,5 +142,26 @@ impl Descriptors for Shared {
 
     fn receive(&self, fd: SharedFd, _: Duration) -> Result<OwnedFd> {
         self.copy(fd)
+    }
+}
+
+/// The keeper of a worker of this process.
+#[derive(Debug)]
+struct KeeperOf {
+    shared: Arc<Shared>,
+    worker: WorkerId,
+}
+
+impl Keeper for KeeperOf {
+    fn find(&self, name: &KeptName) -> Result<Option<OwnedFd>> {
+        self.shared.find(self.worker, name)
+    }
+
+    fn keep(&self, name: &KeptName, memory: OwnedFd) -> Result<Option<OwnedFd>> {
+        self.shared.keep(self.worker, name, memory)
+    }
+
+    fn discard(&self, name: &KeptName) -> Result<bool> {
+        Ok(self.shared.discard(self.worker, name))
     }
 }

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use super::cancel::Cancelled;
 use super::credit::Credit;
 use super::descriptors::Descriptors;
+use super::keeper::Keeper;
 use super::shared::Shared;
 use crate::abort::{Abort, AbortRegistry};
 use crate::activity::Activity;
@@ -24,6 +25,7 @@ pub struct Link {
     pub(super) credit: Arc<Credit>,
     pub(super) activity: Arc<Activity>,
     arena: Option<Arc<Arena>>,
+    keeper: Option<Arc<dyn Keeper>>,
     /// Ordinal of the worker's device. A worker of a subset shares that of the worker it runs beside.
     ordinal: Arc<AtomicI32>,
     is_in_subset: bool,
@@ -39,8 +41,9 @@ impl Link {
         notify: impl Fn(Notice) + Send + Sync + 'static,
     ) -> Self {
         let (aborts, cancelled, credit, ordinal) = Default::default();
-        let (activity, arena, is_in_subset, notify) = (Arc::new(activity), None, false, Arc::new(notify));
-        Self { store, descriptors, aborts, cancelled, credit, activity, arena, ordinal, is_in_subset, notify }
+        let (activity, arena, keeper, is_in_subset) = (Arc::new(activity), None, None, false);
+        let notify = Arc::new(notify);
+        Self { store, descriptors, aborts, cancelled, credit, activity, arena, keeper, ordinal, is_in_subset, notify }
     }
 
     /// The link of a worker that is a thread of the controller's process. `notify` gets its notices.
@@ -58,6 +61,12 @@ impl Link {
     #[must_use]
     pub fn in_arena(self, arena: Arc<Arena>) -> Self {
         Self { arena: Some(arena), ..self }
+    }
+
+    /// Sets who keeps memory for the worker.
+    #[must_use]
+    pub fn kept_by(self, keeper: Arc<dyn Keeper>) -> Self {
+        Self { keeper: Some(keeper), ..self }
     }
 
     /// Makes this the link of a worker of a subset, which runs in the process of the worker with the link `parent`.
@@ -148,6 +157,14 @@ impl Link {
     /// The record of this worker's progress.
     pub fn activity(&self) -> &Arc<Activity> {
         &self.activity
+    }
+
+    /// Who keeps memory for the worker.
+    ///
+    /// # Errors
+    /// Nobody does: the workers of this lane can't be replaced.
+    pub fn keeper(&self) -> Result<&Arc<dyn Keeper>> {
+        self.keeper.as_ref().ok_or_else(|| Error::state("nobody keeps memory for workers of this kind of session"))
     }
 
     /// The allocator of host tensors that peers in other processes can map, if there is one.

@@ -46,6 +46,46 @@ pub(super) fn freeze(fd: BorrowedFd<'_>) -> Result<()> {
     fs::fcntl_add_seals(fd, FROZEN)
 }
 
+/// Asks for huge pages. That is advice: without them, nothing else changes.
+#[allow(unsafe_code)]
+pub(super) fn advise_huge_pages(pointer: *mut u8, bytes: usize) {
+    // SAFETY: this advice changes no content, and an address that is not mapped is an error.
+    if let Err(error) = unsafe { rustix::mm::madvise(pointer.cast(), bytes, rustix::mm::Advice::LinuxHugepage) } {
+        tracing::debug!(%error, bytes, "no huge pages");
+    }
+}
+
+/// Allocates the pages of a range that is mapped for writing, huge ones if they were asked for. `at` is its first byte.
+#[allow(unsafe_code)]
+pub(super) fn populate(fd: BorrowedFd<'_>, at: *mut u8, range: Range<usize>) -> Result<()> {
+    // At least the beginning of a page.
+    let (before, bytes) = (range.start % (64 << 10), range.len());
+    let start = at.wrapping_sub(before).cast();
+    // SAFETY: this advice changes no content, and an address that is not mapped is an error.
+    match unsafe { rustix::mm::madvise(start, before + bytes, rustix::mm::Advice::LinuxPopulateWrite) } {
+        // Linux before 5.14.
+        Err(Errno::INVAL) => commit(fd, range),
+        Err(Errno::FAULT) => Err(Errno::NOMEM),
+        other => other,
+    }
+}
+
+/// Sets the size.
+pub(super) fn grow(fd: BorrowedFd<'_>, bytes: usize) -> Result<()> {
+    fs::ftruncate(fd, bytes as u64)
+}
+
+/// Seals a descriptor that is mapped for reading: nobody writes to it or maps it for writing any more.
+pub(super) fn freeze_mapped(fd: BorrowedFd<'_>) -> Result<()> {
+    fs::fcntl_add_seals(fd, SEALS.union(SealFlags::FUTURE_WRITE))
+}
+
+/// The size of a descriptor in bytes, if nobody can change it.
+pub(super) fn frozen_size(fd: BorrowedFd<'_>) -> Result<Option<usize>> {
+    let is_frozen = fs::fcntl_get_seals(fd)?.contains(SEALS.union(SealFlags::FUTURE_WRITE));
+    Ok(if is_frozen { Some(fs::fstat(fd)?.st_size as usize) } else { None })
+}
+
 /// The part of a descriptor that never changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sealed {

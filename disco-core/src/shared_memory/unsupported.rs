@@ -21,6 +21,24 @@ pub(super) fn freeze(_: BorrowedFd<'_>) -> Result<()> {
     Err(Errno::NOSYS)
 }
 
+pub(super) fn advise_huge_pages(_: *mut u8, _: usize) {}
+
+pub(super) fn populate(_: BorrowedFd<'_>, _: *mut u8, _: Range<usize>) -> Result<()> {
+    Err(Errno::NOSYS)
+}
+
+pub(super) fn grow(_: BorrowedFd<'_>, _: usize) -> Result<()> {
+    Err(Errno::NOSYS)
+}
+
+pub(super) fn freeze_mapped(_: BorrowedFd<'_>) -> Result<()> {
+    Err(Errno::NOSYS)
+}
+
+pub(super) fn frozen_size(_: BorrowedFd<'_>) -> Result<Option<usize>> {
+    Err(Errno::NOSYS)
+}
+
 /// The part of a descriptor that never changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sealed {

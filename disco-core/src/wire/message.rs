@@ -13,6 +13,7 @@
 //! STORE_REQUEST  number, epoch, call ──▶  ◀── ANSWER   number, value or error
 //! SHARE   number, name  (with a descriptor) ──▶          ◀── ANSWER   none
 //! UNSHARE name ──▶
+//! KEEPER_REQUEST  number, call (with a descriptor, to keep it) ──▶  ◀── ANSWER value │ DESCRIPTOR (with it)
 //!                                    ◀── AHEAD    transfer, bytes left, bytes: large tensors of a later FRAME
 //!                                    ◀── WITHDRAW transfer: no FRAME comes for it
 //! BESIDE  (with a descriptor: large tensors of the next REPLY) ──▶  ◀── BESIDE (of the next FRAME)
@@ -49,8 +50,8 @@ use std::time::Duration;
 
 use super::action::{
     ABORT, AHEAD, ALIVE, ANSWER, ASK_STATUS, ASSIGN, BESIDE, BYE, CANCEL, COLLECT, CREDIT, DESCRIPTOR, FRAME, FROM,
-    HELLO, JOIN, LATE, LEFT, LISTENS, LOST, NOTICE, OUTPUT, PART, PROGRESS, READY, RECEIVE, RECORDING, REDIRECT, RELAY,
-    REPLY, SETTLE, SHARE, SHUTDOWN, STATUS, STORE_REQUEST, TAKEN, UNSHARE, WELCOME, WITHDRAW,
+    HELLO, JOIN, KEEPER_REQUEST, LATE, LEFT, LISTENS, LOST, NOTICE, OUTPUT, PART, PROGRESS, READY, RECEIVE, RECORDING,
+    REDIRECT, RELAY, REPLY, SETTLE, SHARE, SHUTDOWN, STATUS, STORE_REQUEST, TAKEN, UNSHARE, WELCOME, WITHDRAW,
 };
 use super::command::write;
 use super::field::{Field, fields, put_clipped, variants};
@@ -59,6 +60,7 @@ use super::{Packet, StoreCall, WireError, Writer, snapshot, value};
 use crate::activity::Progress;
 use crate::error::{Error, Failure, LossCause, Result};
 use crate::id::WorkerId;
+use crate::link::{KeeperCall, KeptName};
 use crate::shared_memory::Snapshot;
 use crate::signal::{Reply, Signal};
 use crate::status::Status;
@@ -161,6 +163,13 @@ pub enum Message {
         id: u64,
         /// The name of the descriptor.
         name: u64,
+    },
+    /// Requests a call of the keeper of memory. It carries the descriptor of memory that is to be kept.
+    KeeperRequest {
+        /// Identifies the answer.
+        id: u64,
+        /// The call.
+        call: KeeperCall,
     },
     /// A part of a large packet; smaller packets may overtake it.
     Part {
@@ -302,6 +311,7 @@ variants!(Message, "message", {
     SHARE => Share { id, name },
     UNSHARE => Unshare(name),
     RECEIVE => Receive { id, name },
+    KEEPER_REQUEST => KeeperRequest { id, call },
     PART => Part { left, bytes },
     BESIDE => Beside,
     JOIN => Join(join),
@@ -399,6 +409,14 @@ fn put_reply(seq: u64, reply: &Reply, args: &mut Vec<Value>) {
     seq.put(args);
     reply.put(args);
 }
+
+fields!(KeptName { is_shared, name });
+
+variants!(KeeperCall, "call of the keeper", {
+    0 => Find(name),
+    1 => Keep(name),
+    2 => Discard(name),
+});
 
 /// JSON, which can be made of any status: its keys are strings, and its numbers are finite.
 impl Field for Box<Status> {

@@ -77,7 +77,7 @@ pub use crate::shared_memory::MappedSnapshot;
 pub use crate::store::StoreCall;
 
 /// The version of the protocol of connections: packets, messages and the ring.
-pub const VERSION: i64 = 17;
+pub const VERSION: i64 = 18;
 
 /// First arguments of packets. The first nine are TVM's.
 mod action {
@@ -118,6 +118,7 @@ mod action {
     pub(super) const RECEIVE: i64 = 81;
     pub(super) const CREDIT: i64 = 82;
     pub(super) const DESCRIPTOR: i64 = 83;
+    pub(super) const KEEPER_REQUEST: i64 = 113;
     pub(super) const PART: i64 = 84;
     pub(super) const BESIDE: i64 = 93;
     pub(super) const AHEAD: i64 = 95;

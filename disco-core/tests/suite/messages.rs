@@ -8,6 +8,7 @@ use std::time::Duration;
 use disco_core::activity::{Activity, OpPlace, Progress, TimeLimit};
 use disco_core::channel::Signal;
 use disco_core::error::{ErrorKind, Failure, LossCause, ProcessEnd, UserError};
+use disco_core::link::{KeeperCall, KeptName};
 use disco_core::status::{ConnectionStatus, Known, NodeState, NodeStatus, Status};
 use disco_core::wire::{Assignment, Hello, Join, Message, RingPlace, StoreCall, Times, Welcome};
 use disco_core::worker::WorkerConfig;
@@ -63,6 +64,9 @@ pub(crate) fn messages() -> Vec<Message> {
         Message::Share { id: 7, name: 1 << 32 },
         Message::Unshare(1 << 32 | 1),
         Message::Receive { id: 7, name: 1 << 32 },
+        Message::KeeperRequest { id: 8, call: KeeperCall::Find(KeptName::own("keys")) },
+        Message::KeeperRequest { id: 9, call: KeeperCall::Keep(KeptName::shared("weights")) },
+        Message::KeeperRequest { id: 9, call: KeeperCall::Discard(KeptName::own("")) },
         Message::Part { left: 1 << 40, bytes: [9; 100].into() },
         Message::Beside,
         Message::Ready,

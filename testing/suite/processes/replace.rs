@@ -16,6 +16,7 @@ use crate::workers::lost;
 
 super::tests!(
     a_killed_worker_is_replaced_and_the_others_keep_their_registers,
+    kept_memory_is_found_by_the_worker_that_takes_the_place,
     the_policy_forbids_and_limits_replacements,
     a_timeline_has_the_records_of_the_new_worker,
 );
@@ -23,6 +24,7 @@ super::tests!(
 disco::register_function!("replace.number", number);
 disco::register_function!("replace.pid", pid);
 disco::register_function!("replace.sum", sum);
+disco::register_function!("replace.add", add);
 
 fn number(ctx: &mut WorkerContext, offset: i64) -> disco::Result<i64> {
     Ok(ctx.worker().index() as i64 + offset)
@@ -41,6 +43,16 @@ fn sum(ctx: &mut WorkerContext, count: usize) -> disco::Result<f64> {
     let sums = tensor.to_vec::<f64>()?;
     assert!(sums.iter().all(|sum| *sum == sums[0]));
     Ok(sums[0])
+}
+
+/// Adds to a number in kept memory of so many numbers. Returns twice the number, and one more if the memory is new.
+fn add(ctx: &mut WorkerContext, amount: i64, size: usize) -> disco::Result<i64> {
+    let kept = ctx.keep("sum", DType::I64, [size])?;
+    // The same memory, once more.
+    assert!(!ctx.keep("sum", DType::U8, [8 * size])?.is_new);
+    let mut numbers = kept.tensor.view_mut::<i64>()?;
+    numbers[size - 1] += amount;
+    Ok(2 * numbers[size - 1] + i64::from(kept.is_new))
 }
 
 pub(crate) fn start(workers: usize) -> LaneSession {
@@ -120,6 +132,35 @@ fn a_killed_worker_is_replaced_and_the_others_keep_their_registers() {
     let status = session.status();
     assert_eq!(status.workers.iter().map(|it| it.worker).collect::<Vec<_>>(), [0, 1, 2, 3]);
     assert!(status.failure.is_none() && status.workers.iter().all(|it| it.process.is_some()), "{status:?}");
+    block_on(session.shutdown()).unwrap();
+}
+
+fn kept_memory_is_found_by_the_worker_that_takes_the_place() {
+    let session = start(3);
+    let add =
+        |amount: i64, size: usize| block_on(session.get_all::<i64>(&call(&session, "replace.add", (amount, size))));
+    assert_eq!(add(5, 1000).unwrap(), [11; 3]);
+    for round in 0..3 {
+        let before = 5 + round;
+        lose(&session, &[1, 2]);
+        assert_eq!(block_on(session.replace_lost()).unwrap().workers.len(), 2);
+        assert_eq!(add(1, 1000).unwrap(), [2 * (before + 1); 3]);
+    }
+    let error = add(1, 999).unwrap_err().to_string();
+    assert!(error.contains("7992 bytes of kept memory \"sum\", which has 8000 bytes: discard it first"), "{error}");
+    block_on(session.recover()).unwrap();
+    let discard = || block_on(session.get_all::<bool>(&call(&session, "disco.discard_kept", ("sum",)))).unwrap();
+    assert_eq!((discard(), discard()), (vec![true; 3], vec![false; 3]));
+    assert_eq!(add(2, 999).unwrap(), [5; 3]);
+    discard();
+    let error = add(1, 1 << 50).unwrap_err().to_string();
+    assert!(error.contains("no room for 9007199254740992 bytes of shared memory"), "{error}");
+    block_on(session.recover()).unwrap();
+    // A worker with another place finds nothing.
+    assert_eq!(add(1, 10).unwrap(), [3; 3]);
+    block_on(session.resize(2)).unwrap();
+    block_on(session.resize(3)).unwrap();
+    assert_eq!(add(1, 10).unwrap(), [4, 4, 3]);
     block_on(session.shutdown()).unwrap();
 }
 

@@ -114,6 +114,7 @@ impl Controller {
                     self.kill(index);
                 }
                 self.out.act(Action::Forget(workers.first()));
+                self.out.act(Action::Discard(workers.first()));
             }
             if is_process && fault::is_planted(Fault::DoubleDeparture) {
                 self.out.act(Action::Left(workers));

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use disco_core::channel::{Notice, Reply, Signal};
 use disco_core::error::LossCause;
-use disco_core::link::SharedFd;
+use disco_core::link::{KeeperCall, SharedFd};
 use disco_core::shared_memory::Snapshot;
 use disco_core::wire::{Message, Pieces, StoreCall, Transfer};
 use disco_core::{Error, Result, WorkerId, WorkerRange};
@@ -169,8 +169,12 @@ pub enum Action {
     Unshare(SharedFd),
     /// Sends a shared descriptor over the connection.
     Receive { conn: Conn, id: u64, name: SharedFd },
+    /// A call of a worker to the keeper of memory, which may have come with a descriptor. The answer goes over the connection.
+    CallKeeper { conn: Conn, id: u64, worker: WorkerId, call: KeeperCall },
     /// Closes all descriptors that a worker has shared.
     Forget(WorkerId),
+    /// Discards all memory that is kept for a worker, whose place nobody takes.
+    Discard(WorkerId),
     /// A line that a worker of a node has printed, on standard error if `is_err`.
     Output { node: u32, worker: WorkerId, is_err: bool, line: Arc<[u8]> },
     /// Retires the peer's reader of the ring.

@@ -128,6 +128,7 @@ impl Controller {
             Message::Receive { id, name } => {
                 self.out.act(Action::Receive { conn, id, name: SharedFd::from_bits(name) });
             }
+            Message::KeeperRequest { id, call } => self.out.act(Action::CallKeeper { conn, id, worker, call }),
             Message::Signal(Signal::Shutdown) => return Ok(Some(Cause::Left(String::new()))),
             message => self.receive_from_worker(worker, message)?,
         }

@@ -1,10 +1,11 @@
-//! Answers requests: calls of the store, shared descriptors, and the status of the session.
+//! Answers requests: calls of the store and of the keeper of memory, shared descriptors, and the status of the session.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use disco_core::link::SharedFd;
+use disco_core::link::{KeeperCall, SharedFd};
 use disco_core::wire::{Message, StoreCall};
-use disco_core::{Result, Value};
+use disco_core::{Error, Result, Value, WorkerId};
 use disco_engine::controller::{Conn, Event};
 
 use super::connection::Connection;
@@ -41,15 +42,39 @@ impl<T: Transport> Reactor<T> {
     /// Sends a shared descriptor to a worker.
     pub(super) fn hand(&self, conn: Conn, id: u64, name: SharedFd) {
         let Some(Reading { connection, .. }) = self.connections.get(&conn) else { return };
-        let sent = match self.shared.copy(name) {
-            Ok(fd) => {
-                Message::Descriptor { id }.encode().and_then(|packet| connection.send(packet, Some(Arc::new(fd))))
-            }
-            Err(error) => return answer(connection, id, Err(error)),
-        };
-        if let Err(error) = sent {
-            tracing::debug!(%error, "a descriptor can't be sent to a worker");
+        match self.shared.copy(name) {
+            Ok(fd) => send_fd(connection, id, fd),
+            Err(error) => answer(connection, id, Err(error)),
         }
+    }
+
+    /// Carries out a worker's call of the keeper.
+    pub(super) fn call_keeper(&mut self, conn: Conn, id: u64, worker: WorkerId, call: &KeeperCall) {
+        let Some(Reading { connection, incoming, .. }) = self.connections.get_mut(&conn) else { return };
+        let found = match call {
+            KeeperCall::Find(name) => self.shared.find(worker, name),
+            KeeperCall::Keep(name) => match incoming.take_fd() {
+                Ok(memory) => self.shared.keep(worker, name, memory),
+                Err(error) => return self.lane.step(Event::InvalidMessage(conn, error), &mut self.actions),
+            },
+            KeeperCall::Discard(name) => {
+                return answer(connection, id, Ok(Value::Bool(self.shared.discard(worker, name))));
+            }
+            other => Err(Error::protocol(format!("{other:?}"))),
+        };
+        match found {
+            Ok(Some(fd)) => send_fd(connection, id, fd),
+            Ok(None) => answer(connection, id, Ok(Value::None)),
+            Err(error) => answer(connection, id, Err(error)),
+        }
+    }
+}
+
+/// Sends the requested descriptor.
+fn send_fd(connection: &Connection, id: u64, fd: OwnedFd) {
+    let sent = Message::Descriptor { id }.encode().and_then(|packet| connection.send(packet, Some(Arc::new(fd))));
+    if let Err(error) = sent {
+        tracing::debug!(%error, "a descriptor can't be sent to a worker");
     }
 }
 

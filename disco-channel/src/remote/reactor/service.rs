@@ -421,7 +421,9 @@ impl<T: Transport> Reactor<T> {
             Action::Share { conn, id, name } => self.share(conn, id, name),
             Action::Unshare(name) => self.shared.remove(name),
             Action::Receive { conn, id, name } => self.hand(conn, id, name),
+            Action::CallKeeper { conn, id, worker, call } => self.call_keeper(conn, id, worker, &call),
             Action::Forget(worker) => self.shared.remove_all_of(worker),
+            Action::Discard(worker) => self.shared.discard_all_of(worker),
             Action::Output { node, worker, is_err, line } => {
                 self.transport.print(node, self.inbox.number(worker), is_err, line);
             }

@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use disco_core::activity::Activity;
-use disco_core::link::{Descriptors, ProcDescriptors, SharedFd};
+use disco_core::link::{Descriptors, Keeper, KeeperCall, KeptName, ProcDescriptors, SharedFd};
 use disco_core::shared_memory::Arena;
 use disco_core::wire::{self, Message};
-use disco_core::{Error, Link, Result, WorkerId};
+use disco_core::{Error, Link, Result, Value, WorkerId};
 
 use crate::remote::reactor::Connection;
 use crate::remote::store::{ANSWER_LIMIT, RemoteStore};
@@ -35,7 +35,7 @@ pub(super) fn over(
             tracing::warn!(%notice, %error, "a notice can't be sent to the controller");
         }
     });
-    link.in_arena(arena)
+    link.in_arena(arena).kept_by(Arc::new(RemoteKeeper(store.clone())))
 }
 
 /// Shares descriptors with peers through the controller.
@@ -67,5 +67,29 @@ impl Descriptors for RemoteDescriptors {
         let question = |id| Message::Receive { id, name: fd.to_bits() };
         let (_, came) = self.store.ask(None, "receive", deadline, question)?;
         came.ok_or_else(|| Error::protocol(format!("the controller's answer has no descriptor for {fd:?}")))
+    }
+}
+
+/// The program that has started this process, which keeps memory for it.
+#[derive(Debug)]
+struct RemoteKeeper(Arc<RemoteStore>);
+
+impl RemoteKeeper {
+    fn ask(&self, fd: Option<OwnedFd>, operation: &str, call: KeeperCall) -> Result<(Value, Option<OwnedFd>)> {
+        self.0.ask(fd, operation, ANSWER_LIMIT, |id| Message::KeeperRequest { id, call })
+    }
+}
+
+impl Keeper for RemoteKeeper {
+    fn find(&self, name: &KeptName) -> Result<Option<OwnedFd>> {
+        Ok(self.ask(None, "find kept memory", KeeperCall::Find(name.clone()))?.1)
+    }
+
+    fn keep(&self, name: &KeptName, memory: OwnedFd) -> Result<Option<OwnedFd>> {
+        Ok(self.ask(Some(memory), "keep memory", KeeperCall::Keep(name.clone()))?.1)
+    }
+
+    fn discard(&self, name: &KeptName) -> Result<bool> {
+        Ok(matches!(self.ask(None, "discard kept memory", KeeperCall::Discard(name.clone()))?.0, Value::Bool(true)))
     }
 }
