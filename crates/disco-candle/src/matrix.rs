@@ -7,7 +7,7 @@ use candle_core::quantized::{GgmlDType, QMatMul, QStorage, QTensor};
 use candle_core::{CpuStorage, DType, Device, Error, Module, Result, Storage, Tensor};
 
 use crate::floats::{of_floats, with_floats};
-use crate::products::{Dense, Level, Order, OwnMatrix, Packed};
+use crate::products::{Dense, Level, Order, OwnMatrix, Packed, Stored};
 
 /// A matrix of weights, one row for each output, as `y = x·Wᵀ` uses it.
 #[derive(Clone, Debug)]
@@ -84,7 +84,16 @@ impl Matrix {
     }
 
     pub(crate) fn packed(packed: Packed) -> Self {
-        Self(Kind::Own(Arc::new(packed)))
+        Self::own(Arc::new(packed))
+    }
+
+    pub(crate) fn own(matrix: Arc<dyn OwnMatrix>) -> Self {
+        Self(Kind::Own(matrix))
+    }
+
+    /// What is stored of it in memory that outlives the worker; `None` if it is in the memory of candle.
+    pub(crate) fn parts(&self) -> Option<(Stored, Vec<&[u8]>)> {
+        if let Kind::Own(matrix) = &self.0 { Some(matrix.parts()) } else { None }
     }
 
     /// This matrix as the columns of a node of a sum: it adds in another order.

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use candle_core::{DType, Device, Result, Tensor};
 use disco_candle::DeltaState;
-use disco_candle::paged::{BLOCK, Plan, Run, Scope, Sinks, attention};
+use disco_candle::paged::{BLOCK, Memory as KeysValues, MemorySizes, Plan, Run, Scope, Sinks, host_dtype};
 
 use crate::Attention;
 use crate::states::States;
@@ -18,19 +18,19 @@ pub struct Pool {
     pub(crate) states: States,
 }
 
-/// Keys and values of a layer, `[blocks, kv heads, 16, head_dim]` each. Without values, the keys are the values, too.
-#[derive(Debug)]
-struct KeysValues {
-    keys: Tensor,
-    values: Option<Tensor>,
-}
-
 /// What a rank keeps of a token in one layer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Kept {
     pub(crate) kv_heads: usize,
     pub(crate) head_dim: usize,
     pub(crate) has_values: bool,
+}
+
+impl Kept {
+    fn sizes(&self, blocks: usize) -> MemorySizes {
+        let &Self { kv_heads, head_dim: width, has_values } = self;
+        MemorySizes { blocks, kv_heads, width, has_values }
+    }
 }
 
 impl Pool {
@@ -40,12 +40,26 @@ impl Pool {
         start: Vec<DeltaState>,
         (dtype, device): (DType, &Device),
     ) -> Result<Self> {
-        let memory = |&Kept { kv_heads, head_dim, has_values }: &Kept| {
-            let zeros = || Tensor::zeros((blocks, kv_heads, BLOCK, head_dim), dtype, device);
-            Ok(KeysValues { keys: zeros()?, values: has_values.then(zeros).transpose()? })
-        };
-        let memories = all.iter().map(memory).collect::<Result<_>>()?;
-        Ok(Self { memories, blocks, states: States::new(start) })
+        let memories = all.iter().map(|kept| KeysValues::zeros(kept.sizes(blocks), dtype, device));
+        Ok(Self { memories: memories.collect::<Result<_>>()?, blocks, states: States::new(start) })
+    }
+
+    /// As [`new`](Self::new), with the keys and values in host memory as they are there. `keep` gets the type and the number of elements.
+    pub(crate) fn kept(
+        blocks: usize,
+        all: &[Kept],
+        start: Vec<DeltaState>,
+        dtype: DType,
+        keep: impl FnOnce(disco_core::DType, usize) -> disco_core::Result<disco_core::Tensor>,
+    ) -> Result<Self> {
+        let count = all.iter().map(|kept| kept.sizes(blocks).all_elements()).sum();
+        let (tensor, mut first) = (keep(host_dtype(dtype)?, count).map_err(disco_candle::to_candle)?, 0);
+        let memories = all.iter().map(|kept| {
+            let sizes = kept.sizes(blocks);
+            first += sizes.all_elements();
+            KeysValues::within(sizes, &tensor, first - sizes.all_elements())
+        });
+        Ok(Self { memories: memories.collect::<Result<_>>()?, blocks, states: States::new(start) })
     }
 
     pub(crate) fn blocks(&self) -> usize {
@@ -54,21 +68,12 @@ impl Pool {
 
     /// Size in bytes.
     pub(crate) fn bytes(&self) -> usize {
-        let tensors = self.memories.iter().flat_map(|memory| std::iter::once(&memory.keys).chain(&memory.values));
-        let of_tensors = tensors.map(|tensor| tensor.elem_count() * tensor.dtype().size_in_bytes());
-        of_tensors.sum::<usize>() + self.states.bytes()
+        self.memories.iter().map(KeysValues::bytes).sum::<usize>() + self.states.bytes()
     }
 
     /// Moves the blocks to memory for `blocks` blocks, which are more.
     pub(crate) fn grow(&mut self, blocks: usize) -> Result<()> {
-        let all = self.memories.iter_mut();
-        for tensor in all.flat_map(|memory| std::iter::once(&mut memory.keys).chain(&mut memory.values)) {
-            let mut shape = tensor.dims().to_vec();
-            shape[0] = blocks;
-            let larger = Tensor::zeros(&shape[..], tensor.dtype(), tensor.device())?;
-            larger.slice_set(tensor, 0, 0)?;
-            *tensor = larger;
-        }
+        self.memories.iter_mut().try_for_each(|memory| memory.grow(blocks))?;
         self.blocks = blocks;
         Ok(())
     }
@@ -93,7 +98,7 @@ pub(crate) struct Places<'a> {
 struct OfHeads<'a> {
     plan: Plan<'a>,
     /// The row of each new key in the memory of a layer, as rows of `head_dim` elements, heads first: u32
-    /// `[kv heads * tokens, 1]`.
+    /// `[kv heads * tokens, 1]`; empty on the host.
     rows: Tensor,
 }
 
@@ -116,7 +121,8 @@ impl<'a> Places<'a> {
             if let Some((_, blocks)) = memory {
                 words.resize(Self::words(runs.len(), groups.len(), blocks), 0);
             }
-            let rows = rows(runs, groups.len());
+            // The host finds them in the plan.
+            let rows = if device.is_cpu() { Vec::new() } else { rows(runs, groups.len()) };
             plans.push((plan, numbers.len(), words.len(), rows.len()));
             numbers.extend(words.into_iter().chain(rows));
         }
@@ -193,19 +199,13 @@ impl Memory<'_> {
         query: &Tensor,
         new: Option<(Tensor, Option<Tensor>)>,
     ) -> Result<Tensor> {
-        let (OfHeads { plan, rows }, KeysValues { keys, values }) = (self.places, self.kept);
-        let store = |memory: &Tensor, new: &Tensor| {
-            let (_, _, _, width) = memory.dims4()?;
-            let rows = rows.broadcast_as((rows.dim(0)?, width))?.contiguous()?;
-            memory.reshape(((), width))?.scatter_set(&rows, &new.reshape(((), width))?, 0)
-        };
-        if let Some((new_keys, new_values)) = &new {
-            store(keys, new_keys)?;
-            values.iter().zip(new_values).try_for_each(|(memory, new)| store(memory, new))?;
+        let OfHeads { plan, rows } = self.places;
+        if let Some((keys, values)) = &new {
+            self.kept.store(plan, rows, keys, values.as_ref())?;
         }
         let mut scope = Scope::new(plan);
         (scope.window, scope.cap, scope.sinks) = (window, heads.softcap, heads.sinks.as_ref());
         scope.looks_ahead = heads.looks_ahead;
-        attention(&query.contiguous()?, keys, values.as_ref().unwrap_or(keys), scope)
+        self.kept.attend(&query.contiguous()?, scope)
     }
 }

@@ -224,14 +224,14 @@ fn inputs(
         let matrices = [parts.matrix(&names[0])?, parts.matrix(&names[1])?, rates, decays];
         return Ok(Stack::Separate(matrices.map(|matrix| (matrix, None)).into()));
     }
-    let all = parts.tensor(&names[0])?;
-    let [mixed, gates] = match config.layout {
-        DeltaLayout::Grouped => ungrouped(config, &all, (keys, values))?,
-        DeltaLayout::RatesGrouped | DeltaLayout::Apart => [all, parts.tensor(&names[1])?],
-    };
-    let matrices = [mixed, gates, rates, decays];
-    let widths = matrices.iter().map(|matrix| matrix.dim(0)).collect::<candle_core::Result<_>>()?;
-    Ok(Stack::Stacked { matrix: Matrix::inference(Tensor::cat(&matrices, 0)?)?, bias: None, widths })
+    parts.stacked(&names.join(" "), None, || {
+        let all = parts.tensor(&names[0])?;
+        let [mixed, gates] = match config.layout {
+            DeltaLayout::Grouped => ungrouped(config, &all, (keys, values))?,
+            DeltaLayout::RatesGrouped | DeltaLayout::Apart => [all, parts.tensor(&names[1])?],
+        };
+        Ok(vec![mixed, gates, rates, decays])
+    })
 }
 
 /// The value heads that share a key head, of those of a rank.

@@ -267,7 +267,7 @@ impl Encoder {
     fn open(ctx: &mut WorkerContext, Encode { load, encoding }: &Encode) -> Result<Self, ModelError> {
         let (model, head, comm) = match encoding.kind {
             Kind::Decoder => {
-                let (model, _) = crate::worker::open(ctx, load, None::<fn(u64, u64)>)?;
+                let (model, _) = crate::worker::open(ctx, load, None::<fn(u64, u64)>, false)?;
                 let comm = model.comm().clone();
                 (Model::Decoder(Box::new(model)), None, comm)
             }

@@ -130,7 +130,7 @@ impl Mixture {
         if experts.scores == Scores::Sigmoid {
             correction = Some(parts.wide(&names.layer(layer, Role::RouterCorrection))?.unsqueeze(0)?);
         }
-        let router = Matrix::inference(router)?;
+        let router = parts.shelved_one(&names.layer(layer, Role::Router), || Ok(Matrix::inference(router)?))?;
         let exchange = match parts.config.expert_split {
             _ if !is_whole => Exchange::Nothing,
             ExpertSplit::Within => Exchange::Units(Gather::of_rows(experts.ffn, comm)),

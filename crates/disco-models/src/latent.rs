@@ -44,14 +44,27 @@ enum ByHead {
 }
 
 impl ByHead {
-    /// `weights`: `[1, heads, inputs, outputs]`.
-    fn new(weights: Tensor) -> candle_core::Result<Self> {
-        if !weights.device().is_cpu() {
-            return Ok(Self::Device(weights.contiguous()?));
+    /// Those of both weights, `[1, heads, inputs, outputs]`, which `weights` reads if they are not on the shelf.
+    fn both(
+        parts: &Parts<'_>,
+        key: &str,
+        weights: impl FnOnce() -> Result<[Tensor; 2], ModelError>,
+    ) -> Result<[Self; 2], ModelError> {
+        if !parts.is_host() {
+            let [keys, values] = weights()?;
+            return Ok([Self::Device(keys.contiguous()?), Self::Device(values.contiguous()?)]);
         }
-        let heads = weights.squeeze(0)?;
-        let matrix = |head| Matrix::inference(heads.get(head)?.t()?);
-        Ok(Self::Host((0..heads.dim(0)?).map(matrix).collect::<candle_core::Result<_>>()?))
+        let mut keys = parts.shelved(key, || {
+            let mut all = Vec::new();
+            for heads in weights()? {
+                let heads = heads.squeeze(0)?;
+                let matrix = |head| Matrix::inference(heads.get(head)?.t()?);
+                all.extend((0..heads.dim(0)?).map(matrix).collect::<candle_core::Result<Vec<_>>>()?);
+            }
+            Ok(all)
+        })?;
+        let values = keys.split_off(keys.len() / 2);
+        Ok([Self::Host(keys), Self::Host(values)])
     }
 
     /// `[1, heads, tokens, inputs]` to `[1, heads, tokens, outputs]`.
@@ -86,19 +99,25 @@ impl LatentAttention {
             let bias = (config.input_bias && *role != Role::Query).then(|| parts.bias(layer, *role)).transpose()?;
             Ok::<_, ModelError>((parts.layer_matrix(layer, *role)?, bias))
         });
-        let tensor = |role| parts.tensor(&parts.names.layer(layer, role));
-        let (keys, values) = if widths.apart {
-            (tensor(Role::LatentKeys)?.transpose(1, 2)?.unsqueeze(0)?, tensor(Role::LatentValues)?.unsqueeze(0)?)
-        } else {
-            let both = tensor(Role::LatentUp)?.reshape((1, heads, widths.plain + widths.value, widths.rank))?;
-            (both.narrow(2, 0, widths.plain)?, both.narrow(2, widths.plain, widths.value)?)
-        };
+        let name = |role| parts.names.layer(layer, role);
+        let of_heads = if widths.apart { Role::LatentKeys } else { Role::LatentUp };
+        let [keys, values] = ByHead::both(parts, &name(of_heads), || {
+            let first = parts.tensor(&name(of_heads))?;
+            let (keys, values) = if widths.apart {
+                let values = parts.tensor(&name(Role::LatentValues))?;
+                (first.transpose(1, 2)?.unsqueeze(0)?, values.unsqueeze(0)?)
+            } else {
+                let both = first.reshape((1, heads, widths.plain + widths.value, widths.rank))?;
+                (both.narrow(2, 0, widths.plain)?, both.narrow(2, widths.plain, widths.value)?)
+            };
+            Ok([keys, values.transpose(2, 3)?])
+        })?;
         Ok(Self {
             down: Stack::Separate(down.collect::<Result<_, _>>()?),
             queries: queries.transpose()?,
             norm: norm(Role::LatentNorm)?,
-            keys: ByHead::new(keys)?,
-            values: ByHead::new(values.transpose(2, 3)?)?,
+            keys,
+            values,
             output: parts.output((layer, Role::Output, config.output_bias), (&elements, widths.value), comm)?,
             heads: Heads::new(config, None),
             widths,

@@ -11,7 +11,7 @@ use disco_candle::DeltaState;
 use disco_candle::cuda;
 use disco_candle::even_ranges;
 use disco_candle::weights::Shards;
-use disco_candle::{Argmax, VocabParallelEmbedding, VocabParallelLogits};
+use disco_candle::{Argmax, Shelf, VocabParallelEmbedding, VocabParallelLogits};
 use disco_core::WorkerContext;
 
 use crate::attention::{Attention, View};
@@ -204,7 +204,7 @@ impl Transformer {
     /// # Errors
     /// The weights can't be read, or lack a tensor. On devices, several ranks have other sums than [`Sums::Parts`].
     pub fn load(config: Config, shards: &Shards, precision: Precision, comm: Comm) -> Result<Self, ModelError> {
-        Self::load_adapted(config, shards, None, precision, comm)
+        Self::read(config, shards, (None, None), precision, comm)
     }
 
     /// As [`load`](Self::load), with an adapter merged into the weights. Quantised matrices that it changes become dense.
@@ -212,9 +212,20 @@ impl Transformer {
     /// # Errors
     /// As [`load`](Self::load); the adapter does not fit the model.
     pub fn load_adapted(
-        mut config: Config,
+        config: Config,
         shards: &Shards,
         adapter: Option<&Adapter>,
+        precision: Precision,
+        comm: Comm,
+    ) -> Result<Self, ModelError> {
+        Self::read(config, shards, (adapter, None), precision, comm)
+    }
+
+    /// As [`load_adapted`](Self::load_adapted), with matrices on a shelf.
+    pub(crate) fn read(
+        mut config: Config,
+        shards: &Shards,
+        (adapter, shelf): (Option<&Adapter>, Option<&Shelf>),
         precision: Precision,
         comm: Comm,
     ) -> Result<Self, ModelError> {
@@ -246,7 +257,7 @@ impl Transformer {
             }
             adapter.check(&shapes, config.tied.then_some(&embedding_name))?;
         }
-        let parts = Parts { shards, names, config: &config, precision, shapes, adapter, bytes: Cell::new(0) };
+        let parts = Parts { shards, names, config: &config, precision, shapes, adapter, shelf, bytes: Cell::new(0) };
         let embedding = parts.table(&embedding_name)?;
         let rows: Vec<_> = even_ranges(config.vocabulary, comm.size()).collect();
         let device = shards.device().clone();

@@ -10,7 +10,7 @@ use candle_core::{D, DType, Device, Module as _, Tensor};
 use candle_nn::LayerNorm;
 use disco_candle::paged::Sinks;
 use disco_candle::weights::{Part, Shards, WeightsError};
-use disco_candle::{Comm, Matrix, NodesLinear};
+use disco_candle::{Comm, Matrix, NodesLinear, Numbered, Shelf};
 use serde::{Deserialize, Serialize};
 
 use crate::adapter::Adapter;
@@ -57,6 +57,8 @@ pub(crate) struct Parts<'a> {
     /// The shapes of all matrices in whole.
     pub(crate) shapes: HashMap<String, [usize; 2]>,
     pub(crate) adapter: Option<&'a Adapter>,
+    /// Where matrices outlive the worker.
+    pub(crate) shelf: Option<&'a Shelf>,
     pub(crate) bytes: Cell<usize>,
 }
 
@@ -125,6 +127,43 @@ impl Parts<'_> {
         Packed::find(self.config.packing, self.shards.weights(), name, *self.shapes.get(name)?)
     }
 
+    /// The matrices with a key, which `make` makes if they are not on the shelf.
+    pub(crate) fn shelved(
+        &self,
+        key: &str,
+        make: impl FnOnce() -> Result<Vec<Matrix>, ModelError>,
+    ) -> Result<Vec<Matrix>, ModelError> {
+        Ok(self.shelved_with(key, || Ok((make()?, Vec::new())))?.0)
+    }
+
+    /// As [`shelved`](Self::shelved), with numbers.
+    fn shelved_with(
+        &self,
+        key: &str,
+        make: impl FnOnce() -> Result<Numbered, ModelError>,
+    ) -> Result<Numbered, ModelError> {
+        let Some(shelf) = self.shelf else { return make() };
+        let mut is_made = false;
+        let all = shelf.matrices(key, || {
+            is_made = true;
+            make()
+        })?;
+        if !is_made {
+            self.count(all.0.iter().map(Matrix::bytes).sum());
+        }
+        Ok(all)
+    }
+
+    /// A matrix that `make` makes if it is not on the shelf.
+    pub(crate) fn shelved_one(
+        &self,
+        key: &str,
+        make: impl FnOnce() -> Result<Matrix, ModelError>,
+    ) -> Result<Matrix, ModelError> {
+        let one = self.shelved(key, || Ok(vec![make()?]))?.pop();
+        one.ok_or_else(|| ModelError::Call(format!("no matrix {key:?}")))
+    }
+
     /// This rank's part of a matrix.
     pub(crate) fn matrix(&self, name: &str) -> Result<Matrix, ModelError> {
         let matrix = self.part(name, None)?.pop();
@@ -133,6 +172,10 @@ impl Parts<'_> {
 
     /// This rank's part of a matrix, or some ranges of its columns.
     fn part(&self, name: &str, some: Option<&[Range<usize>]>) -> Result<Vec<Matrix>, ModelError> {
+        self.shelved(&format!("{name} {some:?}"), || self.read_part(name, some))
+    }
+
+    fn read_part(&self, name: &str, some: Option<&[Range<usize>]>) -> Result<Vec<Matrix>, ModelError> {
         let blocks = match self.packed(name).filter(|_| self.is_quantized(name).unwrap_or(false)) {
             Some(packed) => packed.blocks(self.shards, name)?.map(|blocks| {
                 let all = 0..blocks.shape().dims().last().copied().unwrap_or(0);
@@ -153,7 +196,7 @@ impl Parts<'_> {
         if !self.names.is_transposed() {
             return self.part(&name, Some(some));
         }
-        columns_of(&self.dense(&name)?.t()?, Some(some))
+        self.shelved(&format!("{name} {some:?}"), || columns_of(&self.dense(&name)?.t()?, Some(some)))
     }
 
     /// This rank's rows of a table of embeddings, of which rows are read, too.
@@ -306,11 +349,15 @@ impl Parts<'_> {
         if !self.names.is_transposed() {
             return self.matrix(&name);
         }
-        Ok(Matrix::inference(self.dense(&name)?.t()?)?)
+        self.shelved_one(&name, || Ok(Matrix::inference(self.dense(&name)?.t()?)?))
     }
 
     /// This rank's parts of the matrices that a tensor stacks, `[matrices, outputs, inputs]`.
     pub(crate) fn matrices(&self, name: &str) -> Result<Vec<Matrix>, ModelError> {
+        self.shelved(name, || self.read_matrices(name))
+    }
+
+    fn read_matrices(&self, name: &str) -> Result<Vec<Matrix>, ModelError> {
         if let Some(matrices) = self.blocks(name, None)? {
             self.count(matrices.iter().map(Matrix::bytes).sum());
             return Ok(matrices);
@@ -335,14 +382,32 @@ impl Parts<'_> {
                 return Ok(Stack::Separate(matrices.into_iter().zip(biases).collect()));
             }
         }
-        let mut tensors = names.iter().map(|name| self.dense(name)).collect::<Result<Vec<_>, _>>()?;
-        if tensors.iter().any(|tensor| tensor.dtype() != tensors[0].dtype()) {
-            tensors = tensors.into_iter().map(|it| it.to_dtype(DType::F32)).collect::<candle_core::Result<_>>()?;
-        }
-        let widths = tensors.iter().map(|tensor| tensor.dim(0)).collect::<Result<_, _>>()?;
         let biases: Option<Vec<_>> = biases.into_iter().collect();
         let bias = biases.map(|biases| Tensor::cat(&biases, 0)).transpose()?;
-        Ok(Stack::Stacked { matrix: Matrix::inference(Tensor::cat(&tensors, 0)?)?, bias, widths })
+        let tensors = || {
+            let mut tensors = names.iter().map(|name| self.dense(name)).collect::<Result<Vec<_>, _>>()?;
+            if tensors.iter().any(|tensor| tensor.dtype() != tensors[0].dtype()) {
+                tensors = tensors.into_iter().map(|it| it.to_dtype(DType::F32)).collect::<candle_core::Result<_>>()?;
+            }
+            Ok(tensors)
+        };
+        self.stacked(&names.join(" "), bias, tensors)
+    }
+
+    /// A stack of the matrices that `tensors` reads if they are not on the shelf, and the bias of all.
+    pub(crate) fn stacked(
+        &self,
+        key: &str,
+        bias: Option<Tensor>,
+        tensors: impl FnOnce() -> Result<Vec<Tensor>, ModelError>,
+    ) -> Result<Stack, ModelError> {
+        let (mut matrix, widths) = self.shelved_with(key, || {
+            let tensors = tensors()?;
+            let widths = tensors.iter().map(|tensor| tensor.dim(0)).collect::<candle_core::Result<_>>()?;
+            Ok((vec![Matrix::inference(Tensor::cat(&tensors, 0)?)?], widths))
+        })?;
+        let matrix = matrix.pop().ok_or_else(|| ModelError::Call(format!("no matrix {key:?}")))?;
+        Ok(Stack::Stacked { matrix, bias, widths })
     }
 
     /// This rank's part of one matrix of a layer that has several ones with outputs of `widths`.

@@ -88,16 +88,17 @@ pub(crate) fn load(
         };
         let output_bias = experts.bias && adds_bias;
         let output_bias = output_bias.then(|| parts.taken(of_outputs(bias(&down.0)?)?)).transpose()?;
-        let inputs = Stack::Stacked {
-            matrix: Matrix::inference(parts.taken(apart(&matrix(&gate_up)?)?)?)?,
-            bias: input_bias,
-            widths: vec![width; 2],
-        };
-        let output = match &outputs {
-            Some(_) => of_outputs(matrix(&down)?)?,
-            None => matrix(&down)?.narrow(1, units.start, width)?,
-        };
-        let output = Matrix::inference(parts.taken(output.contiguous()?)?)?;
+        let key = |(name, _): &(String, _)| format!("{name} {expert}");
+        let inputs =
+            parts.shelved_one(&key(&gate_up), || Ok(Matrix::inference(parts.taken(apart(&matrix(&gate_up)?)?)?)?));
+        let inputs = Stack::Stacked { matrix: inputs?, bias: input_bias, widths: vec![width; 2] };
+        let output = parts.shelved_one(&key(&down), || {
+            let output = match &outputs {
+                Some(_) => of_outputs(matrix(&down)?)?,
+                None => matrix(&down)?.narrow(1, units.start, width)?,
+            };
+            Ok(Matrix::inference(parts.taken(output.contiguous()?)?)?)
+        })?;
         Ok(Expert { units: Units::new(inputs, experts.activation), down: output, bias: output_bias })
     };
     own.map(load).collect()

@@ -6,12 +6,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use disco_candle::Comm;
 use disco_candle::weights::{Shards, Weights};
+use disco_candle::{Comm, KERNELS, Shelf};
 use disco_core::activity::TimeLimit;
 use disco_core::function::Json;
 use disco_core::{Error, Object, Opaque, Scope, WorkerContext};
 use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
 
 use crate::{Adapter, Config, ExpertSplit, Generation, ModelError, Precision, Sampler, Sums, Transformer, plan};
 
@@ -137,17 +138,18 @@ pub fn load(
         worker.borrow_mut().rejoin(ctx)?;
         return Ok(kept);
     }
-    let (model, weights) = open(ctx, &load, progress)?;
+    let (model, weights) = open(ctx, &load, progress, false)?;
     model.config().check_generates()?;
     let worker = Worker { model, weights, batch: None, computing: Duration::ZERO, load };
     Ok(Object::Opaque(Opaque::new(RefCell::new(worker))))
 }
 
-/// Reads this worker's part of a model. Collective.
+/// Reads this worker's part of a model. Collective. With `keeps`, the matrices of hosts outlive the worker, if somebody keeps them.
 pub(crate) fn open(
     ctx: &mut WorkerContext,
     load: &Load,
     progress: Option<impl Fn(u64, u64) + Send + Sync + 'static>,
+    keeps: bool,
 ) -> Result<(Transformer, Arc<Weights>), ModelError> {
     disco_candle::compute_threads(load.threads).map_err(disco_candle::to_candle)?;
     let comm = Comm::over(ctx, &load.over).map_err(disco_candle::to_candle)?;
@@ -165,10 +167,26 @@ pub(crate) fn open(
         shards = shards.with_progress(progress);
     }
     let adapter = load.adapter.as_deref().map(Adapter::open).transpose()?;
-    let model = Transformer::load_adapted(config, &shards, adapter.as_ref(), load.precision, comm)?;
+    let keeper = ctx.link().keeper().ok().filter(|_| keeps && shards.device().is_cpu()).cloned();
+    let shelf = keeper.as_ref().map(|keeper| Shelf::open(&**keeper, &shelf_name(&config, &shards, load)));
+    let shelf = shelf.transpose().map_err(disco_candle::to_candle)?;
+    let model = Transformer::read(config, &shards, (adapter.as_ref(), shelf.as_ref()), load.precision, comm)?;
+    if let (Some(shelf), Some(keeper)) = (shelf, keeper)
+        && let Err(error) = shelf.keep(&*keeper)
+    {
+        tracing::warn!(%error, "a worker that replaces this one reads its matrices again");
+    }
     // Those of loading wait for the slowest reader.
     model.comm().take_stats().map_err(disco_candle::to_candle)?;
     Ok((model, weights))
+}
+
+/// What the matrices of a rank depend on.
+fn shelf_name(config: &Config, shards: &Shards, load: &Load) -> String {
+    let files = (&load.model, &load.adapter, shards.fingerprint());
+    let all = (files, load.precision, load.expert_split, config.sums, KERNELS, shards.rank(), shards.size());
+    let digest = Sha256::digest(format!("{all:?}"));
+    digest[..16].iter().fold("matrices ".to_owned(), |text, byte| format!("{text}{byte:02x}"))
 }
 
 /// Worker function: [`load`] without a progress.

@@ -6,7 +6,7 @@ use std::ops::Range;
 use rayon::iter::{IntoParallelRefIterator as _, ParallelIterator as _};
 
 use super::vectors::{add, dots, softmax, widen};
-use super::{BLOCK, Plan, Scope, Sizes};
+use super::{BLOCK, Plan, Scope};
 use crate::products::{Element, Kind, Level};
 
 /// Tokens of a run that one task computes.
@@ -25,31 +25,28 @@ struct Task {
 }
 
 /// Keys and values of a layer, and queries.
-struct Elements<'a, T> {
-    query: &'a [T],
-    keys: &'a [T],
-    values: &'a [T],
-    /// All queries of a head.
-    tokens: usize,
-    kv_heads: usize,
-    width: usize,
+pub(super) struct Elements<'a, T> {
+    pub(super) query: &'a [T],
+    pub(super) keys: &'a [T],
+    pub(super) values: &'a [T],
+    /// Elements of a head.
+    pub(super) width: usize,
+    /// Elements from a block of a kv head to the next block, and to the same block of the next kv head.
+    pub(super) block: usize,
+    pub(super) head: usize,
 }
 
 /// The attention of all tokens, in the order of the queries.
 pub(super) fn compute<T: Element>(
     scope: &Scope<'_>,
-    sizes: &Sizes,
     level: Level,
-    elements: [&[T]; 3],
+    all: &Elements<'_, T>,
     narrow: impl Fn(f32) -> T,
 ) -> Vec<T> {
-    let slice = |index: usize| &elements[index][sizes.ranges[index].0..sizes.ranges[index].1];
-    let &Sizes { kv_heads, width, .. } = sizes;
-    let &Plan { runs, groups, tokens, heads, .. } = scope.plan;
-    let all = Elements { query: slice(0), keys: slice(1), values: slice(2), tokens, kv_heads, width };
+    let (&Plan { runs, groups, tokens, heads, .. }, width) = (scope.plan, all.width);
     let tasks = tasks(scope.plan);
     let work: usize = runs.iter().map(|run| run.count * (run.first + run.count)).sum();
-    let one = |task: &Task| one(scope, level, &all, task);
+    let one = |task: &Task| one(scope, level, all, task);
     let is_small = work * heads * width < MIN_WORK || rayon::current_num_threads() == 1;
     let parts: Vec<_> = if is_small { tasks.iter().map(one).collect() } else { tasks.par_iter().map(one).collect() };
     let mut y = vec![narrow(0.0); heads * tokens * width];
@@ -101,7 +98,7 @@ fn rows<T: Element, const FMA: bool>(scope: &Scope<'_>, all: &Elements<'_, T>, t
     // Row `head * tile + token`.
     let mut query = vec![0.0; count * width];
     for head in 0..group.len() {
-        let start = ((group.start + head) * all.tokens + task.at) * width;
+        let start = ((group.start + head) * scope.plan.tokens + task.at) * width;
         let rows = &mut query[head * tile * width..(head + 1) * tile * width];
         widen::<T, FMA>(&all.query[start..start + tile * width], rows);
     }
@@ -170,9 +167,8 @@ fn block_of<'a, T: Element, const FMA: bool>(
     all: &Elements<'_, T>,
     buffer: &'a mut [f32],
 ) -> &'a [f32] {
-    let len = BLOCK * all.width;
-    let start = (block as usize * all.kv_heads + kv) * len;
-    let rows = &memory[start..start + len];
+    let start = block as usize * all.block + kv * all.head;
+    let rows = &memory[start..start + BLOCK * all.width];
     match T::KIND {
         Kind::F32 => bytemuck::cast_slice(rows),
         _ => {

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! plan            which tokens attend to which blocks
+//! memory          where the keys and values of a layer are
 //! host            the computation on the host
 //!   vectors       sums over the elements of heads
 //! launch          the kernel of a launch on a CUDA device, its grid and its numbers
@@ -14,6 +15,7 @@ mod cuda;
 mod host;
 #[cfg(any(test, feature = "cuda"))]
 mod launch;
+mod memory;
 mod plan;
 #[cfg(test)]
 mod tests;
@@ -24,6 +26,7 @@ use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp3, Device, Error, Layout, Result, Shape, Tensor};
 use half::{bf16, f16};
 
+pub use memory::{Memory, Sizes as MemorySizes, host_dtype};
 pub use plan::{BLOCK, Plan, Run};
 
 use crate::products::Level;
@@ -114,13 +117,13 @@ impl CustomOp3 for Scope<'_> {
         let level = Level::detect();
         let computed = match (query, keys, values) {
             (CpuStorage::F32(query), CpuStorage::F32(keys), CpuStorage::F32(values)) => {
-                CpuStorage::F32(host::compute(self, &sizes, level, [query, keys, values], |x| x))
+                CpuStorage::F32(host::compute(self, level, &sizes.elements([query, keys, values]), |x| x))
             }
             (CpuStorage::F16(query), CpuStorage::F16(keys), CpuStorage::F16(values)) => {
-                CpuStorage::F16(host::compute(self, &sizes, level, [query, keys, values], f16::from_f32))
+                CpuStorage::F16(host::compute(self, level, &sizes.elements([query, keys, values]), f16::from_f32))
             }
             (CpuStorage::BF16(query), CpuStorage::BF16(keys), CpuStorage::BF16(values)) => {
-                CpuStorage::BF16(host::compute(self, &sizes, level, [query, keys, values], bf16::from_f32))
+                CpuStorage::BF16(host::compute(self, level, &sizes.elements([query, keys, values]), bf16::from_f32))
             }
             _ => return Err(other_types()),
         };
@@ -157,29 +160,50 @@ struct Sizes {
     ranges: [(usize, usize); 3],
 }
 
-impl Sizes {
-    fn of(&Scope { plan, sinks, .. }: &Scope<'_>, layouts: [&Layout; 3]) -> Result<Self> {
+impl Scope<'_> {
+    /// Checks that queries and the memory `[blocks, kv heads, 16, head_dim]` are those of the plan.
+    fn check(&self, query: &Shape, memory: &Shape) -> Result<()> {
+        let &Scope { plan, sinks, .. } = self;
         if let Some(Sinks { values, .. }) = sinks.filter(|sinks| sinks.values.len() != plan.heads) {
             return Err(Error::Msg(format!("{} attention sinks of {} heads", values.len(), plan.heads)));
         }
-        let (query, keys, values) = (layouts[0].shape(), layouts[1].shape(), layouts[2].shape());
-        let ((one, heads, tokens, width), (blocks, kv_heads, slots, key_width)) = (query.dims4()?, keys.dims4()?);
+        let ((one, heads, tokens, width), (blocks, kv_heads, slots, key_width)) = (query.dims4()?, memory.dims4()?);
         let of_plan = (one, heads, tokens, kv_heads) == (1, plan.heads, plan.tokens, plan.groups.len());
-        if !of_plan || keys != values || blocks < plan.blocks || (slots, key_width) != (plan::BLOCK, width) {
+        if !of_plan || blocks < plan.blocks || (slots, key_width) != (plan::BLOCK, width) {
             return Err(Error::Msg(format!(
-                "attention of {query:?} to blocks {keys:?} and {values:?}; the plan has {} tokens, {} heads, {} kv heads and \
-                 {} blocks",
+                "attention of {query:?} to blocks {memory:?}; the plan has {} tokens, {} heads, {} kv heads and {} blocks",
                 plan.tokens,
                 plan.heads,
                 plan.groups.len(),
                 plan.blocks
             )));
         }
-        let range = |layout: &Layout| {
-            layout
-                .contiguous_offsets()
-                .ok_or_else(|| Error::Msg("attention to blocks needs contiguous elements".into()))
-        };
-        Ok(Self { kv_heads, width, ranges: [range(layouts[0])?, range(layouts[1])?, range(layouts[2])?] })
+        Ok(())
+    }
+}
+
+impl Sizes {
+    fn of(scope: &Scope<'_>, layouts: [&Layout; 3]) -> Result<Self> {
+        let (keys, values) = (layouts[1].shape(), layouts[2].shape());
+        if keys != values {
+            return Err(Error::Msg(format!("attention to blocks {keys:?} and {values:?}")));
+        }
+        scope.check(layouts[0].shape(), keys)?;
+        let (_, kv_heads, _, width) = keys.dims4()?;
+        let [query, keys, values] = layouts.map(Self::range);
+        Ok(Self { kv_heads, width, ranges: [query?, keys?, values?] })
+    }
+
+    /// Where the elements of a tensor are in its storage.
+    fn range(layout: &Layout) -> Result<(usize, usize)> {
+        layout.contiguous_offsets().ok_or_else(|| Error::Msg("attention to blocks needs contiguous elements".into()))
+    }
+
+    /// The elements of queries, keys and values on the host.
+    fn elements<'a, T>(&self, storages: [&'a [T]; 3]) -> host::Elements<'a, T> {
+        let slice = |index: usize| &storages[index][self.ranges[index].0..self.ranges[index].1];
+        let head = plan::BLOCK * self.width;
+        let (query, keys, values) = (slice(0), slice(1), slice(2));
+        host::Elements { query, keys, values, width: self.width, block: self.kv_heads * head, head }
     }
 }

@@ -9,6 +9,7 @@
 use std::fmt::{self, Debug, Formatter};
 
 use candle_core::{DType, Device, Result, Tensor, WithDType};
+use disco_core::shared_memory::FrozenBytes;
 use rayon::iter::{IndexedParallelIterator as _, ParallelIterator as _};
 use rayon::slice::ParallelSliceMut as _;
 
@@ -16,6 +17,7 @@ use super::elements::{Element, Line, PANEL};
 use super::level::Level;
 use super::order::Order;
 use super::panels::{self, Operands, Sums};
+use super::stored::{Elements, Stored};
 use super::{OwnMatrix, in_parts};
 
 /// Columns whose weights are moved together, while they are laid out.
@@ -27,7 +29,7 @@ pub(crate) struct Dense<T> {
     outputs: usize,
     inputs: usize,
     order: Order,
-    lines: Vec<Line<T>>,
+    lines: Elements<Line<T>>,
 }
 
 /// Rows of `x`.
@@ -55,7 +57,13 @@ impl<T: Element> Dense<T> {
                 }
             }
         });
-        Self { level, outputs, inputs, order: Order::new(inputs), lines }
+        Self { level, outputs, inputs, order: Order::new(inputs), lines: Elements::Own(lines) }
+    }
+
+    /// A matrix of these [`parts`](OwnMatrix::parts).
+    pub(super) fn of_stored(level: Level, [outputs, inputs]: [usize; 2], parts: Vec<FrozenBytes>) -> Option<Self> {
+        let lines = Elements::stored(parts.into_iter().next(), outputs.div_ceil(PANEL) * inputs)?;
+        Some(Self { level, outputs, inputs, order: Order::new(inputs), lines })
     }
 
     fn panel(&self, number: usize) -> &[Line<T>] {
@@ -106,6 +114,11 @@ impl<T: Element + WithDType> OwnMatrix for Dense<T> {
 
     fn set_order(&mut self, order: Order) {
         self.order = order;
+    }
+
+    fn parts(&self) -> (Stored, Vec<&[u8]>) {
+        let &Self { outputs, inputs, .. } = self;
+        (Stored::Dense { kind: T::KIND, outputs, inputs }, vec![bytemuck::cast_slice(&self.lines)])
     }
 
     fn dtype(&self) -> DType {

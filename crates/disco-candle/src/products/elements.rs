@@ -2,6 +2,7 @@
 
 use bytemuck::Pod;
 use half::{bf16, f16};
+use serde::{Deserialize, Serialize};
 
 /// Outputs of a panel.
 pub(super) const PANEL: usize = 32;
@@ -12,6 +13,7 @@ pub(super) const PANEL: usize = 32;
 pub(super) struct Line<T>(pub(super) [T; PANEL]);
 
 /// How the elements of a dense matrix become 32-bit floats.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 pub(crate) enum Kind {
     F32,
     F16,

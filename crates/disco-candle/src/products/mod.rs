@@ -14,6 +14,7 @@ mod level;
 mod order;
 mod packed;
 mod panels;
+mod stored;
 #[cfg(test)]
 mod tests;
 #[cfg(target_arch = "x86_64")]
@@ -32,6 +33,7 @@ pub(crate) use level::Level;
 pub use order::cuts;
 pub(crate) use order::{Order, nodes, sum};
 pub(crate) use packed::Packed;
+pub(crate) use stored::Stored;
 
 /// A matrix of weights on the host in a layout of its own, one row for each output.
 pub(crate) trait OwnMatrix: Debug + Send + Sync {
@@ -41,6 +43,9 @@ pub(crate) trait OwnMatrix: Debug + Send + Sync {
 
     /// Size in bytes.
     fn bytes(&self) -> usize;
+
+    /// What is stored of it in memory that outlives the worker, and the bytes of its elements.
+    fn parts(&self) -> (Stored, Vec<&[u8]>);
 
     /// The type of its rows.
     fn dtype(&self) -> DType;

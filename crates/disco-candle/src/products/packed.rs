@@ -15,6 +15,7 @@ use std::ops::Range;
 
 use candle_core::quantized::QTensor;
 use candle_core::{DType, Device, Result, Tensor};
+use disco_core::shared_memory::FrozenBytes;
 use half::f16;
 use rayon::iter::{IndexedParallelIterator as _, IntoParallelIterator as _, ParallelIterator as _};
 
@@ -23,6 +24,7 @@ use super::formats::{Format, Numbers, Run};
 use super::kernels;
 use super::level::Level;
 use super::order::Order;
+use super::stored::{Elements, Stored};
 use super::{OwnMatrix, in_parts};
 
 /// A quantised matrix, packed anew.
@@ -34,11 +36,11 @@ pub(crate) struct Packed {
     order: Order,
     layout: Layout,
     zero: i32,
-    table: Option<&'static [i8; 16]>,
-    codes: Vec<Codes>,
-    scales: Vec<[f16; LANES]>,
+    table: Option<[i8; 16]>,
+    codes: Elements<Codes>,
+    scales: Elements<[f16; LANES]>,
     /// Empty if the type has no least values.
-    mins: Vec<[f16; LANES]>,
+    mins: Elements<[f16; LANES]>,
 }
 
 /// Rows of `x` that are multiplied with a run while it is in registers: their blocks for each 32 columns.
@@ -120,26 +122,17 @@ impl Packed {
         let per_row = inputs / format.columns;
         let runs = outputs.div_ceil(LANES) * per_row;
         let layout = Layout { columns: format.columns, bits: format.bits };
-        let mut packed = Self {
-            level,
-            outputs,
-            inputs,
-            order: Order::new(inputs),
-            layout,
-            zero: format.zero,
-            table: format.table,
-            codes: vec![Codes([0; 4 * LANES]); runs * layout.vectors()],
-            scales: vec![[f16::ZERO; LANES]; runs],
-            mins: vec![[f16::ZERO; LANES]; if format.has_mins { runs } else { 0 }],
-        };
+        let mut all_codes = vec![Codes([0; 4 * LANES]); runs * layout.vectors()];
+        let mut all_scales = vec![[f16::ZERO; LANES]; runs];
+        let mut all_mins = vec![[f16::ZERO; LANES]; if format.has_mins { runs } else { 0 }];
         let code_of = format.table.map(|table| {
             let mut codes = [0; 256];
             (0..).zip(table).for_each(|(code, number)| codes[usize::from(*number as u8)] = code);
             codes
         });
-        let codes = packed.codes.chunks_mut(per_row * layout.vectors());
-        let scales = packed.scales.chunks_mut(per_row);
-        let mins = packed.mins.chunks_mut(per_row).map(Some).chain(iter::repeat_with(|| None));
+        let codes = all_codes.chunks_mut(per_row * layout.vectors());
+        let scales = all_scales.chunks_mut(per_row);
+        let mins = all_mins.chunks_mut(per_row).map(Some).chain(iter::repeat_with(|| None));
         let parts = codes.zip(scales).zip(mins).map(|((codes, scales), mins)| Part {
             codes,
             scales,
@@ -161,7 +154,40 @@ impl Packed {
             }
         });
         let finite = |numbers: &[[f16; LANES]]| numbers.as_flattened().iter().all(|number| number.is_finite());
-        (finite(&packed.scales) && finite(&packed.mins)).then_some(packed)
+        (finite(&all_scales) && finite(&all_mins)).then(|| Self {
+            level,
+            outputs,
+            inputs,
+            order: Order::new(inputs),
+            layout,
+            zero: format.zero,
+            table: format.table.copied(),
+            codes: Elements::Own(all_codes),
+            scales: Elements::Own(all_scales),
+            mins: Elements::Own(all_mins),
+        })
+    }
+
+    /// A matrix of these [`parts`](OwnMatrix::parts).
+    pub(super) fn of_stored(level: Level, stored: &Stored, parts: Vec<FrozenBytes>) -> Option<Self> {
+        let &Stored::Packed { outputs, inputs, columns, bits, zero, table } = stored else { return None };
+        let layout = Layout { columns, bits };
+        let runs = outputs.div_ceil(LANES) * inputs.checked_div(columns)?;
+        let mut parts = parts.into_iter();
+        let (codes, scales, mins) = (parts.next(), parts.next(), parts.next());
+        let has_mins = mins.as_ref().is_some_and(|mins| !mins.is_empty());
+        Some(Self {
+            level,
+            outputs,
+            inputs,
+            order: Order::new(inputs),
+            layout,
+            zero,
+            table,
+            codes: Elements::stored(codes, runs * layout.vectors())?,
+            scales: Elements::stored(scales, runs)?,
+            mins: Elements::stored(mins, if has_mins { runs } else { 0 })?,
+        })
     }
 
     /// The products for some outputs, from a multiple of [`LANES`] on: all for the first row of `x`, then all for the
@@ -215,7 +241,7 @@ impl Packed {
             mins: self.mins.get(range.clone()).unwrap_or_default(),
             scales: &self.scales[range],
             zero: self.zero,
-            table: self.table,
+            table: self.table.as_ref(),
         }
     }
 }
@@ -235,6 +261,13 @@ impl OwnMatrix for Packed {
 
     fn set_order(&mut self, order: Order) {
         self.order = order;
+    }
+
+    fn parts(&self) -> (Stored, Vec<&[u8]>) {
+        let &Self { outputs, inputs, layout: Layout { columns, bits }, zero, table, .. } = self;
+        let stored = Stored::Packed { outputs, inputs, columns, bits, zero, table };
+        let (codes, scales, mins) = (&*self.codes, &*self.scales, &*self.mins);
+        (stored, vec![bytemuck::cast_slice(codes), bytemuck::cast_slice(scales), bytemuck::cast_slice(mins)])
     }
 
     fn dtype(&self) -> DType {

@@ -50,10 +50,15 @@ impl Serve {
     }
 }
 
+/// The name of the memory of keys and values.
+const KEYS_AND_VALUES: &str = "disco.models keys and values";
+
 /// The state of one worker.
 struct Server {
     model: Transformer,
     pool: Pool,
+    /// Whether the pool has the keys and values of the last steps.
+    goes_on: bool,
     slots: Vec<Option<Slot>>,
     reader: Reader,
 }
@@ -61,22 +66,38 @@ struct Server {
 /// Worker function: reads this worker's part of a model and returns the worker's state. Collective.
 ///
 /// `kept` is the state that an earlier call has returned: a worker that has one goes on with the model, without sequences,
-/// beside workers that replaced lost ones, which have none.
+/// beside workers that replaced lost ones, which have none. On hosts, keys and values outlive the worker, and so do matrices:
+/// `disco.models.goes_on` tells whether all of them are there.
 fn serve(ctx: &mut WorkerContext, Json(serve): Json<Serve>, kept: Object) -> Result<Object, ModelError> {
     if let Object::Opaque(state) = &kept
         && let Some(server) = state.downcast::<RefCell<Server>>()
     {
         let server = &mut *server.borrow_mut();
         server.slots.iter_mut().for_each(|slot| *slot = None);
+        server.goes_on = server.model.can_go_on();
         server.model.rejoin(ctx)?;
         return Ok(kept);
     }
-    let (model, _) = open(ctx, &serve.load, None::<fn(u64, u64)>)?;
+    let (model, _) = open(ctx, &serve.load, None::<fn(u64, u64)>, true)?;
     model.config().check_generates()?;
-    let pool = model.pool(serve.blocks)?;
+    let mut goes_on = false;
+    let pool = if model.can_go_on() && ctx.link().keeper().is_ok() {
+        model.kept_pool(serve.blocks, |dtype, count| {
+            let kept = ctx.keep_lazily(KEYS_AND_VALUES, dtype, [count])?;
+            goes_on = !kept.is_new;
+            Ok(kept.tensor)
+        })?
+    } else {
+        model.pool(serve.blocks)?
+    };
     let slots = std::iter::repeat_with(|| None).take(serve.slots).collect();
-    let server = Server { model, pool, slots, reader: Reader::default() };
+    let server = Server { model, pool, goes_on, slots, reader: Reader::default() };
     Ok(Object::Opaque(Opaque::new(RefCell::new(server))))
+}
+
+/// Worker function: whether the worker has the keys and values of the steps before it was lost, or others were.
+fn goes_on(_: &mut WorkerContext, server: Rc<RefCell<Server>>) -> Result<bool, ModelError> {
+    Ok(server.borrow().goes_on)
 }
 
 /// Worker function: computes a step.
@@ -92,6 +113,7 @@ fn step(ctx: &mut WorkerContext, server: Rc<RefCell<Server>>, plan: Arc<[u8]>) -
 }
 
 disco_core::register_function!("disco.models.serve", serve, limit: TimeLimit::Own);
+disco_core::register_function!("disco.models.goes_on", goes_on);
 // The session's deadline for calls is that of a step.
 disco_core::register_function!("disco.models.step", step);
 

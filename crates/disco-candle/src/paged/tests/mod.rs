@@ -212,8 +212,8 @@ fn attention_on_the_host_is_that_of_loops_in_f64() {
                 case.check(&found.to_vec1::<f32>().unwrap(), "tensors");
                 if dtype == DType::F32 {
                     let [plain, best] = [Level::Scalar, Level::detect()].map(|level| {
-                        let elements = [&case.query[..], &case.keys, &case.values];
-                        host::compute(&scope, &case.sizes(), level, elements, |x| x)
+                        let elements = case.sizes().elements([&case.query, &case.keys, &case.values]);
+                        host::compute(&scope, level, &elements, |x| x)
                     });
                     case.check(&best, "vectors");
                     assert!(
