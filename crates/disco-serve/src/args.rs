@@ -40,6 +40,9 @@ pub(crate) struct Args {
     /// else processes]
     #[arg(long, env = "DISCO_SESSION")]
     session: Option<SessionKind>,
+    /// Number of processes that wait to take the places of lost workers, for `--session processes` [default: DISCO_SPARES, else 1]
+    #[arg(long, value_name = "PROCESSES", value_parser = clap::value_parser!(u16))]
+    spares: Option<u16>,
     /// Number of nodes to start on this machine, for `--session nodes`; must divide the number of workers. Nodes of other
     /// machines join under `disco run --nodes`
     #[arg(long)]

@@ -297,6 +297,7 @@ impl Engine<'_> {
         self.meters.prefix_hits.absolute(counters.prefix_hits);
         self.meters.drafted.absolute(counters.drafted);
         self.meters.accepted.absolute(counters.accepted);
+        self.meters.recomputed.absolute(counters.recomputed);
         self.health.step_ended(self.load());
         if !self.flights.is_empty() {
             self.health.step_began();
@@ -336,13 +337,13 @@ impl Engine<'_> {
         }
     }
 
-    /// Makes the workers usable after a failure. The sequences go on from their prompts and texts so far; a sequence
-    /// that has failed too often ends.
+    /// Makes the workers usable after a failure. The sequences go on behind the last step that was replied to, or, if keys and values are
+    /// lost, from their prompts and texts so far; a sequence that has failed too often ends.
     async fn repair(&mut self, error: Error) -> Result<(), Error> {
         self.health.set_state(State::Repairing);
         self.flights.clear();
         self.pace.restart();
-        let voided = self.scheduler.void(source(&error));
+        let voided = self.scheduler.fail(source(&error));
         // No step runs until the workers are ready.
         self.health.step_ended(self.load());
         tracing::warn!(%error, resumed = voided.resumed.len(), "a step has failed");
@@ -363,11 +364,16 @@ impl Engine<'_> {
             )));
         }
         let began = Instant::now();
-        self.workers.repair_until_ready(error).await?;
+        let goes_on = self.workers.repair_until_ready(error).await?;
+        if goes_on {
+            self.scheduler.go_back()
+        } else {
+            self.scheduler.forget()
+        }
         self.sequences.values_mut().for_each(Sequence::replaced);
         self.meters.repairs.increment(1);
         self.meters.last_repair.set(began.elapsed());
-        tracing::info!(seconds = began.elapsed().as_secs_f64(), "the workers are ready again");
+        tracing::info!(seconds = began.elapsed().as_secs_f64(), goes_on, "the workers are ready again");
         self.health.step_ended(self.load());
         self.health.set_state(State::Ready);
         Ok(())

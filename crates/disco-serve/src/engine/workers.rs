@@ -22,6 +22,8 @@ use super::schedule::Source;
 const LOADING: Duration = Duration::from_secs(3600);
 /// The worker function of `disco-models` that computes a step.
 pub const STEP: &str = "disco.models.step";
+/// The one that tells whether a worker has the keys and values of the steps before.
+const GOES_ON: &str = "disco.models.goes_on";
 /// The one that makes vectors of texts.
 pub const ENCODE: &str = "disco.models.encode";
 /// Attempts to make the workers usable again, and the pause after the first one, which doubles.
@@ -86,8 +88,9 @@ impl Workers {
         Ok(workers)
     }
 
-    /// Connects the workers, and loads the model on those that lack it.
-    async fn load(&mut self) -> Result<(), Error> {
+    /// Connects the workers, and loads the model on those that lack it. Returns whether all of them have the keys and values of the steps
+    /// before.
+    async fn load(&mut self) -> Result<bool, Error> {
         let session = &self.session;
         session.init_ccl(&self.placement.backend, &self.placement.devices).await?;
         let kept = self.state.as_ref();
@@ -95,12 +98,16 @@ impl Workers {
             Read::Texts(serve) => session.call("disco.models.serve", (Json(serve.clone()), kept)).await?,
             Read::Encoder(encode) => session.call("disco.models.load_encoder", (Json(encode.clone()), kept)).await?,
         };
+        let goes_on = match &self.placement.read {
+            Read::Texts(_) => session.get_all::<bool>(&session.call(GOES_ON, (&state,)).await?).await?,
+            Read::Encoder(_) => Vec::new(),
+        };
         session.sync_all().await?;
         // A new worker has no state.
         let states = state.clone();
         session.on_replaced(move |_| vec![(states.clone(), Value::None)]);
         (self.state, self.step) = (Some(state), Some(session.function(self.placement.step).await?));
-        Ok(())
+        Ok(goes_on.iter().all(|goes_on| *goes_on))
     }
 
     /// Sends a step, which the workers compute after those before.
@@ -137,7 +144,7 @@ impl Workers {
 
     /// Replaces lost workers, ends those that hang, and makes all of them ready for steps, without sequences. Each attempt has
     /// more time than the one before, so that a machine that has become slow has enough in the end.
-    async fn repair(&mut self, after: &Error, attempt: u32) -> Result<(), Error> {
+    async fn repair(&mut self, after: &Error, attempt: u32) -> Result<bool, Error> {
         if matches!(after.kind(), ErrorKind::Deadline { .. } | ErrorKind::Stalled { .. }) {
             self.end_stuck().await;
         }
@@ -152,12 +159,13 @@ impl Workers {
         }
     }
 
-    /// [Repairs](Self::repair) the workers until they are ready, or for the last time.
-    pub(super) async fn repair_until_ready(&mut self, mut error: Error) -> Result<(), Error> {
+    /// [Repairs](Self::repair) the workers until they are ready, or for the last time. Returns whether all of them have the keys and values of
+    /// the steps before.
+    pub(super) async fn repair_until_ready(&mut self, mut error: Error) -> Result<bool, Error> {
         let mut pause = FIRST_PAUSE;
         for attempt in 1..=REPAIRS {
             match self.repair(&error, attempt).await {
-                Ok(()) => return Ok(()),
+                Ok(goes_on) => return Ok(goes_on),
                 Err(again) => error = again,
             }
             tracing::warn!(%error, attempt, "the workers can't be made ready yet");

@@ -152,7 +152,7 @@ impl Scheduler {
         if resident.planned == resident.table.len() * BLOCK_TOKENS && !self.make_room(id, draft) {
             return;
         }
-        self.add_row(id, false, None, draft);
+        self.add_row(id, None, draft);
     }
 
     /// Makes a block available by preempting sequences. Returns `false` if `id` itself was preempted.
@@ -217,11 +217,21 @@ impl Scheduler {
         }
         if let Some(sequence) = self.sequences.get_mut(&id) {
             let registered = table.len();
-            let (pending, holds, is_drafted, keeping, kept) = (0, false, false, Vec::new(), None);
-            let resident = Resident { slot, table, registered, planned, pending, holds, is_drafted, keeping, kept };
-            sequence.resident = Some(resident);
+            sequence.resident = Some(Resident {
+                slot,
+                table,
+                registered,
+                planned,
+                computed: planned,
+                is_told: false,
+                pending: 0,
+                holds: false,
+                is_drafted: false,
+                keeping: Vec::new(),
+                kept: None,
+            });
         }
-        self.add_row(id, true, resumes, draft);
+        self.add_row(id, resumes, draft);
         true
     }
 
@@ -238,15 +248,15 @@ impl Scheduler {
 
     /// Plans the next tokens of a sequence that has a slot: as many as the budget, its table and the available blocks have
     /// room for. `resumes`: the kept state that a first row begins with.
-    fn add_row(&mut self, id: SequenceId, is_first: bool, resumes: Option<u32>, draft: &mut Draft) {
-        let drafts = !is_first && self.drafts();
+    fn add_row(&mut self, id: SequenceId, resumes: Option<u32>, draft: &mut Draft) {
+        let drafts = self.drafts();
         let Some(sequence) = self.sequences.get_mut(&id) else { return };
-        let Some(Resident { table, planned, .. }) = &sequence.resident else { return };
-        let start = *planned;
+        let Some(Resident { table, planned, is_told, .. }) = &sequence.resident else { return };
+        let (start, is_first) = (*planned, !is_told);
         let room = (table.len() + self.blocks.available()) * BLOCK_TOKENS - start;
         let count = sequence.left().min(draft.budget).min(room);
         let end = start + count;
-        let guesses = if drafts && sequence.wants_draft() && count == 1 && end == sequence.tokens.len() {
+        let guesses = if drafts && !is_first && sequence.wants_draft() && count == 1 && end == sequence.tokens.len() {
             let most = sequence.most_guesses(self.limits.first_context).min(self.limits.drafts);
             sequence.drafts.draft(&sequence.tokens, most.min(draft.budget - count).min(room - count))
         } else {
@@ -268,7 +278,8 @@ impl Scheduler {
         let (incarnation, known) = (sequence.incarnation, sequence.known);
         let Some(resident) = &mut sequence.resident else { return };
         resident.table.extend(&new);
-        resident.planned = end;
+        (resident.planned, resident.is_told) = (end, true);
+        self.counters.recomputed += end.min(sequence.reached).saturating_sub(start) as u64;
         resident.pending += usize::from(samples);
         resident.holds = holds;
         resident.is_drafted = drafted > 0;

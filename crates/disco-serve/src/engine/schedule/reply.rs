@@ -70,7 +70,7 @@ impl Scheduler {
     ///
     /// # Errors
     /// The reply does not belong to the plan. Nothing has changed; the caller has to treat the step as
-    /// [failed](Self::void).
+    /// [failed](Self::fail).
     pub fn reply(&mut self, number: u64, sampled: &[Sampled]) -> Result<Vec<Outcome>, UnexpectedReply> {
         let front = self.flights.front().filter(|flight| flight.number == number).ok_or_else(|| {
             UnexpectedReply::Step { number, expected: self.flights.front().map(|flight| flight.number) }
@@ -161,7 +161,10 @@ impl Scheduler {
         }
         let Some(resident) = &mut sequence.resident else { return };
         sequence.chain.extend(&sequence.tokens);
-        let full = end / BLOCK_TOKENS;
+        // If the workers lose the hidden state of the last token, it is computed again, so nobody else gets its block yet.
+        resident.computed = end - usize::from(row.holds);
+        sequence.reached = sequence.reached.max(resident.computed);
+        let full = resident.computed / BLOCK_TOKENS;
         let filled = resident.table.iter().zip(sequence.chain.digests()).take(full).skip(resident.registered);
         for (&block, &digest) in filled {
             self.blocks.register(block, digest);

@@ -99,6 +99,8 @@ pub struct Counters {
     pub drafted: u64,
     /// Tokens of those that were right.
     pub accepted: u64,
+    /// Tokens that were computed again, because their keys and values were given away or lost.
+    pub recomputed: u64,
 }
 
 /// What there is to do, and what is in use for it.

@@ -69,6 +69,8 @@ pub(super) struct Sequence {
     pub(super) is_suspect: bool,
     /// Failures from outside, and where their rows ended, until a later row has succeeded there.
     pub(super) outside: (u32, usize),
+    /// The most positions that were [computed](Resident::computed) so far.
+    pub(super) reached: usize,
     /// `None`: it waits.
     pub(super) resident: Option<Resident>,
     /// What may follow.
@@ -85,6 +87,11 @@ pub(super) struct Resident {
     pub(super) registered: usize,
     /// Number of positions that steps have been planned for.
     pub(super) planned: usize,
+    /// Number of positions whose steps have been replied to: their keys and values are whole, and the hidden state of the last one is not
+    /// needed any more.
+    pub(super) computed: usize,
+    /// Whether the slot has the sequence.
+    pub(super) is_told: bool,
     /// Number of tokens that steps in flight choose.
     pub(super) pending: usize,
     /// Whether the last planned row keeps its hidden state, of which a token has yet to be chosen.
@@ -110,6 +117,7 @@ impl Sequence {
             failed_at: None,
             is_suspect: false,
             outside: (0, 0),
+            reached: 0,
             resident: None,
             drafts: Drafts::default(),
         }

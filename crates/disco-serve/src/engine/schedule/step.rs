@@ -37,7 +37,8 @@ pub struct Row {
     /// Blocks to append to the slot's table, so that it covers all tokens. In a first row, the table begins with blocks
     /// that hold the tokens before `start` already.
     pub blocks: Vec<u32>,
-    /// The slot's table is emptied first, and the slot gets the sequence's sampling parameters.
+    /// The slot's table is emptied first, and the slot gets the sequence's sampling parameters: the sequence is new, or the workers have
+    /// lost what they knew of it.
     pub is_first: bool,
     /// The number of tokens that are known when the sequence's first one is computed.
     pub known: usize,
@@ -114,6 +115,7 @@ pub(super) struct FlightRow {
     /// The position that a sequence has to get past if the row fails: a choice is behind the forward pass of its last token.
     pub(super) fails_at: usize,
     pub(super) samples: bool,
+    pub(super) holds: bool,
 }
 
 impl Flight {
@@ -127,6 +129,7 @@ impl Flight {
             drafted: row.drafted,
             fails_at: row.end() + usize::from(row.tokens == Tokens::Held),
             samples: row.samples,
+            holds: row.holds,
         });
         Self { number: step.number, is_choice: step.is_choice(), rows: rows.collect() }
     }

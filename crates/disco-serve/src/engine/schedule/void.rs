@@ -1,8 +1,8 @@
-//! Starting over after a failure of the workers.
+//! Going on after a failure of the workers.
 
 use std::collections::BTreeMap;
 
-use super::super::blocks::Blocks;
+use super::super::blocks::{BLOCK_TOKENS, Blocks};
 use super::scheduler::Scheduler;
 use super::sequence::Sequence;
 use super::step::SequenceId;
@@ -11,7 +11,7 @@ use super::step::SequenceId;
 /// the memory that the sequence needs.
 pub(super) const OUTSIDE_FAILURES: u32 = 8;
 
-/// What a failure meant for the sequences that took part in the failed steps. All others wait, and go on.
+/// What a failure meant for the sequences that took part in the failed steps.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Voided {
     /// These took part, and are continued.
@@ -39,26 +39,19 @@ pub enum Source {
 }
 
 impl Scheduler {
-    /// Forgets what the workers have: all flights, all blocks and the prefix cache. All sequences wait, with the texts that
-    /// they have so far.
+    /// Forgets all flights, whose steps have failed. Then [`go_back`](Self::go_back) or [`forget`](Self::forget) says what the workers still
+    /// have, before the next plan.
     ///
     /// A sequence that takes part in a second failure before it has got past the position of the first one is a suspect.
     /// From then on suspects run one at a time, and nothing else does, until each has got past the position at which it
     /// failed. If steps fail that nothing but a suspect takes part in, then the suspect is abandoned. A failure from outside
     /// makes no suspects, unless it comes again and again.
-    pub fn void(&mut self, source: Source) -> Voided {
+    pub fn fail(&mut self, source: Source) -> Voided {
         let mut failed_at = BTreeMap::new();
         for row in self.flights.drain(..).flat_map(|flight| flight.rows) {
             let position = failed_at.entry(row.id).or_insert(row.fails_at);
             *position = row.fails_at.max(*position);
         }
-        let residents: Vec<SequenceId> = self.residents().map(|(id, _)| id).collect();
-        for id in residents {
-            self.release(id);
-        }
-        self.blocks.forget();
-        self.states.iter_mut().for_each(Blocks::forget);
-
         let is_alone = failed_at.len() == 1;
         let mut voided = Voided::default();
         for (id, position) in failed_at {
@@ -75,6 +68,33 @@ impl Scheduler {
             voided.resumed.push(id);
         }
         voided
+    }
+
+    /// The workers have lost everything: all blocks and the prefix cache. All sequences wait, with the texts that they have so far.
+    pub fn forget(&mut self) {
+        let residents: Vec<SequenceId> = self.residents().map(|(id, _)| id).collect();
+        for id in residents {
+            self.release(id);
+        }
+        self.blocks.forget();
+        self.states.iter_mut().for_each(Blocks::forget);
+    }
+
+    /// The workers have the keys and values of all steps that were replied to, and nothing else. All sequences go on behind their last
+    /// reply, so what the failed steps have written is written again before it is read. Blocks that others may find are not
+    /// written: those steps were replied to.
+    ///
+    /// Not for models with kept states, which each step changes.
+    pub fn go_back(&mut self) {
+        if self.states.is_some() {
+            return self.forget();
+        }
+        for resident in self.sequences.values_mut().filter_map(|sequence| sequence.resident.as_mut()) {
+            let unused = resident.table.split_off(resident.computed.div_ceil(BLOCK_TOKENS));
+            self.blocks.release(&unused);
+            (resident.planned, resident.pending) = (resident.computed, 0);
+            (resident.holds, resident.is_drafted, resident.is_told) = (false, false, false);
+        }
     }
 }
 

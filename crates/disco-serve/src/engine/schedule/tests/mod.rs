@@ -9,6 +9,7 @@ use super::reply::{Outcome, Sampled};
 use super::scheduler::{Limits, Scheduler};
 use super::sequence::Work;
 use super::step::{Row, Step};
+use super::void::{Source, Voided};
 
 fn limits() -> Limits {
     Limits {
@@ -44,6 +45,13 @@ fn reply(scheduler: &mut Scheduler, step: &Step) -> Vec<Outcome> {
     let rows = step.rows.iter().filter(|row| row.samples);
     let sampled: Vec<Sampled> = rows.map(|row| Sampled { slot: row.slot, token: Some(7) }).collect();
     scheduler.reply(step.number, &sampled).unwrap()
+}
+
+/// The workers have failed and lost everything.
+fn fail(scheduler: &mut Scheduler, source: Source) -> Voided {
+    let voided = scheduler.fail(source);
+    scheduler.forget();
+    voided
 }
 
 /// Plans a step and replies to it.

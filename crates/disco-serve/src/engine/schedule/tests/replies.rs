@@ -4,7 +4,7 @@ use super::super::reply::{Ended, Sampled, UnexpectedReply};
 use super::super::scheduler::{Limits, Scheduler};
 use super::super::sequence::Work;
 use super::super::void::{Abandoned, OUTSIDE_FAILURES, Source, Voided};
-use super::{limits, only, reply, run, scheduler, shape, work};
+use super::{fail, limits, only, reply, run, scheduler, shape, work};
 use crate::engine::request::End;
 
 #[test]
@@ -58,7 +58,7 @@ fn after_a_failure_all_sequences_start_again_with_their_texts_in_the_order_of_ag
     let [a, b] = [0, 1].map(|first| scheduler.submit(work(first, 20, 10)).unwrap());
     run(&mut scheduler);
     let lost = scheduler.plan().unwrap();
-    let voided = scheduler.void(Source::Steps);
+    let voided = fail(&mut scheduler, Source::Steps);
     assert_eq!(voided, Voided { resumed: vec![a, b], abandoned: None });
     assert_eq!(scheduler.load().blocks_used, 0);
     let step = scheduler.plan().unwrap();
@@ -74,7 +74,7 @@ fn suspects_run_alone_until_they_pass_the_position_at_which_they_failed() {
     let [a, b] = [0, 1].map(|first| scheduler.submit(work(first, 20, 10)).unwrap());
     for _ in 0..2 {
         scheduler.plan().unwrap();
-        assert_eq!(scheduler.void(Source::Steps).resumed, [a, b]);
+        assert_eq!(fail(&mut scheduler, Source::Steps).resumed, [a, b]);
     }
     scheduler.submit(work(2, 20, 10)).unwrap();
     let first = scheduler.plan().unwrap();
@@ -86,7 +86,7 @@ fn suspects_run_alone_until_they_pass_the_position_at_which_they_failed() {
     let alone = scheduler.plan().unwrap();
     assert_eq!(shape(&alone), [(1, 0, 20)]);
     let abandoned = Some(Abandoned { id: b, position: 20 });
-    assert_eq!(scheduler.void(Source::Steps), Voided { resumed: vec![], abandoned });
+    assert_eq!(fail(&mut scheduler, Source::Steps), Voided { resumed: vec![], abandoned });
     assert_eq!(shape(&scheduler.plan().unwrap()), [(0, 0, 22), (2, 0, 20)]);
 }
 
@@ -97,7 +97,7 @@ fn a_sequence_that_passes_its_position_between_failures_is_no_suspect() {
     for _ in 0..20 {
         run(&mut scheduler);
         assert_eq!(scheduler.plan().unwrap().rows.len(), 2);
-        assert_eq!(scheduler.void(Source::Steps), Voided { resumed: vec![a, b], abandoned: None });
+        assert_eq!(fail(&mut scheduler, Source::Steps), Voided { resumed: vec![a, b], abandoned: None });
         run(&mut scheduler);
     }
 }
@@ -108,15 +108,15 @@ fn failures_from_outside_make_no_suspects_and_end_none() {
     let [a, b] = [0, 1].map(|first| scheduler.submit(work(first, 20, 10)).unwrap());
     for _ in 2..OUTSIDE_FAILURES {
         assert_eq!(scheduler.plan().unwrap().rows.len(), 2);
-        assert_eq!(scheduler.void(Source::Outside), Voided { resumed: vec![a, b], abandoned: None });
+        assert_eq!(fail(&mut scheduler, Source::Outside), Voided { resumed: vec![a, b], abandoned: None });
     }
     for _ in 0..2 {
         assert_eq!(scheduler.plan().unwrap().rows.len(), 2);
-        assert_eq!(scheduler.void(Source::Steps).resumed, [a, b]);
+        assert_eq!(fail(&mut scheduler, Source::Steps).resumed, [a, b]);
     }
     // A suspect is still one, and goes on.
     assert_eq!(only(&scheduler.plan().unwrap()).id, a);
-    assert_eq!(scheduler.void(Source::Outside), Voided { resumed: vec![a], abandoned: None });
+    assert_eq!(fail(&mut scheduler, Source::Outside), Voided { resumed: vec![a], abandoned: None });
     assert_eq!(only(&scheduler.plan().unwrap()).id, a);
 }
 
@@ -126,7 +126,7 @@ fn a_sequence_for_which_the_system_ends_workers_again_and_again_is_abandoned() {
     let [a, b] = [0, 1].map(|first| scheduler.submit(work(first, 20, 10)).unwrap());
     for failures in 1.. {
         scheduler.plan().unwrap();
-        if let Some(abandoned) = scheduler.void(Source::Outside).abandoned {
+        if let Some(abandoned) = fail(&mut scheduler, Source::Outside).abandoned {
             assert_eq!((abandoned.id, failures), (a, 3 * OUTSIDE_FAILURES));
             break;
         }
@@ -142,7 +142,7 @@ fn steps_have_no_more_tokens_than_they_are_limited_to() {
     assert_eq!(shape(&scheduler.plan().unwrap()), [(0, 0, 8)]);
     scheduler.limit_steps(1000);
     assert_eq!(shape(&scheduler.plan().unwrap()), [(0, 8, 64)]);
-    scheduler.void(Source::Outside);
+    fail(&mut scheduler, Source::Outside);
     scheduler.limit_steps(0);
     assert_eq!(shape(&scheduler.plan().unwrap()), [(0, 0, 1)]);
 }
@@ -166,4 +166,32 @@ fn a_row_whose_output_is_not_finite_ends_its_sequence_only() {
     let sampled = [Sampled { slot: 0, token: None }, Sampled { slot: 1, token: Some(7) }];
     let ends: Vec<_> = scheduler.reply(step.number, &sampled).unwrap().iter().map(|o| (o.id, o.end)).collect();
     assert_eq!(ends, [(a, Some(Ended::NotFinite)), (b, None)]);
+}
+
+#[test]
+fn workers_that_have_what_was_replied_to_compute_only_the_failed_steps_again() {
+    let mut scheduler = scheduler(64, 64);
+    let masked = Work { is_masked: true, ..work(2, 20, 10) };
+    let [a, b, c] = [work(0, 16, 10), work(1, 40, 10), masked].map(|work| scheduler.submit(work).unwrap().0);
+    // All of a, b, and the first 8 tokens of c.
+    assert_eq!(shape(&scheduler.plan().unwrap()), [(a, 0, 16), (b, 0, 40), (c, 0, 8)]);
+    let first = scheduler.flights.front().unwrap().number;
+    let sampled = [0, 1].map(|slot| Sampled { slot, token: Some(7) });
+    scheduler.reply(first, &sampled).unwrap();
+    let [second, third] = [0, 1].map(|_| scheduler.plan().unwrap());
+    assert_eq!(shape(&second), [(a, 16, 1), (b, 40, 1), (c, 8, 12)]);
+    assert_eq!(shape(&third), [(a, 17, 1), (b, 41, 1)]);
+    reply(&mut scheduler, &second);
+    assert_eq!(scheduler.holding().len(), 1);
+
+    let resumed = scheduler.fail(Source::Outside).resumed;
+    scheduler.go_back();
+    assert_eq!(resumed.iter().map(|id| id.0).collect::<Vec<_>>(), [a, b]);
+    assert!(scheduler.holding().is_empty());
+    let again = scheduler.plan().unwrap();
+    // The hidden state of the last token of c is lost with the slots.
+    assert_eq!(shape(&again), [(a, 17, 1), (b, 41, 1), (c, 19, 1)]);
+    assert!(again.rows.iter().all(|row| row.is_first && row.resumes.is_none()));
+    let blocks: Vec<usize> = again.rows.iter().map(|row| row.blocks.len()).collect();
+    assert_eq!((blocks, scheduler.counters().recomputed), (vec![2, 3, 2], 0));
 }

@@ -20,6 +20,8 @@ pub(super) struct Workers {
     /// Token, position and rotation by block and offset.
     memory: HashMap<(u32, usize), (u32, usize, usize)>,
     slots: HashMap<u32, Slot>,
+    /// The cells that the last step has written.
+    pub(super) written: Vec<(u32, usize)>,
     /// The kept states, each of which is all tokens before it.
     kept: HashMap<u32, Vec<u32>>,
     pub(super) works: BTreeMap<SequenceId, Work>,
@@ -84,6 +86,7 @@ impl Workers {
     /// Executes a step; `None` if a killer's row made it fail.
     pub(super) fn execute(&mut self, step: &Step) -> Option<Vec<Sampled>> {
         let kills = |row: &Row| self.killers.get(&row.id).is_some_and(|at| (row.start..row.end()).contains(at));
+        self.written.clear();
         if step.rows.iter().any(kills) {
             return None;
         }
@@ -91,8 +94,15 @@ impl Workers {
     }
 
     /// Memory and slots hold nothing that can be used.
-    pub(super) fn void(&mut self) {
+    pub(super) fn forget(&mut self) {
         self.memory.values_mut().for_each(|cell| *cell = (u32::MAX, usize::MAX, 0));
+        self.slots.clear();
+        self.kept.clear();
+    }
+
+    /// Some cells hold nothing that can be used, and slots neither.
+    pub(super) fn damage(&mut self, cells: impl Iterator<Item = (u32, usize)>) {
+        self.memory.extend(cells.map(|cell| (cell, (u32::MAX, usize::MAX, 0))));
         self.slots.clear();
         self.kept.clear();
     }
@@ -146,7 +156,9 @@ impl Workers {
         assert!(guesses.is_empty() || row.samples && tokens.len() > row.drafted && !self.has_states);
         for (position, token) in (row.start..).zip(tokens) {
             let cell = (token, position, self.rotation(position, slot.known));
-            self.memory.insert((slot.table[position / BLOCK_TOKENS], position % BLOCK_TOKENS), cell);
+            let place = (slot.table[position / BLOCK_TOKENS], position % BLOCK_TOKENS);
+            self.written.push(place);
+            self.memory.insert(place, cell);
         }
         let had = (slot.table.len() - row.blocks.len()) * BLOCK_TOKENS;
         assert!(row.blocks.is_empty() || had + row.blocks.len() * BLOCK_TOKENS < row.end() + BLOCK_TOKENS, "too early");
