@@ -132,7 +132,20 @@ impl Shelf {
         let memory = memory.map_err(|error| disco_core::Error::system("matrices can't be kept", error))?;
         // If another worker has been faster, its matrices are the same.
         keeper.keep(&self.name, memory)?;
+        trim();
         Ok(())
+    }
+}
+
+/// Gives memory back to the system in which matrices were before: the allocator of glibc keeps much of it.
+fn trim() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    {
+        #[allow(unsafe_code)]
+        unsafe extern "C" {
+            safe fn malloc_trim(pad: usize) -> std::ffi::c_int;
+        }
+        malloc_trim(0);
     }
 }
 

@@ -21,6 +21,7 @@ use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use client::{completion, post, read};
 use disco_candle::weights::Weights;
@@ -157,17 +158,40 @@ fn requests_outlive_killed_workers() {
     });
     assert!(server.metric("disco_serve_repairs_total").unwrap() > 0.0);
     assert_eq!(server.metric("vllm:num_requests_running"), Some(0.0));
+    // Keys and values have outlived their workers.
+    assert_eq!(server.metric("disco_serve_tokens_computed_again_total"), Some(0.0));
+}
+
+/// Workers are killed, end by a signal of their own, or hang, at any moment. `DISCO_SOAK_FAULTS` is the number with `DISCO_LONG_TESTS`.
+#[test]
+fn requests_outlive_faults_of_workers_of_all_kinds() {
+    const FAULTS: [Signal; 3] = [Signal::SIGKILL, Signal::SIGABRT, Signal::SIGSTOP];
+    let asked = std::env::var("DISCO_SOAK_FAULTS").ok().and_then(|count| count.parse().ok());
+    let is_long = std::env::var_os("DISCO_LONG_TESTS").is_some();
+    let count = if is_long { asked.unwrap_or(200) } else { 2 * FAULTS.len() };
+    let mut random = random::Random::new(mix::Seed::first());
+    let server = Server::start(&model("llama-3"), &["--step-deadline", "1"]);
+    let mut before = None;
+    under_load(&server, |wait_for| {
+        for number in 0..count {
+            random.pause(Duration::from_millis(20));
+            // The first two faults replace both workers, after which each has connections of its own.
+            let victim = if number < 2 { 0 } else { random.below(2) };
+            kill(server.workers()[victim], FAULTS[number % FAULTS.len()]).unwrap();
+            wait_for(5);
+            if number == 1 {
+                before = Some(server.kept());
+            }
+        }
+    });
+    assert!(server.metric("disco_serve_repairs_total").unwrap() >= count as f64);
+    server.wait_until("nothing is left of the lost workers", || before == Some(server.kept()));
 }
 
 #[test]
 fn requests_outlive_a_stopped_worker() {
     let server = Server::start(&model("llama-3"), &["--step-deadline", "2"]);
     under_load(&server, |wait_for| {
-        for round in 0..2 {
-            let workers = server.workers();
-            kill(workers[round], Signal::SIGSTOP).unwrap();
-            wait_for(10);
-        }
         // The new worker waits for the stopped one.
         let workers = server.workers();
         kill(workers[0], Signal::SIGSTOP).unwrap();

@@ -75,6 +75,17 @@ impl Server {
         children.into_iter().map(Pid::from_raw).collect()
     }
 
+    /// Numbers of open files, of kept memories among them, and of workers.
+    pub(crate) fn kept(&self) -> [usize; 3] {
+        let files = fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap();
+        let files: Vec<_> = files.filter_map(|file| fs::read_link(file.ok()?.path()).ok()).collect();
+        // Connections of clients come and go.
+        let files = files.iter().map(|file| file.display().to_string()).filter(|file| !file.starts_with("socket:"));
+        let files: Vec<_> = files.collect();
+        let kept = files.iter().filter(|file| file.starts_with("/memfd:disco")).count();
+        [files.len(), kept, self.workers().len()]
+    }
+
     /// The process of the server.
     pub(crate) fn process(&self) -> Pid {
         Pid::from_raw(self.child.id() as i32)
