@@ -70,9 +70,29 @@ impl<'a> DeltaTokens<'a> {
 }
 
 impl DeltaState {
-    /// Size in bytes.
-    pub fn bytes(&self) -> usize {
-        size_of_val(&self.last[..]) + size_of_val(&self.heads[..])
+    /// Number of its numbers.
+    pub fn count(&self) -> usize {
+        self.last.len() + self.heads.len()
+    }
+
+    /// Writes its numbers to `to`, which has [`count`](Self::count) elements.
+    ///
+    /// # Panics
+    /// `to` has another length.
+    pub fn save(&self, to: &mut [f32]) {
+        let (last, heads) = to.split_at_mut(self.last.len());
+        last.copy_from_slice(&self.last);
+        heads.copy_from_slice(&self.heads);
+    }
+
+    /// Becomes the state whose numbers were [saved](Self::save).
+    ///
+    /// # Panics
+    /// `from` has another length.
+    pub fn restore(&mut self, from: &[f32]) {
+        let (last, heads) = from.split_at(self.last.len());
+        self.last.copy_from_slice(last);
+        self.heads.copy_from_slice(heads);
     }
 }
 

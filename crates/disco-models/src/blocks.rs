@@ -44,22 +44,30 @@ impl Pool {
         Ok(Self { memories: memories.collect::<Result<_>>()?, blocks, states: States::new(start) })
     }
 
-    /// As [`new`](Self::new), with the keys and values in host memory as they are there. `keep` gets the type and the number of elements.
+    /// As [`new`](Self::new), with the keys and values and so many kept states, from a number on, in host memory as they are there. `keep`
+    /// gets the name of the memory, the type and the number of elements.
     pub(crate) fn kept(
         blocks: usize,
         all: &[Kept],
         start: Vec<DeltaState>,
         dtype: DType,
-        keep: impl FnOnce(disco_core::DType, usize) -> disco_core::Result<disco_core::Tensor>,
+        (first_kept, kept_states): (u32, usize),
+        mut keep: impl FnMut(&str, disco_core::DType, usize) -> disco_core::Result<disco_core::Tensor>,
     ) -> Result<Self> {
+        let mut keep = |name: &str, dtype, count| keep(name, dtype, count).map_err(disco_candle::to_candle);
         let count = all.iter().map(|kept| kept.sizes(blocks).all_elements()).sum();
-        let (tensor, mut first) = (keep(host_dtype(dtype)?, count).map_err(disco_candle::to_candle)?, 0);
+        let (tensor, mut first) = (keep("disco.models keys and values", host_dtype(dtype)?, count)?, 0);
         let memories = all.iter().map(|kept| {
             let sizes = kept.sizes(blocks);
             first += sizes.all_elements();
             KeysValues::within(sizes, &tensor, first - sizes.all_elements())
         });
-        Ok(Self { memories: memories.collect::<Result<_>>()?, blocks, states: States::new(start) })
+        let (memories, mut states) = (memories.collect::<Result<_>>()?, States::new(start));
+        if states.is_needed() {
+            let count = kept_states * states.count();
+            states = states.within(first_kept, keep("disco.models states", disco_core::DType::F32, count)?);
+        }
+        Ok(Self { memories, blocks, states })
     }
 
     pub(crate) fn blocks(&self) -> usize {

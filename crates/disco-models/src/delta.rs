@@ -203,7 +203,7 @@ impl DeltaNet {
                 let [mixed, gates] = [&mixed[of(widths[0])], &gates[of(widths[1])]];
                 let tokens = DeltaTokens::new(mixed, gates, &rates[own.clone()], &decays[own]);
                 y.extend(self.delta.forward(state, tokens));
-            });
+            })?;
         }
         let (one, tokens, _) = x.dims3()?;
         self.output.forward(Tensor::from_vec(y, (one, tokens, widths[1]), x.device())?.to_dtype(x.dtype())?)

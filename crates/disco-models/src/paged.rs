@@ -70,19 +70,15 @@ impl Transformer {
         Ok(Pool::new(blocks, self.memories(), self.start_states(), (self.dtype(), self.device()))?)
     }
 
-    /// Whether sequences can go on with the keys and values of earlier passes after a pass has failed: on hosts, where those of its
-    /// tokens only are not whole, and without states that each token changes.
-    pub(crate) fn can_go_on(&self) -> bool {
-        self.device().is_cpu() && !self.config().is_recurrent()
-    }
-
-    /// As [`pool`](Self::pool), in memory that outlives the worker, on the host. `keep` gets the type and the number of elements.
+    /// As [`pool`](Self::pool), in memory that outlives the worker, on the host, with so many kept states from a number on. `keep` gets the
+    /// name of the memory, the type and the number of elements.
     pub(crate) fn kept_pool(
         &self,
         blocks: usize,
-        keep: impl FnOnce(disco_core::DType, usize) -> disco_core::Result<disco_core::Tensor>,
+        kept_states: (u32, usize),
+        keep: impl FnMut(&str, disco_core::DType, usize) -> disco_core::Result<disco_core::Tensor>,
     ) -> Result<Pool, ModelError> {
-        Ok(Pool::kept(blocks, self.memories(), self.start_states(), self.dtype(), keep)?)
+        Ok(Pool::kept(blocks, self.memories(), self.start_states(), self.dtype(), kept_states, keep)?)
     }
 
     /// Processes the next tokens of several sequences, whose earlier ones the pool has. Returns the hidden states that are

@@ -174,6 +174,31 @@ impl Context {
         tensor::as_array(py, tensor, library)
     }
 
+    /// An array of this shape and dtype in memory that outlives the worker, and whether it is new, with zeros. A worker that takes the
+    /// place of a lost one finds under the same name what was written last. Raises `ValueError` if the memory has another size, and
+    /// `OutOfMemory`.
+    #[pyo3(signature = (name, shape, dtype = None, *, library = "numpy"))]
+    fn keep<'py>(
+        &self,
+        py: Python<'py>,
+        name: &str,
+        shape: &Bound<'py, PyAny>,
+        dtype: Option<&Bound<'py, PyAny>>,
+        library: &str,
+    ) -> PyResult<(Bound<'py, PyAny>, bool)> {
+        let dtype = dtype.map_or(Ok(DType::F32), dtype_of)?;
+        let shape = shape_of(shape)?;
+        let kept = self.with(|worker| {
+            detached(py, || worker.keep(name, dtype, shape)).map_err(|error| errors::raised(py, &error))
+        })?;
+        Ok((tensor::as_array(py, kept.tensor, library)?, kept.is_new))
+    }
+
+    /// Discards the memory of this name, which is freed once its arrays are gone. Returns whether there was any.
+    fn discard_kept(&self, py: Python<'_>, name: &str) -> PyResult<bool> {
+        self.with(|worker| detached(py, || worker.discard_kept(name)).map_err(|error| errors::raised(py, &error)))
+    }
+
     /// Waits for the operations that are enqueued on the worker's stream.
     fn synchronize(&self, py: Python<'_>) -> PyResult<()> {
         self.with(|worker| {

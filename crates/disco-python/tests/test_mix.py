@@ -69,12 +69,20 @@ def count(ctx, x, to):
     return x
 
 
+@disco.function
+def keep(ctx, amount):
+    numbers, is_new = ctx.keep("sum", 1000, "int64")
+    numbers[-1] += amount
+    return is_new, int(numbers[-1])
+
+
 class Mix:
     """A session, and what each worker must have behind each handle."""
 
     def __init__(self, session, seed, folder):
         self.s, self.random, self.folder, self.step = session, random.Random(seed), folder, 0
         self.held = []
+        self.kept = [None] * len(session)
         self.new()
 
     def array(self):
@@ -84,6 +92,18 @@ class Mix:
     def new(self):
         x = self.array()
         self.held.append((self.s.put(x), [x] * len(self.s)))
+
+    def keep(self):
+        amount = self.random.randrange(100)
+        expected = [(total is None, (total or 0) + amount) for total in self.kept]
+        assert keep(self.s, amount).get_all(timeout=60) == expected
+        self.kept = [total for _, total in expected]
+
+    def discard(self):
+        there = [total is not None for total in self.kept]
+        discarded = self.s.call(lambda ctx: ctx.discard_kept("sum"))
+        assert discarded.get_all(timeout=60) == there
+        self.kept = [None] * len(there)
 
     def each(self):
         xs = [self.array().astype("f8") for _ in range(len(self.s))]
@@ -202,7 +222,9 @@ class Mix:
         self.each()
 
     def resize(self):
-        self.s.resize(self.random.randrange(1, 5))
+        size = self.random.randrange(1, 5)
+        self.s.resize(size)
+        self.kept = (self.kept + [None] * size)[:size]
         self.s.init_ccl("local")
         self.held.clear()
         self.new()
@@ -232,6 +254,8 @@ class Mix:
             self.beside,
             self.stream,
             self.cancel,
+            self.keep,
+            self.discard,
         ]
         for _ in range(steps):
             rare = self.random.random()

@@ -40,7 +40,7 @@ pub(crate) struct Args {
     /// else processes]
     #[arg(long, env = "DISCO_SESSION")]
     session: Option<SessionKind>,
-    /// Number of processes that wait to take the places of lost workers, for `--session processes` [default: DISCO_SPARES, else 1]
+    /// Number of processes that wait to take the places of lost workers, for `--session processes`; programs that start quickly need none [default: DISCO_SPARES, else 0]
     #[arg(long, value_name = "PROCESSES", value_parser = clap::value_parser!(u16))]
     spares: Option<u16>,
     /// Number of nodes to start on this machine, for `--session nodes`; must divide the number of workers. Nodes of other
@@ -179,6 +179,10 @@ impl Args {
             settings.groups
         );
         settings.apart = settings.session != SessionKind::Threads;
+        if let Some(spares) = self.spares {
+            ensure!(settings.session == SessionKind::Processes, "--spares is for --session processes");
+            settings.spares = spares.into();
+        }
         settings.backend = self.backend.clone().unwrap_or(settings.backend);
         if !self.devices.is_empty() {
             settings.devices.clone_from(&self.devices);

@@ -50,14 +50,12 @@ impl Serve {
     }
 }
 
-/// The name of the memory of keys and values.
-const KEYS_AND_VALUES: &str = "disco.models keys and values";
-
 /// The state of one worker.
 struct Server {
     model: Transformer,
     pool: Pool,
-    /// Whether the pool has the keys and values of the last steps.
+    /// Whether the pool has the keys and values of the last steps, and the kept states: on hosts, where those of a failed step's tokens
+    /// only are not whole.
     goes_on: bool,
     slots: Vec<Option<Slot>>,
     reader: Reader,
@@ -74,17 +72,19 @@ fn serve(ctx: &mut WorkerContext, Json(serve): Json<Serve>, kept: Object) -> Res
     {
         let server = &mut *server.borrow_mut();
         server.slots.iter_mut().for_each(|slot| *slot = None);
-        server.goes_on = server.model.can_go_on();
+        server.goes_on = server.model.device().is_cpu();
         server.model.rejoin(ctx)?;
         return Ok(kept);
     }
     let (model, _) = open(ctx, &serve.load, None::<fn(u64, u64)>, true)?;
     model.config().check_generates()?;
     let mut goes_on = false;
-    let pool = if model.can_go_on() && ctx.link().keeper().is_ok() {
-        model.kept_pool(serve.blocks, |dtype, count| {
-            let kept = ctx.keep_lazily(KEYS_AND_VALUES, dtype, [count])?;
-            goes_on = !kept.is_new;
+    let pool = if model.device().is_cpu() && ctx.link().keeper().is_ok() {
+        goes_on = true;
+        // The numbers of kept states are behind those of slots.
+        model.kept_pool(serve.blocks, (serve.slots as u32, serve.slots), |name, dtype, count| {
+            let kept = ctx.keep_lazily(name, dtype, [count])?;
+            goes_on &= !kept.is_new;
             Ok(kept.tensor)
         })?
     } else {

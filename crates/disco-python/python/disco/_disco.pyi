@@ -261,6 +261,17 @@ class Context(Communicator):
         """A zeroed array of this shape and dtype (`"float32"` without one) in the worker's memory.
         Ranks of one machine read each other's such arrays in place. Raises `OutOfMemory`.
         """
+    def keep(
+        self, name: str, shape: int | Sequence[int], dtype: Any = None, *, library: str = "numpy"
+    ) -> tuple[Any, bool]:
+        """An array of this shape and dtype in memory that outlives the worker, and whether it is
+        new, with zeros. A worker that takes the place of a lost one finds under the same name what
+        was written last. Raises `ValueError` if the memory has another size, and `OutOfMemory`.
+        """
+    def discard_kept(self, name: str) -> bool:
+        """Discards the memory of this name, which is freed once its arrays are gone. Returns
+        whether there was any.
+        """
     def synchronize(self) -> None:
         """Waits for the operations that are enqueued on the worker's stream."""
 

@@ -168,24 +168,27 @@ fn requests_outlive_faults_of_workers_of_all_kinds() {
     const FAULTS: [Signal; 3] = [Signal::SIGKILL, Signal::SIGABRT, Signal::SIGSTOP];
     let asked = std::env::var("DISCO_SOAK_FAULTS").ok().and_then(|count| count.parse().ok());
     let is_long = std::env::var_os("DISCO_LONG_TESTS").is_some();
-    let count = if is_long { asked.unwrap_or(200) } else { 2 * FAULTS.len() };
+    let count = if is_long { asked.unwrap_or(200) } else { FAULTS.len() };
     let mut random = random::Random::new(mix::Seed::first());
-    let server = Server::start(&model("llama-3"), &["--step-deadline", "1"]);
-    let mut before = None;
-    under_load(&server, |wait_for| {
-        for number in 0..count {
-            random.pause(Duration::from_millis(20));
-            // The first two faults replace both workers, after which each has connections of its own.
-            let victim = if number < 2 { 0 } else { random.below(2) };
-            kill(server.workers()[victim], FAULTS[number % FAULTS.len()]).unwrap();
-            wait_for(5);
-            if number == 1 {
-                before = Some(server.kept());
+    // Also states of linear attention, latent attention, and experts.
+    for name in ["llama-3", "qwen3-next", "deepseek-v3", "gpt-oss"] {
+        let server = Server::start(&model(name), &["--step-deadline", "1"]);
+        let mut before = None;
+        under_load(&server, |wait_for| {
+            for number in 0..count {
+                random.pause(Duration::from_millis(20));
+                // The first two faults replace both workers, after which each has connections of its own.
+                let victim = if number < 2 { 0 } else { random.below(2) };
+                kill(server.workers()[victim], FAULTS[number % FAULTS.len()]).unwrap();
+                wait_for(5);
+                if number == 1 {
+                    before = Some(server.kept());
+                }
             }
-        }
-    });
-    assert!(server.metric("disco_serve_repairs_total").unwrap() >= count as f64);
-    server.wait_until("nothing is left of the lost workers", || before == Some(server.kept()));
+        });
+        assert!(server.metric("disco_serve_repairs_total").unwrap() >= count as f64);
+        server.wait_until("nothing is left of the lost workers", || before == Some(server.kept()));
+    }
 }
 
 #[test]

@@ -84,10 +84,11 @@ impl Scheduler {
     /// reply, so what the failed steps have written is written again before it is read. Blocks that others may find are not
     /// written: those steps were replied to.
     ///
-    /// Not for models with kept states, which each step changes.
+    /// Sequences whose states each step changes wait, and go on behind the last state that is kept.
     pub fn go_back(&mut self) {
         if self.states.is_some() {
-            return self.forget();
+            let residents: Vec<SequenceId> = self.residents().map(|(id, _)| id).collect();
+            return residents.into_iter().for_each(|id| self.release(id));
         }
         for resident in self.sequences.values_mut().filter_map(|sequence| sequence.resident.as_mut()) {
             let unused = resident.table.split_off(resident.computed.div_ceil(BLOCK_TOKENS));

@@ -186,10 +186,15 @@ impl World {
             self.scheduler.forget();
             assert_eq!(self.scheduler.blocks.available(), self.scheduler.blocks.count());
         } else {
-            // A step is half executed.
-            let written: Vec<_> = self.flights.drain(..).flat_map(|(_, _, written)| written).collect();
-            self.workers
-                .damage(written.into_iter().filter(|(block, slot)| !(block + *slot as u32 + number).is_multiple_of(4)));
+            // Steps are half executed.
+            let mut cells = Vec::new();
+            let mut states = Vec::new();
+            for (step, _, written) in self.flights.drain(..) {
+                cells.extend(written);
+                states.extend(step.rows.iter().filter_map(|row| row.keeps.map(|(_, state)| state)));
+            }
+            let is_whole = |(block, slot): &(u32, usize)| (block + *slot as u32 + number).is_multiple_of(4);
+            self.workers.damage(cells.into_iter().filter(|cell| !is_whole(cell)), states.into_iter());
             self.scheduler.go_back();
             self.kept += 1;
         }

@@ -100,11 +100,11 @@ impl Workers {
         self.kept.clear();
     }
 
-    /// Some cells hold nothing that can be used, and slots neither.
-    pub(super) fn damage(&mut self, cells: impl Iterator<Item = (u32, usize)>) {
+    /// Some cells and kept states hold nothing that can be used, and slots neither.
+    pub(super) fn damage(&mut self, cells: impl Iterator<Item = (u32, usize)>, states: impl Iterator<Item = u32>) {
         self.memory.extend(cells.map(|cell| (cell, (u32::MAX, usize::MAX, 0))));
         self.slots.clear();
-        self.kept.clear();
+        states.for_each(|state| _ = self.kept.remove(&state));
     }
 
     fn row(&mut self, row: &Row) -> Vec<Sampled> {
