@@ -52,6 +52,17 @@ pub(crate) fn returned(session: &LaneSession, random: &mut Random) -> Wrong<()> 
     })
 }
 
+/// Adds to numbers that outlive their workers.
+pub(crate) fn outlive(session: &LaneSession, random: &mut Random) -> Wrong<()> {
+    let amount = 1 + random.below(1000) as i64;
+    watch::step(format_args!("{amount} is added to memory that outlives workers"));
+    let sums: Vec<i64> = words(block_on(async {
+        let sums = session.call("soak.outlive", (amount,)).await?;
+        session.get_all(&sums).await
+    }))?;
+    if sums.iter().all(|sum| *sum >= amount) { Ok(()) } else { Err(format!("{amount} was added, which gave {sums:?}")) }
+}
+
 /// Takes the results of a running call, all of them or some.
 pub(crate) fn stream(session: &LaneSession, random: &mut Random) -> Wrong<()> {
     let (count, dropped_after) = (random.pick(&[0, 1, 16, 17, 100]), random.pick(&[usize::MAX, usize::MAX, 0, 1, 40]));

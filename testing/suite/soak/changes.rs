@@ -6,6 +6,7 @@ use disco::error::ErrorKind;
 use disco::{LaneSession, SessionKind, WorkerId, block_on};
 
 use super::bystanders::Bystanders;
+use super::calls;
 use super::random::Random;
 use super::session::{Setup, go_on, use_together};
 use super::user::Wrong;
@@ -46,6 +47,7 @@ pub(crate) fn replace(setup: &Setup, session: &LaneSession, worker: usize, rando
         return Err(format!("worker {worker} was lost, and {replaced:?} were replaced"));
     }
     go_on(setup, session)?;
+    calls::outlive(session, random)?;
     use_together(session, random)?;
     block_on(session.sync_all()).map_err(|error| format!("after a replacement, sync_all: {error}"))
 }

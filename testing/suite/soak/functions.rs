@@ -1,7 +1,7 @@
 //! Worker functions of the soak.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering, compiler_fence};
 use std::time::{Duration, Instant};
 use std::{process, thread};
 
@@ -25,6 +25,7 @@ disco::register_function!("soak.diverge", diverge);
 disco::register_function!("soak.reduce", reduce);
 disco::register_function!("soak.pid", pid);
 disco::register_function!("soak.hash", hash);
+disco::register_function!("soak.outlive", outlive);
 disco::register_function!("soak.add", add);
 disco::register_function!("soak.length", length);
 disco::register_function!("soak.meet", meet);
@@ -52,6 +53,23 @@ struct Failed(#[source] Diverged);
 /// Returns the argument.
 fn hold(_: &mut WorkerContext, value: Value) -> Result<Value> {
     Ok(value)
+}
+
+/// Adds to a number in memory that outlives the worker, which may be lost at any moment: the number is there twice, each time with its
+/// double, and before them which one counts.
+fn outlive(ctx: &mut WorkerContext, amount: i64) -> Result<i64> {
+    let kept = ctx.keep("soak", DType::I64, [5])?;
+    let mut numbers = kept.tensor.view_mut::<i64>()?;
+    let (now, next) = if numbers[0] == 0 { (1, 3) } else { (3, 1) };
+    if numbers[now + 1] != 2 * numbers[now] || kept.is_new && numbers[now] != 0 {
+        return Err(Error::invalid(format!("memory that outlives its worker has {:?}", &*numbers)));
+    }
+    let sum = numbers[now] + amount;
+    (numbers[next], numbers[next + 1]) = (sum, 2 * sum);
+    // What is written above is there before it counts.
+    compiler_fence(Ordering::SeqCst);
+    numbers[0] = i64::from(now == 1);
+    Ok(sum)
 }
 
 /// Returns a value whose seed depends on the worker.

@@ -67,7 +67,7 @@ impl<'s> User<'s> {
     }
 
     fn step(&mut self) -> Wrong<()> {
-        match self.random.below(32) {
+        match self.random.below(33) {
             0..3 => self.make(),
             3 => self.checkpoint(),
             4..8 => self.exchange(),
@@ -85,6 +85,7 @@ impl<'s> User<'s> {
             29 => calls::stream(self.session, &mut self.random),
             30 => calls::cancel(self.session, &mut self.random),
             31 => calls::returned(self.session, &mut self.random),
+            32 => calls::outlive(self.session, &mut self.random),
             20..26 => self.values.step(),
             _ => self.make(),
         }
