@@ -101,7 +101,13 @@ impl LaneSession {
                 } else {
                     match self.settle().await? {
                         Some(drained) => Some(drained),
-                        None => continue,
+                        None => {
+                            // The next round may need their places.
+                            if let Some(new) = new {
+                                new.end().await;
+                            }
+                            continue;
+                        }
                     }
                 };
                 self.install(operation, &plan, new.map(Started::take).unwrap_or_default())?;

@@ -7,6 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
+use futures_channel::oneshot;
+
 use super::DRef;
 use super::new_lanes::{NewLane, close, end};
 use super::replacement_policy::{History, ReplacementPolicy};
@@ -62,11 +64,22 @@ pub(super) struct Started {
     lanes: Vec<NewLane>,
     helpers: Arc<Helpers>,
     busy: Arc<Busy>,
+    /// Dropped once they have ended.
+    ended: Option<oneshot::Sender<()>>,
 }
 
 impl Started {
     pub(super) fn new(lanes: Vec<NewLane>, helpers: &Arc<Helpers>, busy: &Arc<Busy>) -> Self {
-        Self { lanes, helpers: helpers.clone(), busy: busy.clone() }
+        Self { lanes, helpers: helpers.clone(), busy: busy.clone(), ended: None }
+    }
+
+    /// Ends the workers, and waits for that: their places are free then.
+    pub(super) async fn end(mut self) {
+        let (ended, end) = oneshot::channel();
+        self.ended = Some(ended);
+        drop(self);
+        // Never a message.
+        _ = end.await;
     }
 
     /// The lanes, for the session.
@@ -77,16 +90,16 @@ impl Started {
 
 impl Drop for Started {
     fn drop(&mut self) {
-        let (lanes, busy) = (std::mem::take(&mut self.lanes), self.busy.clone());
+        let (lanes, busy, ended) = (std::mem::take(&mut self.lanes), self.busy.clone(), self.ended.take());
         if lanes.is_empty() {
             return;
         }
-        let ended = self.helpers.spawn("disco-close", move || {
+        let spawned = self.helpers.spawn("disco-close", move || {
             end(&lanes);
-            drop(busy);
+            drop((busy, ended));
         });
         // Dropping the lanes ends their workers, too.
-        if let Err(error) = ended {
+        if let Err(error) = spawned {
             tracing::warn!(%error, "new workers that are not used are not waited for");
         }
     }
