@@ -39,7 +39,8 @@ pub trait Channel: Debug + Send + Sync + 'static {
     /// lane. Called once.
     ///
     /// # Errors
-    /// The lane was started before, or is closed.
+    /// The lane was started before, or is closed. [`Error::Aborted`]: the process that was to start the workers is lost, and the
+    /// session asks for [lanes](StartsWorkers::replacement) in place of this one.
     fn start(&self, inbox: Arc<dyn Inbox>) -> Result<()>;
 
     /// The number of frames of this size that the lane accepts now. A lane whose budget for large values is spent still
@@ -125,8 +126,8 @@ pub struct LaneFacts {
     /// Whether workers get large tensors through shared memory. The session then copies the tensors to shared memory before
     /// it takes the order ticket.
     pub shares_memory: bool,
-    /// Whether the session keeps the lane until its end, also after it has replaced all workers of the lane: new nodes come
-    /// to it.
+    /// Whether the session keeps the lane although all its workers were replaced: new nodes come to it, or its nodes have
+    /// started workers of other lanes.
     pub is_entrance: bool,
 }
 
@@ -184,12 +185,13 @@ pub trait Polled {
 
 /// A lane that starts other workers than those of its start, or lets some of them leave.
 pub trait StartsWorkers {
-    /// A lane, not started, to new workers in the places of `workers`, which this lane has reported as lost. This lane goes
-    /// on with its other workers.
+    /// Lanes, not started, to new workers in the places of `workers`, which this lane has reported as lost. This lane goes
+    /// on with its other workers. If a node is lost with workers of several lanes, a lane to the node's successor has the places
+    /// of all of them.
     ///
     /// # Errors
     /// The reason why the lane can't start them. The text does not name the workers: the session does, by their numbers.
-    fn replacement(&self, workers: WorkerRange) -> Result<Arc<dyn Channel>> {
+    fn replacement(&self, workers: WorkerRange) -> Result<Vec<Arc<dyn Channel>>> {
         let _ = workers;
         Err(Error::state(NO_OTHER_WORKERS))
     }

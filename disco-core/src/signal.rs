@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::error::{Failure, Result};
 use crate::id::WorkerId;
 use crate::value::Value;
+use crate::worker_range::WorkerRange;
 
 /// A worker's reply to a command: a value ([`Value::None`] for a sync), or the worker's first failure.
 pub type Reply = Result<Value, Arc<Failure>>;
@@ -47,6 +48,14 @@ pub enum Signal {
         command: u64,
         /// The number of results of this worker that were taken so far.
         count: u64,
+    },
+    /// A node starts new workers in the places of these lost ones, which were processes of it. They join as a node of their own,
+    /// at one of these addresses. For nodes only.
+    Replace {
+        /// The places of the workers, all of one node.
+        workers: WorkerRange,
+        /// The addresses at which their lane listens, each as `HOST:PORT`.
+        addresses: Vec<String>,
     },
     /// Leave the loop after the current command; queued commands are dropped.
     Shutdown,

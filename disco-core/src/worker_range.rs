@@ -85,7 +85,7 @@ impl WorkerRange {
 
     /// The fewest ranges with exactly these workers, which come in order. Neighbours are in one range if `belong` accepts
     /// them.
-    pub(crate) fn cover(
+    pub fn cover(
         workers: impl IntoIterator<Item = WorkerId>,
         belong: impl Fn(WorkerId, WorkerId) -> bool,
     ) -> Vec<Self> {

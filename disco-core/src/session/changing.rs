@@ -8,7 +8,8 @@
 //! begins an epoch: its command, the lookups of all functions, restored registers; then the session takes commands again
 //! ```
 //!
-//! Workers that are lost meanwhile, including new workers, are replaced or dropped in the next round. With
+//! Workers that are lost meanwhile, including new workers, are replaced or dropped in the next round, also if the start
+//! has failed. With
 //! [`ReplacementPolicy::at_once`](super::ReplacementPolicy::at_once), a thread of the session does the second step ahead
 //! (`at_once.rs`).
 //!
@@ -20,6 +21,8 @@
 //!   of all functions, and what `on_replaced` sets. If a lane refuses a frame, the other lanes get it, so that
 //!   survivors run the same commands; the session goes on only if all workers that the lane owns are lost. A loss and
 //!   its workers are recorded at one moment, and taken for replacement under the order ticket.
+//! - A node that is connected starts new processes in the places of its lost ones: they join the lane to new workers as
+//!   a node of their own (`disco-channel`, `nodes/controller/hosting.rs`).
 //! - A spare process has no place: a socket is its standard input, and over it the lane to new workers sends the
 //!   invitation, which a process without a spare finds in its environment. From then on the two are alike. The thread
 //!   `disco-spares` owns spares until they are taken, so none is given away twice.
@@ -92,7 +95,12 @@ impl LaneSession {
             };
             if !plan.is_empty() {
                 self.check_plan(goal, &plan, &before)?;
-                let new = self.start_new(operation, &plan, before, busy).await?;
+                let new = match self.start_new(operation, &plan, before, busy).await {
+                    // Others start them in place of a node that is lost.
+                    Err(Error::Aborted { .. }) => continue,
+                    Err(_) if table.check_replaced().is_err() => continue,
+                    new => new?,
+                };
                 if goal == Goal::Replace {
                     self.helpers.count(plan.new.len());
                 }

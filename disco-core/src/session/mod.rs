@@ -210,6 +210,9 @@ pub trait Session: Debug + Send + Sync {
     /// value. Functions of libraries have to be loaded again. There are no communicators until the next
     /// [`init_ccl`](Session#method.init_ccl).
     ///
+    /// A node that is still connected starts new processes in the places of its lost ones, and its other workers go on. Nodes
+    /// that are lost are replaced as a whole.
+    ///
     /// Workers that are lost meanwhile are replaced, too. Concurrent calls take turns. If the future is dropped, workers
     /// that start are ended, the session stays lost, and this method can be called again.
     ///

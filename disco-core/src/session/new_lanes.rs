@@ -47,16 +47,19 @@ impl NewLane {
     }
 }
 
-/// Lanes to new workers in the places of `lost`: one lane for neighbours that had one.
+/// Lanes to new workers in the places of `lost`. Neighbours that had one lane are replaced together.
 pub(super) fn replacements(lanes: &Lanes, lost: &BTreeSet<WorkerId>) -> Result<Vec<Arc<dyn Channel>>> {
     let have_one_owner = |one, other| Arc::ptr_eq(lanes.owner(one), lanes.owner(other));
-    let parts = WorkerRange::cover(lost.iter().copied(), have_one_owner);
-    let replace = |part: &WorkerRange| {
+    let (mut left, mut new) = (lost.clone(), Vec::new());
+    while let Some(part) = WorkerRange::cover(left.iter().copied(), have_one_owner).first() {
         let refused = |why| Error::state(format!("{} can't be replaced: {why}", lanes.members.workers(*part)));
         let starts = lanes.owner(part.first()).starts().ok_or_else(|| Error::state(NO_OTHER_WORKERS));
-        starts.and_then(|starts| starts.replacement(*part)).map_err(refused)
-    };
-    parts.iter().map(replace).collect()
+        let made = starts.and_then(|starts| starts.replacement(*part)).map_err(refused)?;
+        let is_filled = |place| made.iter().any(|lane| lane.facts().workers.contains(place));
+        left.retain(|place| !part.contains(*place) && !is_filled(*place));
+        new.extend(made);
+    }
+    Ok(new)
 }
 
 /// Ends new workers that the session does not use, so that no two workers have one place after the next start.

@@ -93,8 +93,8 @@ impl Plan {
                 if are_nodes.map(<[_]>::len).any(|workers| workers != per_node) {
                     let dismissed = WorkerRange::list(&numbers);
                     return refuse(format!(
-                        "only whole nodes can leave, which have {per_node} workers here, and {dismissed} would; end the process of the \
-                         node of a lost worker, and ask again"
+                        "only whole nodes can leave, which have {per_node} workers here, and {dismissed} would; replace the lost workers, or \
+                         end the processes of their nodes, and ask again"
                     ));
                 }
                 size / per_node
@@ -186,8 +186,8 @@ mod tests {
         );
         assert_eq!(
             refused(on_nodes, &[2], 4),
-            "resize to 4: only whole nodes can leave, which have 2 workers here, and workers 2, 5 would; end the process of \
-             the node of a lost worker, and ask again"
+            "resize to 4: only whole nodes can leave, which have 2 workers here, and workers 2, 5 would; replace the lost \
+             workers, or end the processes of their nodes, and ask again"
         );
     }
 }

@@ -32,6 +32,7 @@
 //! FROM    worker, REPLY │ NOTICE │ RECORDING │ OUTPUT of its process ──▶
 //! STORE_REQUEST, CREDIT as a worker ──▶
 //! ALIVE   its time, the controller's ──▶  ◀── ALIVE    its time: each heartbeat, answered by the node's
+//!                                    ◀── REPLACE  lost workers, addresses at which new ones join as a node
 //! LEFT    remaining workers, or BYE ──▶  ◀── BYE
 //!
 //! client of the node lane, with the token                         controller
@@ -51,7 +52,7 @@ use std::time::Duration;
 use super::action::{
     ABORT, AHEAD, ALIVE, ANSWER, ASK_STATUS, ASSIGN, BESIDE, BYE, CANCEL, COLLECT, CREDIT, DESCRIPTOR, FRAME, FROM,
     HELLO, JOIN, KEEPER_REQUEST, LATE, LEFT, LISTENS, LOST, NOTICE, OUTPUT, PART, PROGRESS, READY, RECEIVE, RECORDING,
-    REDIRECT, RELAY, REPLY, SETTLE, SHARE, SHUTDOWN, STATUS, STORE_REQUEST, TAKEN, UNSHARE, WELCOME, WITHDRAW,
+    REDIRECT, RELAY, REPLACE, REPLY, SETTLE, SHARE, SHUTDOWN, STATUS, STORE_REQUEST, TAKEN, UNSHARE, WELCOME, WITHDRAW,
 };
 use super::command::write;
 use super::field::{Field, fields, put_clipped, variants};
@@ -365,7 +366,7 @@ variants!(Message, "message", {
         Ok(Message::Frame { seq, bytes, transfer })
     },
     LOST => Ok(Message::Lost { cause: Field::take(packet)?, whole: packet.bool()? }),
-    number @ (ABORT | CANCEL | SETTLE | TAKEN | SHUTDOWN | COLLECT) => {
+    number @ (ABORT | CANCEL | SETTLE | TAKEN | REPLACE | SHUTDOWN | COLLECT) => {
         Signal::take_variant(number, packet).map(Message::Signal)
     },
     FROM => {
@@ -381,6 +382,7 @@ variants!(Signal, "signal", {
     CANCEL => Cancel { command, cause },
     SETTLE => Settle { command, breaks },
     TAKEN => Taken { worker, command, count },
+    REPLACE => Replace { workers, addresses },
     SHUTDOWN => Shutdown,
     COLLECT => Collect { last },
 } put(args) {

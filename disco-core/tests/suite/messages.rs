@@ -58,6 +58,10 @@ pub(crate) fn messages() -> Vec<Message> {
         Message::Signal(Signal::Settle { command: 1 << 40, breaks: None }),
         Message::Signal(Signal::Settle { command: 2, breaks: Some("no longer needed".into()) }),
         Message::Signal(Signal::Taken { worker: WorkerId::new(3), command: 1 << 40, count: 1 << 41 }),
+        Message::Signal(Signal::Replace {
+            workers: WorkerRange::new(3..5),
+            addresses: vec!["10.0.0.1:4567".into(), "[::1]:4567".into()],
+        }),
         Message::Signal(Signal::Shutdown),
         Message::Credit { frames: 512, bytes: 1 << 40 },
         Message::Descriptor { id: 6 },

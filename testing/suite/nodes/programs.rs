@@ -2,12 +2,13 @@
 
 use std::io::Read as _;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::process::{Child, Command, ExitCode, Output, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
-use std::{env, thread};
+use std::{env, fs, thread};
 
-use disco::{Announce, Builder, JoinOptions, LaneSession, SessionKind, Token, WorkerId, block_on};
+use disco::{Announce, Builder, Invitation, JoinOptions, LaneSession, SessionKind, Token, WorkerId, block_on};
 use disco_conformance::waiting;
 use rustix::process::{Resource, Rlimit, setrlimit};
 
@@ -17,6 +18,9 @@ use crate::with_session::with_session;
 const PROGRAM: &str = "DISCO_TEST_PROGRAM_OF_NODES";
 /// Name of the program of [`node_of`], before the number of workers.
 const NODE_OF: &str = "node-of-";
+
+/// Environment variable of the program of [`brittle`].
+const BREAKS: &str = "DISCO_TEST_BREAKS";
 
 /// The token of the sessions of these tests.
 pub(crate) const TOKEN: &str = "what only the nodes of these tests know";
@@ -45,6 +49,12 @@ pub(crate) fn node(address: impl ToString) -> Command {
     command.env("DISCO_CONNECT", address.to_string()).env("DISCO_TOKEN", TOKEN);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
+}
+
+/// Makes the workers of a node end with status 7 before they connect, while this file exists. If it has the name of a second
+/// file, they make that file, and hang.
+pub(crate) fn brittle<'a>(node: &'a mut Command, file: &Path) -> &'a mut Command {
+    node.env(PROGRAM, "brittle").env(BREAKS, file)
 }
 
 /// Waits for the end of a process and returns its output. Kills it and panics if it does not end in time.
@@ -136,6 +146,18 @@ pub(crate) fn run() -> Option<ExitCode> {
         "painter" => printer("tests.paint"),
         "controller" => controller(Builder::nodes(3, 2)),
         "few files" => few_files(),
+        "brittle" => {
+            if Invitation::is_there()
+                && let Ok(second) = fs::read_to_string(env::var_os(BREAKS).unwrap())
+            {
+                if second.is_empty() {
+                    return Some(ExitCode::from(7));
+                }
+                fs::write(second, "").unwrap();
+                waiting::hang();
+            }
+            disco::init();
+        }
         other => match other.strip_prefix(NODE_OF) {
             Some(workers) => join(workers.parse().unwrap()),
             None => panic!("there is no program `{other}`"),

@@ -68,8 +68,8 @@ fn a_part_of_a_node_can_not_leave() {
     kill(&session, ask(&session, "tests.pid", 3));
     assert_eq!(
         text(4),
-        "resize to 4: only whole nodes can leave, which have 2 workers here, and worker 3 would; end the process of the node of a \
-         lost worker, and ask again"
+        "resize to 4: only whole nodes can leave, which have 2 workers here, and worker 3 would; replace the lost workers, or \
+         end the processes of their nodes, and ask again"
     );
     block_on(session.resize(2)).unwrap();
     check(&session, 2, 1);

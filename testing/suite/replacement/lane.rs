@@ -90,6 +90,9 @@ impl Channel for Mortal {
         if self.fate.chance(5) {
             return Err(Error::state("no machine is free"));
         }
+        if self.fate.chance(5) {
+            return Err(Error::Aborted { cause: "the machine is lost".into() });
+        }
         for worker in self.facts().workers {
             let lives = if self.fate.chance(5) { self.fate.random.lock().unwrap().below(4) as u64 } else { u64::MAX };
             self.fate.left[worker.index()].store(lives, Ordering::SeqCst);
@@ -127,11 +130,12 @@ impl Channel for Mortal {
 }
 
 impl StartsWorkers for Mortal {
-    fn replacement(&self, workers: WorkerRange) -> Result<Arc<dyn Channel>> {
+    fn replacement(&self, workers: WorkerRange) -> Result<Vec<Arc<dyn Channel>>> {
         if self.fate.refuses.load(Ordering::Relaxed) || self.fate.chance(7) {
             return Err(Error::state("no place is free"));
         }
-        Ok(Arc::new(Self::new(workers, self.config, &self.fate)))
+        let parts = workers.chunks(if self.fate.chance(2) { 1 } else { workers.len() });
+        Ok(parts.map(|part| Arc::new(Self::new(part, self.config, &self.fate)) as _).collect())
     }
 }
 

@@ -228,8 +228,8 @@ impl Channel for Strings {
 }
 
 impl StartsWorkers for Strings {
-    fn replacement(&self, workers: WorkerRange) -> Result<Arc<dyn Channel>> {
-        Ok(Self::more(workers, &self.stage))
+    fn replacement(&self, workers: WorkerRange) -> Result<Vec<Arc<dyn Channel>>> {
+        Ok(vec![Self::more(workers, &self.stage)])
     }
 }
 

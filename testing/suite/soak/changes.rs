@@ -12,13 +12,13 @@ use super::session::{Setup, go_on, use_together};
 use super::user::Wrong;
 use super::watch;
 
-/// Part of the error of a process of a node that is lost without its node.
+/// Part of the error of a resize after the loss of a process of a node.
 const NOT_WHOLE: &str = "only whole nodes";
 /// Consequences of a loss in a session that has replaced the workers, and begun an epoch, without being asked.
-pub(crate) const CONSEQUENCES: [&str; 3] = [NOT_WHOLE, "which is new since", "no communicator on this worker"];
+pub(crate) const CONSEQUENCES: [&str; 2] = ["which is new since", "no communicator on this worker"];
 
 /// Whether an error is a loss or its consequence in a session that replaces workers at once: the register of a bystander
-/// is empty on the new worker, one process of a node can't be replaced, or a rank has found the loss before the session.
+/// is empty on the new worker, or a rank has found the loss before the session.
 pub(crate) fn follows_from_loss(error: &disco::Error) -> bool {
     let text = error.to_string();
     matches!(error.kind(), ErrorKind::Lost { .. }) || CONSEQUENCES.iter().any(|it| text.contains(it))
@@ -38,8 +38,6 @@ pub(crate) fn replace(setup: &Setup, session: &LaneSession, worker: usize, rando
             Ok(replaced) => break replaced.workers,
             // Of a worker or a node that ended because of the first loss.
             Err(disco::Error::Lost(_)) => {}
-            // A process of another node.
-            Err(error) if setup.of_processes && error.to_string().contains(NOT_WHOLE) => return Ok(()),
             Err(error) => return Err(format!("replace_lost: {error}")),
         }
     };

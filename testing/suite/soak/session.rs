@@ -391,7 +391,12 @@ fn end_with_loss(setup: &Setup, session: &Arc<LaneSession>, bystanders: usize, r
         other => return Err(format!("after {failure} of worker {worker}, sync_all gave {other:?}")),
     }
     match random.below(3) {
-        0 => replace(setup, session, worker, random)?,
+        0 => {
+            replace(setup, session, worker, random)?;
+            if setup.kind == SessionKind::Nodes && setup.of_processes && random.chance(50) {
+                lose_again(setup, session, worker, random)?;
+            }
+        }
         1 => resize(&mut { *setup }, session, random)?,
         _ => {}
     }
@@ -405,13 +410,37 @@ fn end_with_loss(setup: &Setup, session: &Arc<LaneSession>, bystanders: usize, r
     Ok(())
 }
 
-/// Sends a signal to a worker's process, or ends its connections, during large all-reduces or cancellations.
-fn strike(session: &LaneSession, worker: usize, how: Fault, random: &mut Random) -> Wrong<()> {
+/// Kills the process of a worker that was replaced, or the node that has started it, and replaces what is lost.
+fn lose_again(setup: &Setup, session: &LaneSession, worker: usize, random: &mut Random) -> Wrong<()> {
+    let is_of_controller = worker < setup.workers / setup.nodes;
+    let function = if is_of_controller || random.chance(50) { "soak.pid" } else { "tests.parent" };
+    let pid = pid_of(session, function, worker)?;
+    watch::step(format_args!("kill of process {pid:?} of {function} after a replacement"));
+    kill_process(pid, Signal::KILL).map_err(|error| error.to_string())?;
+    let error = loop {
+        if let Err(error) = block_on(session.sync_all()) {
+            break error;
+        }
+    };
+    if !follows_from_loss(&error) {
+        return Err(format!("sync_all after the loss of process {pid:?}: {error}"));
+    }
+    replace(setup, session, worker, random)
+}
+
+/// The process id that a function returns on a worker.
+fn pid_of(session: &LaneSession, function: &str, worker: usize) -> Wrong<Pid> {
     let pid = block_on(async {
-        let pid = session.call("soak.pid", ()).await?;
+        let pid = session.call(function, ()).await?;
         session.get::<i64>(&pid, WorkerId::new(worker as u32)).await
     });
-    let pid = pid.map_err(|error| format!("soak.pid: {error}"))?;
+    let pid = pid.map_err(|error| format!("{function}: {error}"))?;
+    Pid::from_raw(pid as i32).ok_or_else(|| "a worker has process id 0".to_owned())
+}
+
+/// Sends a signal to a worker's process, or ends its connections, during large all-reduces or cancellations.
+fn strike(session: &LaneSession, worker: usize, how: Fault, random: &mut Random) -> Wrong<()> {
+    let pid = pid_of(session, "soak.pid", worker)?;
     if how == Fault::Cut {
         let cut = call(session, "soak.cut", (worker as i64, random.below(60) as i64));
         cut.map_err(|error| format!("soak.cut: {error}"))?;
@@ -422,13 +451,12 @@ fn strike(session: &LaneSession, worker: usize, how: Fault, random: &mut Random)
     } else {
         call(session, "soak.reduce", (4i64 << 20, 1000i64)).map_err(|error| format!("soak.reduce: {error}"))?;
     }
-    watch::step(format_args!("{how:?} of process {pid} from outside"));
+    watch::step(format_args!("{how:?} of process {pid:?} from outside"));
     let signal = match how {
         Fault::Kill => Signal::KILL,
         Fault::Stop => Signal::STOP,
         Fault::Cut => return Ok(()),
     };
     random.pause(Duration::from_millis(60));
-    let pid = Pid::from_raw(pid as i32).ok_or("a worker has process id 0")?;
     kill_process(pid, signal).map_err(|error| error.to_string())
 }

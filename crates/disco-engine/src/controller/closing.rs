@@ -49,6 +49,9 @@ impl Controller {
             Signal::Taken { worker, .. } => {
                 self.tell(&Message::Signal(signal), |peer| peer.workers.contains(worker));
             }
+            Signal::Replace { workers, .. } => {
+                self.tell(&Message::Signal(signal), |peer| peer.workers.contains(workers.first()));
+            }
             signal => self.tell_all(&Message::Signal(signal)),
         }
     }

@@ -39,12 +39,21 @@ pub trait Peers: Sized + Send + Sync + 'static {
         Err(format!("the lane to {workers} starts no workers"))
     }
 
-    /// The peers of `part`, some of all `workers`, for a lane to new workers in their places.
+    /// The peers of `part`, some of all `workers`, for lanes to new workers in their places.
     ///
     /// # Errors
     /// As [`StartsWorkers::replacement`].
-    fn of_part(&self, workers: WorkerRange, part: WorkerRange) -> Result<Self> {
+    fn of_part(&self, workers: WorkerRange, part: WorkerRange) -> Result<Vec<(WorkerRange, Self)>> {
         Err(Error::state(self.check_part(workers, part).err().unwrap_or_default()))
+    }
+
+    /// Checks at intervals that the start of `workers` can still succeed.
+    ///
+    /// # Errors
+    /// The reason why it fails.
+    fn check_start(&self, workers: WorkerRange) -> Result<()> {
+        let _ = workers;
+        Ok(())
     }
 
     /// See [`LaneFacts::value_limit`].
@@ -53,6 +62,11 @@ pub trait Peers: Sized + Send + Sync + 'static {
     /// See [`LaneFacts::is_entrance`].
     fn is_entrance(&self) -> bool {
         false
+    }
+
+    /// Whether the status of the session lists the peers as nodes, if they are nodes.
+    fn has_nodes(&self) -> bool {
+        true
     }
 
     /// Adds what is not known of single peers.
@@ -194,7 +208,8 @@ impl<P: Peers> Channel for RemoteLane<P> {
         if *sync::lock(&self.is_closed) {
             _ = running.served.close(Duration::ZERO);
         }
-        open_files::explained(running.served.wait_for_start(), self.workers.len())
+        let started = running.served.wait_for_start(|| self.peers.check_start(self.workers));
+        open_files::explained(started, self.workers.len())
     }
 
     fn room(&self, size: FrameSize) -> usize {
@@ -244,7 +259,9 @@ impl<P: Peers> Channel for RemoteLane<P> {
         let now = Instant::now();
         let known = |worker| running.map(|it| it.served.read(|engine| engine.known(worker, now))).unwrap_or_default();
         status.add_workers(P::NAME, self.workers, known);
-        status.nodes.extend(running.into_iter().flat_map(|it| it.served.nodes()));
+        if self.peers.has_nodes() {
+            status.nodes.extend(running.into_iter().flat_map(|it| it.served.nodes()));
+        }
         status.spares.extend(running.into_iter().flat_map(|it| it.served.spares()));
         self.peers.describe(status);
     }
@@ -290,9 +307,9 @@ impl<P: Peers> SendsAhead for RemoteLane<P> {
 }
 
 impl<P: Peers> StartsWorkers for RemoteLane<P> {
-    fn replacement(&self, workers: WorkerRange) -> Result<Arc<dyn Channel>> {
-        let peers = self.peers.of_part(self.workers, workers)?;
-        Ok(Arc::new(Self::new(workers, self.shared.clone(), peers)))
+    fn replacement(&self, workers: WorkerRange) -> Result<Vec<Arc<dyn Channel>>> {
+        let parts = self.peers.of_part(self.workers, workers)?.into_iter();
+        Ok(parts.map(|(part, peers)| Arc::new(Self::new(part, self.shared.clone(), peers)) as _).collect())
     }
 
     fn subset(&self, part: &SubsetPart) -> Result<Arc<dyn Channel>> {

@@ -31,6 +31,11 @@
 //! may linger, so that one write carries many frames. A node acknowledges frames
 //! that it has passed on to its workers; at most 1,024 frames and about 64 MiB are unacknowledged.
 //!
+//! **Replacement.** A node that is lost has a successor, with a lane of its own. A node that is connected starts new processes
+//! in the places of its lost ones: it is told so (REPLACE), and joins the lane to them as one more node with its number
+//! (`controller/hosting.rs`, `node/guests.rs`). So a lane to a node may not have all its workers, and a node's program may
+//! serve several lanes.
+//!
 //! **The end.** Each end sends a heartbeat every second. A node that is silent for 5 s, closes the connection or sends
 //! garbage is lost, with all its workers and with the nodes behind it. A node whose controller is lost aborts and stops its workers. A
 //! node that sees a failure or a loss reports it and at once aborts its workers and those behind it; the abort of the others

@@ -14,8 +14,8 @@ use super::table::Table;
 use crate::remote::process::Process;
 use crate::remote::reactor::{Connection, Descriptor, Waker};
 
-/// How often a thread that closes a lane checks whether the lane is closed.
-const CLOSE_POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// How often a thread that starts or closes a lane checks how far the lane is.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The engine of a lane and its connections, behind a lock.
 pub(crate) struct Lane {
@@ -121,6 +121,7 @@ impl Lane {
             | Signal::Cancel { .. }
             | Signal::Settle { .. }
             | Signal::Taken { .. }
+            | Signal::Replace { .. }
             | Signal::Shutdown
             | Signal::Collect { .. } => {
                 self.with(|engine, now| engine.handle(Event::Signal(signal), now));
@@ -136,18 +137,20 @@ impl Lane {
         self.waker.wake();
     }
 
-    /// Waits until all peers have started.
+    /// Waits until all peers have started. Calls `check` at intervals meanwhile.
     ///
     /// # Errors
-    /// The start has failed.
-    pub(super) fn wait_for_start(&self) -> Result<()> {
+    /// The start has failed, or `check` fails.
+    pub(super) fn wait_for_start(&self, check: impl Fn() -> Result<()>) -> Result<()> {
         let mut state = self.lock();
         loop {
             match state.started.take() {
                 Some(started) => return started,
                 None if state.is_over => return Err(Error::state("the service thread of the lane has ended")),
-                None => state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+                None => check()?,
             }
+            let waited = self.changed.wait_timeout(state, POLL_INTERVAL);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
@@ -161,7 +164,7 @@ impl Lane {
             if let Some(stuck) = state.controller.stuck() {
                 return stuck.to_vec();
             }
-            drop(self.changed.wait_timeout(state, CLOSE_POLL_INTERVAL));
+            drop(self.changed.wait_timeout(state, POLL_INTERVAL));
         }
     }
 

@@ -37,12 +37,12 @@ impl Served {
         Ok(Self { lane, thread: Mutex::new(Some(thread)), owner: Owner::default() })
     }
 
-    /// Waits until all peers have started.
+    /// Waits until all peers have started. Calls `check` at intervals meanwhile.
     ///
     /// # Errors
-    /// The start has failed; all peers have ended then.
-    pub(crate) fn wait_for_start(&self) -> Result<()> {
-        self.lane.wait_for_start().map_err(|error| self.fail(error))
+    /// The start has failed, or `check` fails; all peers have ended then.
+    pub(crate) fn wait_for_start(&self, check: impl Fn() -> Result<()>) -> Result<()> {
+        self.lane.wait_for_start(check).map_err(|error| self.fail(error))
     }
 
     /// Ends a lane whose start has failed, and waits until all peers have ended. Returns `error`.

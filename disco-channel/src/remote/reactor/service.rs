@@ -415,7 +415,8 @@ impl<T: Transport> Reactor<T> {
             }
             Action::Lost(workers, why) => {
                 self.transport.deliver_replies(&*self.inbox);
-                self.inbox.lost(workers, why);
+                self.inbox.lost(workers, why.clone());
+                self.transport.note_lost(workers, &why);
             }
             Action::CallStore { conn, id, epoch, call } => self.ask(conn, id, epoch, call),
             Action::Share { conn, id, name } => self.share(conn, id, name),

@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use disco_core::{Inbox, WorkerId};
+use disco_core::{Error, Inbox, WorkerId, WorkerRange};
 use disco_engine::controller::Origin;
 
 use super::connection::Connection;
@@ -29,6 +29,9 @@ pub(crate) trait Transport: Send {
 
     /// Retires the ring's reader of a lost peer.
     fn retire(&self, _peer: usize) {}
+
+    /// The inbox knows that these workers are lost.
+    fn note_lost(&self, _workers: WorkerRange, _why: &Error) {}
 
     /// Delivers the replies that workers have left in shared memory.
     fn deliver_replies(&self, _inbox: &dyn Inbox) {}

@@ -14,6 +14,7 @@
 //! [`plan`] with deaths, freezes, cut links and lost workers. `tests` checks it:
 //!
 //! - Each node gets all commands in one order, and replies once to each sync of all.
+//! - A node that is to replace a worker learns of it, and no other node does.
 //! - Each wait ends: of the start, of a sync, of a call of the store, and of the end of each node.
 //! - A disruption that loses a node or a worker is reported with its number, and with those of the nodes behind it. No
 //!   other loss is reported. All nodes that are left then stop their workers or abort them.

@@ -159,6 +159,7 @@ impl Script {
                     self.command(call(), Job::Fail(who));
                 }
                 5..7 => self.command(call(), Job::Nothing),
+                7 => self.ask_for_replacement(),
                 _ => _ = self.world.run(|world| world.now >= until || world.ends[0].is_dead),
             }
         }
@@ -167,6 +168,15 @@ impl Script {
             self.await_losses()?;
         }
         Ok(())
+    }
+
+    /// Asks the node of a worker for a new one in its place.
+    fn ask_for_replacement(&mut self) {
+        let workers = self.world.all();
+        let worker = workers.get(self.random.of(0..workers.len() as u64) as usize).unwrap();
+        self.world.asked.push(worker);
+        let addresses = vec!["192.0.2.1:4000".to_owned()];
+        self.world.tell(Event::Signal(Signal::Replace { workers: worker.into(), addresses }));
     }
 
     fn sync_unless_ended(&mut self) -> Result<(), String> {
@@ -185,6 +195,9 @@ impl Script {
         }
         if !self.world.is_synced() {
             return Err(format!("sync {} does not end", self.seq));
+        }
+        if !self.world.asked.is_empty() {
+            return Err(format!("sync {}: the nodes of {:?} know of no replacement", self.seq, self.world.asked));
         }
         let Some(failure) = self.world.session.failure.take() else { return Ok(()) };
         if failure.aborted {

@@ -150,6 +150,13 @@ impl World {
             Action::Pass(frame) => self.pass(end, &frame)?,
             Action::Signal(signal @ Signal::Abort { .. }) => self.abort(end, signal),
             Action::Answer { id, result } => self.gets_answer(end, id, result),
+            Action::Signal(Signal::Replace { workers, .. }) if self.ends[end].workers.contains(workers.first()) => {
+                match self.asked.iter().position(|asked| *asked == workers.first()) {
+                    Some(at) => _ = self.asked.swap_remove(at),
+                    None => self.record_violation(format!("node {end} has to replace {workers} unasked")),
+                }
+            }
+            Action::Signal(signal @ Signal::Replace { .. }) => self.lower(end, LowerEvent::Signal(signal)),
             Action::Signal(Signal::Shutdown) => {
                 self.lower(end, LowerEvent::Signal(Signal::Shutdown));
                 self.own_workers_leave(end);

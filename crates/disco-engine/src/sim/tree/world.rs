@@ -48,6 +48,8 @@ pub(super) struct World {
     pub(super) lost: Vec<(Nanos, Loss)>,
     pub(super) left: WorkerSet,
     pub(super) recordings: BTreeMap<WorkerId, Arc<[u8]>>,
+    /// The workers that nodes were asked to replace, and whose nodes have not received that.
+    pub(super) asked: Vec<WorkerId>,
     /// Number of nodes that have received the last command, and number of nodes that have received an abort or have
     /// ended.
     pub(super) reached: usize,
@@ -134,6 +136,7 @@ impl World {
             lost: Vec::new(),
             left: WorkerSet::new(workers),
             recordings: BTreeMap::new(),
+            asked: Vec::new(),
             reached: 0,
             stopped: 0,
         };

@@ -17,6 +17,7 @@ use disco_engine::handshake::Secret;
 use disco_engine::token::Token;
 
 use super::announce::{Announce, Announcement};
+use super::hosting::{Hosting, Use};
 use super::printer::{Sink, to_terminal};
 use super::transport::Tcp;
 use crate::remote::lane::{Peers, RemoteLane, Running};
@@ -78,6 +79,19 @@ pub struct Options {
     is_later: bool,
     /// The lane at whose address nodes stand by, and come late.
     entrance: Arc<OnceLock<Weak<Lane>>>,
+    /// What is known of these nodes as hosts of other lanes' workers.
+    hosting: Hosting,
+    /// The lane to the node that starts the workers, which is connected already.
+    host: Option<Arc<Host>>,
+}
+
+/// The lane to the node that starts the workers of a lane.
+#[derive(Debug)]
+struct Host {
+    options: Options,
+    /// The workers of that lane.
+    workers: WorkerRange,
+    _use: Use,
 }
 
 /// The lane to workers of other nodes. Its start listens, announces the address, and waits until all nodes have joined
@@ -112,6 +126,8 @@ impl Options {
             report: |_| {},
             is_later: false,
             entrance: Arc::default(),
+            hosting: Hosting::default(),
+            host: None,
         }
     }
 }
@@ -165,7 +181,23 @@ impl Options {
         let listen = format!("{host}:0");
         // Nodes that come later find the entrance.
         let answers_status = self.answers_status && self.entrance().is_none();
-        Self { nodes, first_node, listen, answers_status, is_later: true, ..self.clone() }
+        let (hosting, host) = Default::default();
+        Self { nodes, first_node, listen, answers_status, is_later: true, hosting, host, ..self.clone() }
+    }
+
+    /// Options for new workers in the places of `part`, which their node starts: it is one of this lane to `workers`, and
+    /// connected.
+    fn hosted(&self, workers: WorkerRange, part: WorkerRange) -> Self {
+        let host = Some(Arc::new(Host { options: self.clone(), workers, _use: self.hosting.begin_use() }));
+        let hosting = self.hosting.clone();
+        let announce = Announce::new(move |announcement| hosting.ask(part, announcement.addresses()));
+        let later = self.later(1, self.number(workers, part.first()));
+        Self { announce, host, answers_status: false, ..later }
+    }
+
+    /// The number of the node of a worker of this lane to `workers`.
+    fn number(&self, workers: WorkerRange, worker: WorkerId) -> u32 {
+        self.first_node + (workers.position(worker).unwrap_or(0) / self.per_node(workers)) as u32
     }
 
     /// Number of workers of each node of a lane to `workers`.
@@ -178,7 +210,7 @@ impl Options {
     /// Sends nodes that stand by to a new lane, which listens at the address of `announcement`, and later those that come to
     /// the session's address. Returns the number of nodes sent at once.
     fn call_spares(&self, announcement: &Announcement, missing: Missing) -> usize {
-        let Some(entrance) = self.entrance().filter(|_| self.is_later) else { return 0 };
+        let Some(entrance) = self.entrance().filter(|_| self.is_later && self.host.is_none()) else { return 0 };
         let Announcement { first_node, nodes, .. } = *announcement;
         let vacancy = Vacancy::new(first_node..first_node + nodes as u32, announcement.addresses(), missing);
         entrance.with(|engine, now| engine.vacate(vacancy, now))
@@ -198,6 +230,11 @@ impl Options {
         }
     }
 
+    /// Whether nodes stand by at the address of this lane, and come late.
+    fn takes_spares(&self) -> bool {
+        self.answers_status && !self.is_later
+    }
+
     fn entrance(&self) -> Option<Arc<Lane>> {
         self.entrance.get()?.upgrade()
     }
@@ -215,11 +252,42 @@ impl Peers for Options {
         self.check_nodes(workers, part, 0)
     }
 
-    fn of_part(&self, workers: WorkerRange, part: WorkerRange) -> Result<Self> {
+    /// Nodes that are lost have successors. A node that is connected starts new processes, in the places of neighbours by one
+    /// lane.
+    fn of_part(&self, workers: WorkerRange, part: WorkerRange) -> Result<Vec<(WorkerRange, Self)>> {
+        if let Some(host) = &self.host {
+            return host.options.of_part(host.workers, part);
+        }
+        let per_node = self.per_node(workers);
         let standing = self.entrance().map_or(0, |entrance| entrance.read(|engine| engine.count_spares()));
-        self.check_nodes(workers, part, standing).map_err(Error::State)?;
-        let (per_node, place) = (self.per_node(workers), workers.position(part.first()).unwrap_or(0));
-        Ok(self.later(part.len() / per_node, self.first_node + (place / per_node) as u32))
+        let successors = |part: WorkerRange| {
+            self.check_nodes(workers, part, standing).map_err(Error::State)?;
+            Ok((part, self.later(part.len() / per_node, self.number(workers, part.first()))))
+        };
+        if !self.processes {
+            return successors(part).map(|one| vec![one]);
+        }
+        let place = |worker| workers.position(worker).unwrap_or(0) / per_node;
+        let is_lost = |worker| self.hosting.has_lost(worker);
+        let belong = |one, other| place(one) == place(other) || is_lost(one) && is_lost(other);
+        let replace = |part: WorkerRange| {
+            if !is_lost(part.first()) {
+                return Ok((part, self.hosted(workers, part)));
+            }
+            // Other lanes may have had workers of the node.
+            let (first, last) = (place(part.first()), part.iter().next_back().map_or(0, place));
+            successors(workers.part(first * per_node, (last + 1 - first) * per_node))
+        };
+        WorkerRange::cover(part, belong).into_iter().map(replace).collect()
+    }
+
+    fn check_start(&self, workers: WorkerRange) -> Result<()> {
+        self.host.as_ref().map_or(Ok(()), |host| host.options.hosting.check(workers))
+    }
+
+    /// The lane to the node that has started the workers lists the node.
+    fn has_nodes(&self) -> bool {
+        self.host.is_none()
     }
 
     /// Each worker joins as a node of its own: worker `i` as node `i + 1`, since node 0 is the controller's.
@@ -253,12 +321,14 @@ impl Peers for Options {
             answers_status: false,
             is_later: false,
             entrance: Arc::default(),
+            hosting: Hosting::default(),
+            host: None,
             ..self.clone()
         })
     }
 
     fn is_entrance(&self) -> bool {
-        self.answers_status && !self.is_later
+        self.takes_spares() || self.hosting.is_used()
     }
 
     fn bring_up(&self, workers: WorkerRange, shared: Arc<Shared>, inbox: Arc<dyn Inbox>) -> Result<Running> {
@@ -280,7 +350,7 @@ impl Peers for Options {
             silence: *silence,
             max_pending: self.max_pending,
             stays_open: self.answers_status,
-            has_standby: self.is_entrance(),
+            has_standby: self.takes_spares(),
             missing: missing.clone(),
             report: self.report,
         };
@@ -295,8 +365,13 @@ impl Peers for Options {
             start: *start,
         };
         let (terms, sink) = (Terms::Nodes(terms, assignment), to_terminal(self.prefixes.clone()));
-        let served = serve(listener, terms, *nodes, (shared, inbox.clone()), sink, self.max_unsent)?;
-        if self.is_entrance() {
+        if let Some(host) = &self.host {
+            host.options.hosting.add(workers, &inbox)?;
+        }
+        let lane = (self.hosting.clone(), self.max_unsent);
+        let served = serve(listener, terms, *nodes, (shared, inbox.clone()), sink, lane)?;
+        self.hosting.run(served.lane());
+        if self.takes_spares() {
             // Fails only if a lane is started twice.
             _ = self.entrance.set(Arc::downgrade(served.lane()));
         }
@@ -313,7 +388,7 @@ impl Peers for Options {
 }
 
 /// Serves nodes that connect to `listener`, of which this process has started `processes`. For each, at most `max_unsent`
-/// bytes wait.
+/// bytes wait. `hosting` is told of lost nodes.
 ///
 /// # Errors
 /// The system has no descriptors or threads left.
@@ -323,10 +398,10 @@ pub(in crate::remote::nodes) fn serve(
     processes: usize,
     (shared, inbox): (Arc<Shared>, Arc<dyn Inbox>),
     sink: Sink,
-    max_unsent: Option<usize>,
+    (hosting, max_unsent): (Hosting, Option<usize>),
 ) -> Result<Served> {
     let waker = Arc::new(Waker::new().map_err(refused)?);
-    let transport = Tcp::new(listener, waker.clone(), sink).map_err(refused)?;
+    let transport = Tcp::new(listener, waker.clone(), sink, hosting).map_err(refused)?;
     let controller = Controller::new(terms, Instant::now()).with_clock(MachineClock::of_records());
     let lane = Arc::new(Lane::new(controller, waker, None));
     let reactor = Reactor::new(lane, inbox, shared, processes, transport).limit_unsent(max_unsent);

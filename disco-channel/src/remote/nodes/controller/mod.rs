@@ -2,6 +2,7 @@
 
 mod announce;
 mod children;
+mod hosting;
 mod lane;
 mod listen;
 mod printer;

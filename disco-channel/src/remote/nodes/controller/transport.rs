@@ -5,11 +5,12 @@ use std::net::TcpListener;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
 
-use disco_core::WorkerId;
+use disco_core::{Error, WorkerId, WorkerRange};
 use disco_engine::controller::Origin;
 use disco_engine::handshake::{ANSWER_BYTES, MAX_INTRODUCTION_BYTES};
 use disco_engine::random;
 
+use super::hosting::Hosting;
 use super::printer::{Printer, Sink};
 use crate::remote::nodes;
 use crate::remote::reactor::Waker;
@@ -20,16 +21,18 @@ pub(super) struct Tcp {
     listener: Option<TcpListener>,
     waker: Arc<Waker>,
     printer: Option<Printer>,
+    hosting: Hosting,
 }
 
 impl Tcp {
-    /// Accepts from `listener`; connections wake the thread of `waker`, and lines of workers go to `sink`.
+    /// Accepts from `listener`; connections wake the thread of `waker`, lines of workers go to `sink`, and `hosting` is told
+    /// of lost nodes.
     ///
     /// # Errors
     /// The listener can't be made non-blocking, or the printing thread can't be started.
-    pub(super) fn new(listener: TcpListener, waker: Arc<Waker>, sink: Sink) -> io::Result<Self> {
+    pub(super) fn new(listener: TcpListener, waker: Arc<Waker>, sink: Sink, hosting: Hosting) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
-        Ok(Self { listener: Some(listener), waker, printer: Some(Printer::start(sink)?) })
+        Ok(Self { listener: Some(listener), waker, printer: Some(Printer::start(sink)?), hosting })
     }
 }
 
@@ -60,6 +63,10 @@ impl Transport for Tcp {
 
     fn print(&self, node: u32, worker: WorkerId, is_err: bool, line: Arc<[u8]>) {
         self.printer.iter().for_each(|printer| printer.print(node, worker, is_err, line.clone()));
+    }
+
+    fn note_lost(&self, workers: WorkerRange, why: &Error) {
+        self.hosting.note_lost(workers, why);
     }
 
     fn finish(&mut self) {

@@ -12,6 +12,7 @@ use disco_engine::clock::MachineClock;
 use disco_engine::limits::{MAX_SENT_RECORDS, packet_limit};
 use disco_engine::member::serving::{Action, Event, Member};
 
+use super::guests::Guests;
 use super::join::Joined;
 use super::stop::StopHandle;
 use super::upstream::Upstream;
@@ -29,6 +30,8 @@ pub(super) struct Bridge {
     upstream: Arc<Upstream>,
     lane: Arc<dyn Channel>,
     workers: WorkerRange,
+    /// New processes in the places of lost ones.
+    guests: Guests,
     /// Whether the workers' records are sent when they leave.
     sends_records: bool,
     stop: StopHandle,
@@ -42,10 +45,11 @@ impl Bridge {
         store: Arc<RemoteStore>,
         upstream: Arc<Upstream>,
         lane: Arc<dyn Channel>,
-        workers: WorkerRange,
+        guests: Guests,
         stop: StopHandle,
     ) -> Self {
-        Self { waker, store, upstream, lane, workers, sends_records: false, stop, events: mpsc::channel() }
+        let workers = lane.facts().workers;
+        Self { waker, store, upstream, lane, workers, guests, sends_records: false, stop, events: mpsc::channel() }
     }
 
     /// Starts the workers, and serves until they have left or the controller is lost.
@@ -65,6 +69,7 @@ impl Bridge {
         let mut driver = Driver { member, connection, incoming, waker: self.waker.clone(), host: self, is_busy: false };
         let result = driver.run();
         driver.connection.finish(FLUSH_TIMEOUT);
+        driver.host.guests.end(&result);
         result
     }
 
@@ -112,6 +117,9 @@ impl Host for Bridge {
             Action::Signal(signal @ Signal::Abort { .. }) => upstream.abort(signal),
             // The lane's inbox, `upstream`, sends the recordings.
             Action::Signal(Signal::Collect { last }) => collect(&**lane, last),
+            Action::Signal(Signal::Replace { workers, addresses }) if self.guests.have(workers) => {
+                self.guests.start(workers, &addresses);
+            }
             Action::Signal(signal) => lane.signal(signal)?,
             Action::Answer { id, result } => store.answer(id, result.map(|value| (value, None))),
             Action::AwaitWorkers => {

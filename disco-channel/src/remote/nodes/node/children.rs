@@ -95,7 +95,7 @@ impl Peers for Children {
             report: |_| {},
         };
         let terms = Terms::Nodes(terms, Assignment { workers, ..self.assignment.clone() });
-        let served = controller::serve(listener, terms, 0, (shared, inbox.clone()), sink, None)?;
+        let served = controller::serve(listener, terms, 0, (shared, inbox.clone()), sink, Default::default())?;
         Ok(Running::new(served, None, inbox))
     }
 }

@@ -113,6 +113,8 @@ pub(super) struct Joined {
     /// Where the nodes connect for which this one relays, if there are any.
     pub(super) listener: Option<Listener>,
     pub(super) uplink: Uplink,
+    /// The address of this end.
+    pub(super) own: SocketAddr,
 }
 
 /// The other end of a node's connection.
@@ -312,7 +314,7 @@ fn attempt(
         ))));
     }
     let uplink = Uplink { own: own.ip(), upper: upper_address.ip(), is_encrypted };
-    Ok(Told::Assigned(Box::new(Joined { connection, incoming, assignment, listener: None, uplink })))
+    Ok(Told::Assigned(Box::new(Joined { connection, incoming, assignment, listener: None, uplink, own })))
 }
 
 /// Connects to the first address at which the listener proves that it has the token. Each of several addresses gets a

@@ -5,6 +5,7 @@ mod bridge;
 mod children;
 #[cfg(test)]
 mod doubles;
+mod guests;
 pub(super) mod join;
 mod stop;
 mod subtree;
@@ -21,7 +22,9 @@ use disco_engine::noise::check;
 
 use self::bridge::{Bridge, FLUSH_TIMEOUT};
 use self::children::{Children, Listener};
+use self::guests::Guests;
 pub use self::join::JoinOptions;
+use self::join::Joined;
 pub use self::stop::StopHandle;
 use self::subtree::Subtree;
 use self::upstream::Upstream;
@@ -46,39 +49,53 @@ where
     F: FnOnce(&Assignment, Arc<Shared>, Sink) -> Result<Arc<dyn Channel>>,
 {
     check("joining a session as a node")?;
+    join_and_serve(options, |joined, store, upstream| {
+        let assignment = joined.assignment.clone();
+        let arena = Arena::new(assignment.config.world.per_node())?;
+        let shared = Arc::new(Shared::new(store.clone()).among_nodes(arena));
+        let output = {
+            let upstream = upstream.clone();
+            Arc::new(move |worker, is_err, line: &[u8]| upstream.print(worker, is_err, line))
+        };
+        let limit = options.max_workers.map_or(MAX_READERS, |limit| limit as usize).min(MAX_READERS);
+        let count = assignment.workers.len() / (1 + assignment.behind.len());
+        if !(1..=limit).contains(&count) {
+            return Err(Error::invalid(format!(
+                "the controller assigns {count} workers, and this node accepts 1 to {limit}"
+            )));
+        }
+        let mut own =
+            Assignment { workers: assignment.workers.part(0, count), behind: Arc::default(), ..assignment.clone() };
+        own.config.uplink = Some(joined.uplink);
+        let own = lane(&own, shared.clone(), output)?;
+        if assignment.behind.is_empty() {
+            return Ok(Made { all: own.clone(), own });
+        }
+        let behind = behind(options, &assignment, joined.listener.take(), shared, upstream.clone())?;
+        Ok(Made { all: Arc::new(Subtree::new(own.clone(), behind)), own })
+    })
+}
+
+/// The lanes of a node.
+struct Made {
+    /// To the node's own workers.
+    own: Arc<dyn Channel>,
+    /// To these, and to those of the nodes behind it.
+    all: Arc<dyn Channel>,
+}
+
+/// Joins the controller, and serves the workers of the lane that `make` makes.
+fn join_and_serve(
+    options: &JoinOptions,
+    make: impl FnOnce(&mut Joined, &Arc<RemoteStore>, &Arc<Upstream>) -> Result<Made>,
+) -> Result<()> {
     let refused = |error: std::io::Error| Error::system("the system refuses a node", error);
     let waker = Arc::new(Waker::new().map_err(refused)?);
     let Some(mut joined) = join::join(options, &waker)? else { return Ok(()) };
     let (connection, assignment) = (joined.connection.clone(), joined.assignment.clone());
     let store = Arc::new(RemoteStore::new(connection.clone()));
     let upstream = Arc::new(Upstream::new(connection.clone(), waker.clone(), store.clone(), &assignment));
-    let arena = Arena::new(assignment.config.world.per_node())?;
-    let shared = Arc::new(Shared::new(store.clone()).among_nodes(arena));
-    let output = {
-        let upstream = upstream.clone();
-        Arc::new(move |worker, is_err, line: &[u8]| upstream.print(worker, is_err, line))
-    };
-    let limit = options.max_workers.map_or(MAX_READERS, |limit| limit as usize);
-    let count = assignment.workers.len() / (1 + assignment.behind.len());
-    let mut own =
-        Assignment { workers: assignment.workers.part(0, count), behind: Arc::default(), ..assignment.clone() };
-    own.config.uplink = Some(joined.uplink);
-    let made = if (1..=limit.min(MAX_READERS)).contains(&count) {
-        lane(&own, shared.clone(), output).and_then(|own| {
-            if assignment.behind.is_empty() {
-                Ok(own)
-            } else {
-                behind(options, &assignment, joined.listener.take(), shared, upstream.clone())
-                    .map(|behind| Arc::new(Subtree::new(own, behind)) as Arc<dyn Channel>)
-            }
-        })
-    } else {
-        Err(Error::invalid(format!(
-            "the controller assigns {count} workers, and this node accepts 1 to {}",
-            limit.min(MAX_READERS)
-        )))
-    };
-    let made = made.inspect_err(|error| {
+    let Made { own, all } = make(&mut joined, &store, &upstream).inspect_err(|error| {
         // Fails only if the connection is closed already.
         _ = Message::Bye(error.to_string()).encode().and_then(|packet| connection.send_last(packet));
         connection.finish(FLUSH_TIMEOUT);
@@ -86,8 +103,9 @@ where
     tracing::info!(node = assignment.node, workers = %assignment.workers, "joined");
     let stop = options.stop.clone().unwrap_or_default();
     let _listening = stop.listen(waker.clone());
-    let _answering = programs::answer(upstream.observer(&assignment, &made));
-    Bridge::new(waker, store, upstream, made, assignment.workers, stop).run(joined)
+    let _answering = programs::answer(upstream.observer(&assignment, &all));
+    let guests = Guests::new(options, assignment.node, joined.own, own);
+    Bridge::new(waker, store, upstream, all, guests, stop).run(joined)
 }
 
 /// The lane to the nodes behind this one.

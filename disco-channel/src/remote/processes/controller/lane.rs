@@ -116,9 +116,9 @@ impl Peers for Options {
         }
     }
 
-    fn of_part(&self, workers: WorkerRange, part: WorkerRange) -> Result<Self> {
+    fn of_part(&self, workers: WorkerRange, part: WorkerRange) -> Result<Vec<(WorkerRange, Self)>> {
         self.check_part(workers, part).map_err(Error::State)?;
-        Ok(Self { is_replacement: true, ..self.clone() })
+        Ok(vec![(part, Self { is_replacement: true, ..self.clone() })])
     }
 
     fn describe(&self, status: &mut Status) {
