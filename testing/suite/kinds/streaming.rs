@@ -195,9 +195,6 @@ fn a_lost_worker_ends_the_stream(kind: Kind) {
         assert!(matches!(error.kind(), ErrorKind::Lost { .. }), "{error}");
         assert!(results.next().await.is_none());
         drop(results);
-        if kind == Kind::NodesApart {
-            return; // Only whole nodes can be replaced.
-        }
         session.replace_lost().await.unwrap();
         let mut results = stream(&session, "tests.emit", (1, 9)).await.unwrap();
         while let Some(result) = results.next().await {

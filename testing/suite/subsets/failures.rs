@@ -86,10 +86,6 @@ fn a_replaced_worker_of_the_parent_joins_new_subsets(kind: Kind) {
     kill(numbers(&parent, "subsets.pid").unwrap()[3]);
     block_on(subset.sync_all()).unwrap_err();
     block_on(parent.sync_all()).unwrap_err();
-    if kind == Kind::Tree {
-        // Only whole nodes are replaced.
-        return block_on(parent.shutdown()).unwrap();
-    }
     block_on(parent.replace_lost()).unwrap();
     let new = block_on(parent.subset([3, 1], 1)).unwrap();
     let pids = numbers(&parent, "subsets.pid").unwrap();
