@@ -106,6 +106,12 @@ fn processes_of_nodes_are_replaced_without_their_nodes() {
     assert_killed(&replace_all(&session, &[pid(3)], &[3]), 3, 1);
     // The new process, and later all processes of the node.
     assert_killed(&replace_all(&session, &[pid(3)], &[3]), 3, 1);
+    let new = pid(3);
+    wait_until("the node's program to name the new process only", || {
+        let sessions = disco_channel::programs::ask(nodes[0] as u32).unwrap().sessions;
+        let known = sessions.iter().flat_map(|it| &it.workers).filter(|it| it.worker == 3);
+        known.map(|it| it.process.map(i64::from)).eq([Some(new)])
+    });
     replace_all(&session, &[pid(2), pid(3), pid(5)], &[2, 3, 5]);
     assert_eq!([2, 3, 4, 5].map(node), [nodes[0], nodes[0], nodes[1], nodes[1]]);
     // Of node 2, no process is that of the start.

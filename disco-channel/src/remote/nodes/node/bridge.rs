@@ -118,6 +118,7 @@ impl Host for Bridge {
             // The lane's inbox, `upstream`, sends the recordings.
             Action::Signal(Signal::Collect { last }) => collect(&**lane, last),
             Action::Signal(Signal::Replace { workers, addresses }) if self.guests.have(workers) => {
+                upstream.note_replaced(workers);
                 self.guests.start(workers, &addresses);
             }
             Action::Signal(signal) => lane.signal(signal)?,

@@ -10,7 +10,7 @@ use disco_core::channel::{Inbox, Notice, Reply, Signal};
 use disco_core::status::Status;
 use disco_core::store::SharedStore as _;
 use disco_core::wire::{self, Assignment, Message};
-use disco_core::{Channel, Command, Error, Frame, Members, Result, Value, WorkerId, WorkerRange, sync};
+use disco_core::{Channel, Command, Error, Frame, Members, Result, Value, WorkerId, WorkerRange, WorkerSet, sync};
 use disco_engine::member::upward::{self, Priority};
 use disco_engine::reply;
 
@@ -34,6 +34,8 @@ pub(super) struct Upstream {
     value_limit: usize,
     replies: Mutex<upward::Replies>,
     departures: Mutex<upward::Departures>,
+    /// Workers of this node that have a successor, which another `Upstream` serves.
+    replaced: Mutex<WorkerSet>,
     /// The lane has started. A lane whose start fails ends its workers, which is no news to the controller.
     has_started: AtomicBool,
     /// Number of the last command that the node has passed on.
@@ -55,6 +57,7 @@ impl Upstream {
     ) -> Self {
         let (value_limit, workers) = (assignment.config.value_limit, assignment.workers);
         let (replies, departures) = (upward::Replies::new(workers).into(), upward::Departures::new(workers).into());
+        let replaced = WorkerSet::new(workers).into();
         let (has_started, ends, commands, epoch, members, lane) = Default::default();
         Self {
             connection,
@@ -64,6 +67,7 @@ impl Upstream {
             value_limit,
             replies,
             departures,
+            replaced,
             has_started,
             commands,
             epoch,
@@ -106,8 +110,15 @@ impl Upstream {
             (status.process, status.node, status.uptime) = (process::id(), Some(node), begun.elapsed());
             (status.groups, status.commands) = (groups, this.commands.load(Ordering::Relaxed));
             lane.describe(&mut status);
+            let replaced = sync::lock(&this.replaced);
+            status.workers.retain(|it| !replaced.contains(WorkerId::new(it.worker as u32)));
             Some(status)
         }
+    }
+
+    /// Lost workers of this node get successors.
+    pub(super) fn note_replaced(&self, workers: WorkerRange) {
+        sync::lock(&self.replaced).insert(workers);
     }
 
     /// Replies to a frame that is about to be passed on may go up together.
