@@ -138,7 +138,7 @@ mod action {
     pub(super) const ASK_STATUS: i64 = 100;
     pub(super) const STATUS: i64 = 101;
     pub(super) const LATE: i64 = 102;
-    pub(super) const REPLACE: i64 = 113;
+    pub(super) const REPLACE: i64 = 114;
     // Of both.
     pub(super) const COLLECT: i64 = 103;
     pub(super) const RECORDING: i64 = 104;

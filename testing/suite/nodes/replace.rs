@@ -102,6 +102,12 @@ fn processes_of_nodes_are_replaced_without_their_nodes() {
     let (pid, node) = (|worker| ask(&session, "tests.pid", worker), |worker| ask(&session, "tests.parent", worker));
     // Node 2 is behind node 1.
     let nodes = [2, 4].map(node);
+    // Twice the number of calls, and one more for new memory: a node's program keeps the memory of its workers.
+    let kept = || {
+        let calls = block_on(session.call("replace.add", (1, 4))).unwrap();
+        block_on(session.get_all::<i64>(&calls)).unwrap()
+    };
+    assert_eq!(kept(), [3; 6]);
     assert_killed(&replace_all(&session, &[pid(4)], &[4]), 4, 2);
     assert_killed(&replace_all(&session, &[pid(3)], &[3]), 3, 1);
     // The new process, and later all processes of the node.
@@ -113,9 +119,11 @@ fn processes_of_nodes_are_replaced_without_their_nodes() {
         known.map(|it| it.process.map(i64::from)).eq([Some(new)])
     });
     replace_all(&session, &[pid(2), pid(3), pid(5)], &[2, 3, 5]);
+    assert_eq!(kept(), [4; 6]);
     assert_eq!([2, 3, 4, 5].map(node), [nodes[0], nodes[0], nodes[1], nodes[1]]);
     // Of node 2, no process is that of the start.
     replace_all(&session, &[pid(2), nodes[1]], &[2, 4, 5]);
+    assert_eq!(kept(), [6, 6, 6, 6, 3, 3]);
     assert_eq!([2, 3].map(node), [nodes[0]; 2]);
     let successor = node(4);
     assert!(successor != nodes[1] && node(5) == successor);
