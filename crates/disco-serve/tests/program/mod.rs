@@ -29,7 +29,7 @@ use disco_models::text::Text;
 use disco_testing::random;
 use nix::sys::signal::{Signal, kill};
 use serde_json::{Value as Json, json};
-use server::{Server, model, program};
+use server::{Server, children_of, model, program};
 
 /// The prompts of a model's reference, and the greedy texts that transformers has generated.
 fn reference(name: &str) -> Vec<(Vec<u32>, String, Vec<u32>)> {
@@ -214,6 +214,25 @@ fn requests_outlive_killed_nodes() {
             wait_for(10);
         }
     });
+}
+
+#[test]
+fn requests_outlive_killed_processes_of_a_node() {
+    let server = Server::start(&model("llama-3"), &["--session", "nodes", "--nodes", "2", "--workers", "4"]);
+    let node = || server.workers().into_iter().find(|process| !children_of(*process).is_empty()).unwrap();
+    under_load(&server, |wait_for| {
+        let program = node();
+        for round in 0..4 {
+            kill(children_of(program)[round % 2], Signal::SIGKILL).unwrap();
+            wait_for(10);
+        }
+        assert_eq!(node(), program);
+        // The program of the node has kept keys and values, until it ends, too.
+        assert_eq!(server.metric("disco_serve_tokens_computed_again_total"), Some(0.0));
+        kill(program, Signal::SIGKILL).unwrap();
+        wait_for(10);
+    });
+    assert!(server.metric("disco_serve_tokens_computed_again_total").unwrap() > 0.0);
 }
 
 #[test]

@@ -66,13 +66,7 @@ impl Server {
 
     /// The processes of the workers, in the order of their start.
     pub(crate) fn workers(&self) -> Vec<Pid> {
-        let mut children: Vec<i32> = Vec::new();
-        for task in fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap() {
-            let text = fs::read_to_string(task.unwrap().path().join("children")).unwrap_or_default();
-            children.extend(text.split_whitespace().map(|pid| pid.parse::<i32>().unwrap()));
-        }
-        children.sort_unstable();
-        children.into_iter().map(Pid::from_raw).collect()
+        children_of(self.process())
     }
 
     /// Numbers of open files, of kept memories among them, and of workers.
@@ -129,6 +123,17 @@ impl Drop for Server {
             eprintln!("{}", log.join().unwrap());
         }
     }
+}
+
+/// The processes that a process has started, in the order of their start.
+pub(crate) fn children_of(process: Pid) -> Vec<Pid> {
+    let mut children: Vec<i32> = Vec::new();
+    for task in fs::read_dir(format!("/proc/{process}/task")).unwrap() {
+        let text = fs::read_to_string(task.unwrap().path().join("children")).unwrap_or_default();
+        children.extend(text.split_whitespace().map(|pid| pid.parse::<i32>().unwrap()));
+    }
+    children.sort_unstable();
+    children.into_iter().map(Pid::from_raw).collect()
 }
 
 fn rest(mut log: BufReader<ChildStderr>, mut said: String) -> String {
