@@ -17,7 +17,7 @@ use disco_core::shared_memory::{Filling, Frozen};
 use serde::{Deserialize, Serialize};
 
 use crate::Matrix;
-use crate::products::Stored;
+use crate::products::{self, Stored};
 
 /// Matrices of a worker that its keeper keeps: the first worker that needs them makes them, and one that takes its place maps them, for
 /// reading only. So it reads nothing of them from files.
@@ -87,7 +87,7 @@ impl Shelf {
         {
             let open = |(matrix, parts): &(Stored, Vec<Range<usize>>)| {
                 let parts = parts.iter().map(|part| memory.bytes(part.clone()));
-                matrix.open(parts.collect::<Option<_>>()?).map(Matrix::own)
+                products::open(matrix, parts.collect::<Option<_>>()?).map(Matrix::own)
             };
             let all = matrices.iter().map(open).collect::<Option<Vec<_>>>();
             let damaged = || Error::Msg(format!("the kept matrices {key:?} are damaged"));
@@ -111,7 +111,7 @@ impl Shelf {
                 return Ok(None);
             };
             let places = parts.iter().map(|part| part.range()).collect();
-            let own = matrix.open(parts).map(Matrix::own);
+            let own = products::open(&matrix, parts).map(Matrix::own);
             moved.push(own.ok_or_else(|| Error::Msg(format!("the matrices {key:?} can't be kept")))?);
             matrices.push((matrix, places));
         }

@@ -116,8 +116,8 @@ impl Memory {
         Ok(())
     }
 
-    /// Stores keys, and values if it has some, `[1, kv heads, tokens, width]`, of the tokens of a plan. `rows` has the places of the
-    /// tokens on a device, see [`rows`](Plan::rows).
+    /// Stores keys, and values if it has some, `[1, kv heads, tokens, width]`, of the tokens of a plan. `rows` has their places on a device,
+    /// heads first, u32 `[kv heads * tokens, 1]`: rows of `width` elements. The host finds them in the plan.
     ///
     /// # Errors
     /// The tensors have other shapes, are elsewhere, or of another type; errors of candle.

@@ -22,8 +22,11 @@ mod vectors;
 
 use std::fmt::Debug;
 use std::ops::Range;
+use std::sync::Arc;
 
-use candle_core::{DType, Result, Tensor};
+use candle_core::{DType, Result, Tensor, WithDType};
+use disco_core::shared_memory::FrozenBytes;
+use half::{bf16, f16};
 use rayon::iter::{IntoParallelIterator as _, ParallelIterator as _};
 
 pub(crate) use dense::Dense;
@@ -58,6 +61,21 @@ pub(crate) trait OwnMatrix: Debug + Send + Sync {
 
     /// `x·Wᵀ` for rows of [`inputs`](Self::inputs) elements each.
     fn product(&self, x: &[f32]) -> Vec<f32>;
+}
+
+/// The matrix that was stored in these parts; `None` if it needs others.
+pub(crate) fn open(stored: &Stored, parts: Vec<FrozenBytes>) -> Option<Arc<dyn OwnMatrix>> {
+    fn dense<T: Element + WithDType>(shape: [usize; 2], parts: Vec<FrozenBytes>) -> Option<Arc<dyn OwnMatrix>> {
+        Some(Arc::new(Dense::<T>::of_stored(Level::detect(), shape, parts)?))
+    }
+    match *stored {
+        Stored::Dense { kind, outputs, inputs } => match kind {
+            Kind::F32 => dense::<f32>([outputs, inputs], parts),
+            Kind::F16 => dense::<f16>([outputs, inputs], parts),
+            Kind::Bf16 => dense::<bf16>([outputs, inputs], parts),
+        },
+        Stored::Packed { .. } => Some(Arc::new(Packed::of_stored(Level::detect(), stored, parts)?)),
+    }
 }
 
 /// Products of elements that one thread computes sooner than it wakes another one.

@@ -2,7 +2,6 @@
 #![allow(unsafe_code)] // Types that consist of their bytes.
 
 use std::ops::Deref;
-use std::sync::Arc;
 
 use bytemuck::{Pod, Zeroable};
 use disco_core::shared_memory::FrozenBytes;
@@ -10,8 +9,7 @@ use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
 
 use super::blocks::Codes;
-use super::elements::Line;
-use super::{Dense, Element, Kind, Level, OwnMatrix, Packed};
+use super::elements::{Element, Kind, Line};
 
 /// Elements of a matrix.
 #[derive(Debug)]
@@ -43,26 +41,6 @@ impl<T: Pod> Elements<T> {
     pub(super) fn stored(bytes: Option<FrozenBytes>, count: usize) -> Option<Self> {
         let bytes = bytes?;
         (bytemuck::try_cast_slice::<u8, T>(&bytes).ok()?.len() == count).then_some(Self::Stored(bytes))
-    }
-}
-
-impl Stored {
-    /// The matrix; `None` if it needs other elements than these.
-    pub(crate) fn open(&self, parts: Vec<FrozenBytes>) -> Option<Arc<dyn OwnMatrix>> {
-        fn dense<T: Element + candle_core::WithDType>(
-            shape: [usize; 2],
-            parts: Vec<FrozenBytes>,
-        ) -> Option<Arc<dyn OwnMatrix>> {
-            Some(Arc::new(Dense::<T>::of_stored(Level::detect(), shape, parts)?))
-        }
-        match *self {
-            Self::Dense { kind, outputs, inputs } => match kind {
-                Kind::F32 => dense::<f32>([outputs, inputs], parts),
-                Kind::F16 => dense::<f16>([outputs, inputs], parts),
-                Kind::Bf16 => dense::<bf16>([outputs, inputs], parts),
-            },
-            Self::Packed { .. } => Some(Arc::new(Packed::of_stored(Level::detect(), self, parts)?)),
-        }
     }
 }
 

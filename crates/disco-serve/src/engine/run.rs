@@ -14,7 +14,7 @@ use super::pace::Pace;
 use super::request::{Failure, Inbox, Submitted};
 use super::schedule::{Abandoned, Ended, Limits, Outcome, Sampled, Scheduler, SequenceId, Step, Tokens, Work};
 use super::sequence::Sequence;
-use super::workers::{Computing, Placement, Workers, source};
+use super::workers::{Computing, Placement, Workers, may_be_damaged, source};
 use crate::health::{Health, Load, State};
 use crate::metrics::StepMeters;
 
@@ -338,7 +338,7 @@ impl Engine<'_> {
     }
 
     /// Makes the workers usable after a failure. The sequences go on behind the last step that was replied to, or, if keys and values are
-    /// lost, from their prompts and texts so far; a sequence that has failed too often ends.
+    /// lost or may be damaged, from their prompts and texts so far; a sequence that has failed too often ends.
     async fn repair(&mut self, error: Error) -> Result<(), Error> {
         self.health.set_state(State::Repairing);
         self.flights.clear();
@@ -364,7 +364,8 @@ impl Engine<'_> {
             )));
         }
         let began = Instant::now();
-        let goes_on = self.workers.repair_until_ready(error).await?;
+        let is_damaged = may_be_damaged(&error);
+        let goes_on = self.workers.repair_until_ready(error).await? && !is_damaged;
         if goes_on {
             self.scheduler.go_back()
         } else {

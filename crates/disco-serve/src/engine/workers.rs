@@ -226,6 +226,15 @@ pub(super) fn source(error: &Error) -> Source {
     }
 }
 
+/// Whether the memory of the worker whose end has failed a step may be damaged: signals that a process gets for its own faults.
+pub(super) fn may_be_damaged(error: &Error) -> bool {
+    const FAULTS: [Signal; 6] =
+        [Signal::SIGABRT, Signal::SIGBUS, Signal::SIGFPE, Signal::SIGILL, Signal::SIGSEGV, Signal::SIGTRAP];
+    let Error::Lost(loss) = error else { return false };
+    let LossCause::ProcessEnded { end: ProcessEnd::Signaled { signal, .. }, .. } = loss.cause else { return false };
+    FAULTS.iter().any(|fault| *fault as i32 == signal)
+}
+
 /// Runs what blocks on another thread, so that the engine can end meanwhile.
 async fn on_a_thread<T: Send + 'static>(
     name: &str,

@@ -1,6 +1,8 @@
 //! Prompts that their workers don't survive. The engine and the HTTP layer run in this process, and the worker function of
 //! a step is one of this file, which calls the product's.
 
+#![allow(unsafe_code)] // A worker that damages its memory, on purpose.
+
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -20,6 +22,7 @@ use disco_serve::http::{App, Drain, Limits, Model, serve};
 use serde_json::{Value as Json, json};
 
 use super::client::{Client, completion};
+use super::random::Random;
 use super::server::model;
 use crate::recorder;
 
@@ -27,6 +30,8 @@ use crate::recorder;
 const ABORTS: u32 = 500;
 /// A token that makes worker 1 panic.
 const PANICS: u32 = 501;
+/// A token that makes worker 1 write all over its memory, and end by that.
+const SCRIBBLES: u32 = 502;
 const BLOCKS: u32 = 64;
 const SEQUENCES: u32 = 4;
 const CONTEXT: usize = 256;
@@ -40,11 +45,33 @@ fn poisoned_step(ctx: &mut WorkerContext, state: Object, bytes: Arc<[u8]>) -> Re
         Tokens::Given(tokens) => Some(tokens),
         _ => None,
     });
-    match given.find_map(|tokens| tokens.iter().find(|token| [ABORTS, PANICS].contains(token))) {
+    match given.find_map(|tokens| tokens.iter().find(|token| [ABORTS, PANICS, SCRIBBLES].contains(token))) {
         Some(&ABORTS) if ctx.worker().index() == 1 => std::process::abort(),
+        Some(&SCRIBBLES) if ctx.worker().index() == 1 => scribble(),
         Some(&PANICS) if ctx.worker().index() == 1 => panic!("the token is poisonous"),
         _ => function::find(STEP)?.call(ctx, &Args::of_objects(&[state, Object::Value(Value::Bytes(bytes))])),
     }
+}
+
+/// Writes to random addresses of all memory that other processes may map, as a stray pointer might, and then to an address that
+/// is not mapped. Memory of this process alone ends with it.
+fn scribble() -> ! {
+    let mut random = Random::new(1);
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    for line in maps.lines().filter(|line| line.contains(" rw-s ") && line.contains("memfd:disco")) {
+        let (start, end) = line.split(' ').next().unwrap().split_once('-').unwrap();
+        let [start, end] = [start, end].map(|address| usize::from_str_radix(address, 16).unwrap());
+        // The first part of memory is in use.
+        let bytes = (end - start).min(4 << 20);
+        for _ in 0..2000 {
+            let address = start + random.below(bytes / 8) * 8;
+            // SAFETY: none: this damages the process, which ends.
+            unsafe { std::ptr::with_exposed_provenance_mut::<u64>(address).write_volatile(random.next()) };
+        }
+    }
+    // SAFETY: as above.
+    unsafe { std::ptr::with_exposed_provenance_mut::<u64>(8).write_volatile(1) };
+    unreachable!("the process has ended")
 }
 
 /// A server in this process, whose workers are processes.
@@ -185,6 +212,12 @@ fn ends_alone(poison: u32, words: &[&str]) {
 fn a_prompt_that_kills_its_workers_ends_alone() {
     disco::init_test!();
     ends_alone(ABORTS, &["while no other request was running", "worker 1", "SIGABRT"]);
+}
+
+#[test]
+fn a_prompt_that_makes_a_worker_write_all_over_its_memory_ends_alone() {
+    disco::init_test!();
+    ends_alone(SCRIBBLES, &["while no other request was running", "worker 1", "SIGSEGV"]);
 }
 
 #[test]
