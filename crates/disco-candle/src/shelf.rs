@@ -6,6 +6,8 @@
 //!          where the entries begin: 8 bytes, little endian
 //! ```
 
+#![allow(unsafe_code)] // Frozen memory, and a function of glibc.
+
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ops::Range;
@@ -56,7 +58,8 @@ impl Shelf {
         let name = KeptName::shared(name);
         let memory = match keeper.find(&name)? {
             Some(fd) => {
-                let frozen = Frozen::open(fd)?;
+                // SAFETY: shelves keep what they have frozen, under names of their own.
+                let frozen = unsafe { Frozen::open(fd) }?;
                 let entries = entries(&frozen).ok_or_else(|| {
                     disco_core::Error::protocol(format!("the kept memory {:?} has no matrices", name.name))
                 })?;
@@ -141,7 +144,6 @@ impl Shelf {
 fn trim() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {
-        #[allow(unsafe_code)]
         unsafe extern "C" {
             safe fn malloc_trim(pad: usize) -> std::ffi::c_int;
         }

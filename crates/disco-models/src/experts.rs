@@ -65,7 +65,6 @@ impl Mixture {
         comm: &Comm,
     ) -> std::result::Result<Self, ModelError> {
         let (names, activation) = (parts.names, experts.activation);
-        let router = parts.tensor(&names.layer(layer, Role::Router))?;
         let is_split_within = parts.config.expert_split == ExpertSplit::Within;
         let is_whole = parts.config.sums != Sums::Parts;
         let adds_bias = is_whole || !is_split_within || comm.rank() == 0;
@@ -113,24 +112,28 @@ impl Mixture {
             }
         };
         let router_bias = experts.bias.then(|| parts.bias(layer, Role::Router)).transpose()?;
-        let (router, scales) = match parts.config.layers[layer].feed_forward {
-            FeedForward::Both(..) => {
+        let has_both = matches!(parts.config.layers[layer].feed_forward, FeedForward::Both(..));
+        let scales = has_both.then(|| {
+            let scales = parts.tensor(&names.layer(layer, Role::ExpertScale))?;
+            Ok::<_, ModelError>(scales.to_dtype(DType::F32)?)
+        });
+        let is_sigmoid = experts.scores == Scores::Sigmoid;
+        let correction = is_sigmoid
+            .then(|| Ok::<_, ModelError>(parts.wide(&names.layer(layer, Role::RouterCorrection))?.unsqueeze(0)?));
+        let name = names.layer(layer, Role::Router);
+        let router = parts.shelved_one(&name, || {
+            let mut router = parts.tensor(&name)?;
+            if has_both {
                 let scale = parts.tensor(&names.layer(layer, Role::RouterScale))?;
-                let router = (router.broadcast_mul(&scale)? * (parts.config.dim as f64).powf(-0.5))?;
-                let scales = parts.tensor(&names.layer(layer, Role::ExpertScale))?.to_dtype(DType::F32)?;
-                (router, Some(scales))
+                router = (router.broadcast_mul(&scale)? * (parts.config.dim as f64).powf(-0.5))?;
             }
-            _ => (router, None),
-        };
-        let (mut router, mut correction) = (router, None);
-        if experts.scores == Scores::Sigmoid || experts.groups.is_some() {
-            // Small differences decide.
-            router = router.to_dtype(DType::F32)?;
-        }
-        if experts.scores == Scores::Sigmoid {
-            correction = Some(parts.wide(&names.layer(layer, Role::RouterCorrection))?.unsqueeze(0)?);
-        }
-        let router = parts.shelved_one(&names.layer(layer, Role::Router), || Ok(Matrix::inference(router)?))?;
+            if is_sigmoid || experts.groups.is_some() {
+                // Small differences decide.
+                router = router.to_dtype(DType::F32)?;
+            }
+            Ok(Matrix::inference(router)?)
+        })?;
+        let (scales, correction) = (scales.transpose()?, correction.transpose()?);
         let exchange = match parts.config.expert_split {
             _ if !is_whole => Exchange::Nothing,
             ExpertSplit::Within => Exchange::Units(Gather::of_rows(experts.ffn, comm)),

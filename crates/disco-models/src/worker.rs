@@ -1,7 +1,8 @@
 //! The worker functions: each worker keeps its part of the model, and the batch that it computes.
 
 use std::cell::RefCell;
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,10 +11,12 @@ use disco_candle::weights::{Shards, Weights};
 use disco_candle::{Comm, KERNELS, Shelf};
 use disco_core::activity::TimeLimit;
 use disco_core::function::Json;
+use disco_core::link::Keeper;
 use disco_core::{Error, Object, Opaque, Scope, WorkerContext};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
+use crate::adapter;
 use crate::{Adapter, Config, ExpertSplit, Generation, ModelError, Precision, Sampler, Sums, Transformer, plan};
 
 /// The argument of `disco.models.load`.
@@ -81,6 +84,9 @@ impl Batch {
         Self { prompts, sampler }
     }
 }
+
+/// What a lack of memory that outlives a worker means.
+const NOT_KEPT: &str = "a worker that replaces this one reads its matrices again";
 
 /// Figures of one worker since the last `disco.models.load`.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
@@ -168,22 +174,28 @@ pub(crate) fn open(
     }
     let adapter = load.adapter.as_deref().map(Adapter::open).transpose()?;
     let keeper = ctx.link().keeper().ok().filter(|_| keeps && shards.device().is_cpu()).cloned();
-    let shelf = keeper.as_ref().map(|keeper| Shelf::open(&**keeper, &shelf_name(&config, &shards, load)));
-    let shelf = shelf.transpose().map_err(disco_candle::to_candle)?;
+    let open = |keeper: &Arc<dyn Keeper>| {
+        let opened = Shelf::open(&**keeper, &shelf_name(&config, &shards, load));
+        opened.inspect_err(|error| tracing::warn!(%error, "{NOT_KEPT}")).ok()
+    };
+    let shelf = keeper.as_ref().and_then(open);
     let model = Transformer::read(config, &shards, (adapter.as_ref(), shelf.as_ref()), load.precision, comm)?;
     if let (Some(shelf), Some(keeper)) = (shelf, keeper)
         && let Err(error) = shelf.keep(&*keeper)
     {
-        tracing::warn!(%error, "a worker that replaces this one reads its matrices again");
+        tracing::warn!(%error, "{NOT_KEPT}");
     }
     // Those of loading wait for the slowest reader.
     model.comm().take_stats().map_err(disco_candle::to_candle)?;
     Ok((model, weights))
 }
 
-/// What the matrices of a rank depend on.
+/// What the matrices of a rank depend on. Files that have changed since are read again.
 fn shelf_name(config: &Config, shards: &Shards, load: &Load) -> String {
-    let files = (&load.model, &load.adapter, shards.fingerprint());
+    let adapter = load.adapter.iter().flat_map(|folder| adapter::FILES.map(|file| folder.join(file)));
+    let files = shards.weights().files().map(Path::to_path_buf).chain(adapter);
+    let changed = |file: PathBuf| (fs::metadata(&file).and_then(|it| it.modified()).ok(), file);
+    let files = (shards.fingerprint(), files.map(changed).collect::<Vec<_>>());
     let all = (files, load.precision, load.expert_split, config.sums, KERNELS, shards.rank(), shards.size());
     let digest = Sha256::digest(format!("{all:?}"));
     digest[..16].iter().fold("matrices ".to_owned(), |text, byte| format!("{text}{byte:02x}"))

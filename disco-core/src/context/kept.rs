@@ -8,7 +8,6 @@ use crate::dtype::DType;
 use crate::error::Result;
 use crate::link::{KeptName, keep};
 use crate::shape::Shape;
-use crate::shared_memory::Segment;
 use crate::tensor::{Storage, Tensor};
 
 /// Memory that [`WorkerContext::keep`] has found or made.
@@ -45,7 +44,7 @@ impl WorkerContext {
     /// The memory has another size in bytes; the system has too little memory; the name has more than 256 bytes, or the worker keeps 256
     /// memories; nobody keeps memory for workers of TVM and ranks of MPI launchers.
     pub fn keep(&mut self, name: &str, dtype: DType, shape: impl Into<Shape>) -> Result<Kept> {
-        self.keep_in(name, dtype, shape, Segment::create)
+        self.keep_in(name, dtype, shape, false)
     }
 
     /// As [`keep`](Self::keep), but the system allocates each page when it is first written to: for large memory of which little
@@ -54,25 +53,19 @@ impl WorkerContext {
     /// # Errors
     /// As for [`keep`](Self::keep).
     pub fn keep_lazily(&mut self, name: &str, dtype: DType, shape: impl Into<Shape>) -> Result<Kept> {
-        self.keep_in(name, dtype, shape, Segment::reserve)
+        self.keep_in(name, dtype, shape, true)
     }
 
-    fn keep_in(
-        &mut self,
-        name: &str,
-        dtype: DType,
-        shape: impl Into<Shape>,
-        make: fn(usize) -> Result<Segment>,
-    ) -> Result<Kept> {
+    fn keep_in(&mut self, name: &str, dtype: DType, shape: impl Into<Shape>, is_lazy: bool) -> Result<Kept> {
         let mut is_new = false;
         let tensor = Tensor::in_new_storage(dtype, shape, |bytes| {
             if let Some(storage) = self.kept.get(name).filter(|storage| storage.byte_len() == bytes) {
                 return Ok(storage.clone());
             }
-            let (segment, is_made) = keep(&**self.link.keeper()?, name, bytes, make)?;
+            let (segment, is_made) = keep(&**self.link.keeper()?, name, bytes, is_lazy)?;
             is_new = is_made;
             // SAFETY: the mapping has at least so many bytes, and the storage keeps it. Only this worker and those that take its place
-            // find the memory, one after the other, and this worker maps it once at a time unless it has discarded it.
+            // find the memory: a lost one is killed before another one starts. This worker maps it once at a time unless it has discarded it.
             let storage = unsafe { Storage::from_raw(segment.pointer(), bytes, Device::CPU, Box::new(segment)) };
             self.kept.insert(name.to_owned(), storage.clone());
             Ok(storage)

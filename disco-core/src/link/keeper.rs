@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fmt::Debug;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::{Arc, Mutex};
+use std::thread;
 
 use crate::error::{Error, Result};
 use crate::id::WorkerId;
@@ -71,35 +72,34 @@ pub enum KeeperCall {
     Discard(KeptName),
 }
 
-/// Finds memory of `bytes` bytes that a worker keeps, or lets `make` make it. Returns whether it is new.
+/// Finds memory of `bytes` bytes that a worker keeps, or makes it, zeroed; with `is_lazy` without pages. Returns whether it is new.
 ///
 /// # Errors
 /// The memory with this name has another size; the system has too little memory; errors of the keeper.
-pub(crate) fn keep(
-    keeper: &dyn Keeper,
-    name: &str,
-    bytes: usize,
-    make: fn(usize) -> Result<Segment>,
-) -> Result<(Segment, bool)> {
+pub(crate) fn keep(keeper: &dyn Keeper, name: &str, bytes: usize, is_lazy: bool) -> Result<(Segment, bool)> {
     let own = KeptName::own(name);
-    let (segment, is_new) = match keeper.find(&own)? {
-        Some(found) => (Segment::open(found, 0)?, false),
-        None => {
-            let segment = make(bytes.max(1))?;
-            let fd = segment.as_fd().try_clone_to_owned();
-            let fd = fd.map_err(|error| Error::system(format!("the memory {name:?} can't be kept"), error))?;
-            keeper.keep(&own, fd)?;
-            (segment, true)
+    let mut found = keeper.find(&own)?;
+    if found.is_none() {
+        let segment = Segment::reserve(bytes.max(1))?.with_huge_pages();
+        if !is_lazy {
+            segment.commit(0..bytes.max(1))?;
         }
-    };
-    let segment = segment.with_huge_pages();
-    if segment.byte_len() != bytes.max(1) {
-        let kept = segment.byte_len();
+        let fd = segment.as_fd().try_clone_to_owned();
+        let fd = fd.map_err(|error| Error::system(format!("the memory {name:?} can't be kept"), error))?;
+        found = keeper.keep(&own, fd)?;
+        if found.is_none() {
+            return Ok((segment, true));
+        }
+    }
+    let fd = found.ok_or_else(|| Error::state(format!("the memory {name:?} is lost")))?;
+    let segment = Segment::open(fd, 0)?.with_huge_pages();
+    let kept = segment.byte_len();
+    if kept != bytes.max(1) {
         return Err(Error::invalid(format!(
             "{bytes} bytes of kept memory {name:?}, which has {kept} bytes: discard it first"
         )));
     }
-    Ok((segment, is_new))
+    Ok((segment, false))
 }
 
 /// The memory of the workers of one program.
@@ -131,12 +131,24 @@ impl KeptMemory {
     }
 
     pub(super) fn discard(&self, worker: WorkerId, name: &KeptName) -> bool {
-        sync::lock(&self.0).remove(&key(worker, name)).is_some()
+        let discarded = sync::lock(&self.0).remove(&key(worker, name));
+        let was_there = discarded.is_some();
+        free(discarded.into_iter().collect());
+        was_there
     }
 
     /// Discards all memory of a worker whose place nobody takes.
     pub(super) fn discard_all_of(&self, worker: WorkerId) {
-        sync::lock(&self.0).retain(|(owner, _), _| *owner != Some(worker));
+        let discarded: Vec<_> = sync::lock(&self.0).extract_if(|(owner, _), _| *owner == Some(worker)).collect();
+        free(discarded.into_iter().map(|(_, memory)| memory).collect());
+    }
+}
+
+/// Closes memory on a thread of its own: Linux frees the pages with the last descriptor, which takes 0.1 s for each GiB.
+fn free(memory: Vec<OwnedFd>) {
+    if !memory.is_empty() {
+        // Without a thread, they are closed here.
+        _ = thread::Builder::new().name("disco-free".to_owned()).spawn(move || drop(memory));
     }
 }
 

@@ -98,7 +98,10 @@ impl LaneSession {
                 let new = match self.start_new(operation, &plan, before, busy).await {
                     // Others start them in place of a node that is lost.
                     Err(Error::Aborted { .. }) => continue,
-                    Err(_) if table.check_replaced().is_err() => continue,
+                    Err(error) if table.check_replaced().is_err() => {
+                        tracing::warn!(%error, "new workers did not start, and more workers are lost");
+                        continue;
+                    }
                     new => new?,
                 };
                 if goal == Goal::Replace {

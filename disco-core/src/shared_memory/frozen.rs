@@ -100,7 +100,7 @@ impl Filling {
         let end = end.ok_or_else(|| segment::refused(bytes.len(), Errno::NOMEM))?;
         let at = self.writer.pointer.wrapping_add(start);
         let refused = |errno| segment::refused(bytes.len(), errno);
-        os::grow(self.fd.as_fd(), end).map_err(refused)?;
+        os::resize(self.fd.as_fd(), end).map_err(refused)?;
         if !bytes.is_empty() {
             os::populate(self.fd.as_fd(), at, start..end).map_err(refused)?;
         }
@@ -115,7 +115,9 @@ impl Filling {
     /// # Errors
     /// The system refuses it.
     pub fn freeze(self) -> Result<Frozen> {
-        os::freeze_mapped(self.fd.as_fd()).map_err(|errno| segment::refused(self.used, errno))?;
+        // Bytes that could not be added may have changed the size.
+        let frozen = os::resize(self.fd.as_fd(), self.used).and_then(|()| os::freeze_mapped(self.fd.as_fd()));
+        frozen.map_err(|errno| segment::refused(self.used, errno))?;
         Ok(Frozen { fd: self.fd, mapped: self.mapped, bytes: self.used })
     }
 }
@@ -123,9 +125,12 @@ impl Filling {
 impl Frozen {
     /// Maps frozen memory of another process.
     ///
+    /// # Safety
+    /// [`Filling::freeze`] has frozen the memory. Other memory with these seals may be changed by a process that had mapped it before.
+    ///
     /// # Errors
     /// It can still be changed; the system can't map it.
-    pub fn open(fd: OwnedFd) -> Result<Self> {
+    pub unsafe fn open(fd: OwnedFd) -> Result<Self> {
         let refuse = |errno: Errno| Error::system("frozen memory can't be mapped", errno);
         let bytes = os::frozen_size(fd.as_fd()).map_err(refuse)?;
         let bytes = bytes.ok_or_else(|| Error::protocol("shared memory that is not frozen"))?;
@@ -163,7 +168,7 @@ impl Deref for FrozenBytes {
     fn deref(&self) -> &[u8] {
         let start = self.mapped.pointer.wrapping_add(self.range.start);
         // SAFETY: the range was written before this value was made, or is within memory whose size is sealed. Nobody changes it: a
-        // filling only adds bytes behind it, and no other process has its descriptor.
+        // filling only adds bytes behind it, and gives its descriptor away once nobody can write.
         unsafe { slice::from_raw_parts(start, self.range.len()) }
     }
 }
@@ -181,7 +186,8 @@ mod tests {
         let second = filling.add(&[9; 5000]).unwrap();
         assert_eq!((&first[..], second.range()), (&[7; 200][..], 256..5256));
         let ours = filling.freeze().unwrap();
-        let theirs = Frozen::open(ours.as_fd().try_clone_to_owned().unwrap()).unwrap();
+        // SAFETY: it was frozen above.
+        let theirs = unsafe { Frozen::open(ours.as_fd().try_clone_to_owned().unwrap()) }.unwrap();
         assert_eq!((theirs.byte_len(), &theirs.bytes(256..5256).unwrap()[..]), (5256, &second[..]));
         assert!(theirs.bytes(0..5257).is_none());
         assert!(fs::ftruncate(&ours, 0).is_err());
@@ -191,7 +197,9 @@ mod tests {
     #[test]
     fn memory_that_can_be_changed_is_refused() {
         let segment = super::super::Segment::create(4096).unwrap();
-        let error = Frozen::open(segment.as_fd().try_clone_to_owned().unwrap()).unwrap_err().to_string();
+        // SAFETY: it is refused.
+        let opened = unsafe { Frozen::open(segment.as_fd().try_clone_to_owned().unwrap()) };
+        let error = opened.unwrap_err().to_string();
         assert!(error.contains("not frozen"), "{error}");
     }
 }

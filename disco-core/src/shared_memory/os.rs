@@ -71,7 +71,7 @@ pub(super) fn populate(fd: BorrowedFd<'_>, at: *mut u8, range: Range<usize>) -> 
 }
 
 /// Sets the size.
-pub(super) fn grow(fd: BorrowedFd<'_>, bytes: usize) -> Result<()> {
+pub(super) fn resize(fd: BorrowedFd<'_>, bytes: usize) -> Result<()> {
     fs::ftruncate(fd, bytes as u64)
 }
 

@@ -27,7 +27,7 @@ pub(super) fn populate(_: BorrowedFd<'_>, _: *mut u8, _: Range<usize>) -> Result
     Err(Errno::NOSYS)
 }
 
-pub(super) fn grow(_: BorrowedFd<'_>, _: usize) -> Result<()> {
+pub(super) fn resize(_: BorrowedFd<'_>, _: usize) -> Result<()> {
     Err(Errno::NOSYS)
 }
 

@@ -11,7 +11,7 @@ mod plan;
 mod slot;
 
 use std::cell::RefCell;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
 use candle_core::Tensor;
@@ -54,56 +54,73 @@ impl Serve {
 struct Server {
     model: Transformer,
     pool: Pool,
-    /// Whether the pool has the keys and values of the last steps, and the kept states: on hosts, where those of a failed step's tokens
-    /// only are not whole.
-    goes_on: bool,
+    /// One number: whether steps were computed with the pool. It is where the pool is, and so outlives the worker with it.
+    is_used: disco_core::Tensor,
     slots: Vec<Option<Slot>>,
     reader: Reader,
 }
+
+/// The state that is in use.
+#[derive(Default)]
+struct Live(RefCell<Weak<RefCell<Server>>>);
 
 /// Worker function: reads this worker's part of a model and returns the worker's state. Collective.
 ///
 /// `kept` is the state that an earlier call has returned: a worker that has one goes on with the model, without sequences,
 /// beside workers that replaced lost ones, which have none. On hosts, keys and values outlive the worker, and so do matrices:
-/// `disco.models.goes_on` tells whether all of them are there.
+/// `disco.models.has_memory` tells whether they are there. A session has one such state at a time.
 fn serve(ctx: &mut WorkerContext, Json(serve): Json<Serve>, kept: Object) -> Result<Object, ModelError> {
     if let Object::Opaque(state) = &kept
         && let Some(server) = state.downcast::<RefCell<Server>>()
     {
         let server = &mut *server.borrow_mut();
         server.slots.iter_mut().for_each(|slot| *slot = None);
-        server.goes_on = server.model.device().is_cpu();
         server.model.rejoin(ctx)?;
         return Ok(kept);
     }
+    let live = ctx.state::<Live>();
+    if live.0.borrow().upgrade().is_some() {
+        let why =
+            "this worker serves a model already, whose keys and values would be overwritten: drop its state first";
+        return Err(ModelError::Call(why.into()));
+    }
     let (model, _) = open(ctx, &serve.load, None::<fn(u64, u64)>, true)?;
     model.config().check_generates()?;
-    let mut goes_on = false;
-    let pool = if model.device().is_cpu() && ctx.link().keeper().is_ok() {
-        goes_on = true;
-        // The numbers of kept states are behind those of slots.
-        model.kept_pool(serve.blocks, (serve.slots as u32, serve.slots), |name, dtype, count| {
-            let kept = ctx.keep_lazily(name, dtype, [count])?;
-            goes_on &= !kept.is_new;
-            Ok(kept.tensor)
-        })?
-    } else {
-        model.pool(serve.blocks)?
+    let mut kept = |name: &str, dtype, count| Ok(ctx.keep_lazily(name, dtype, [count])?.tensor);
+    // The numbers of kept states are behind those of slots.
+    let kept = model.device().is_cpu().then(|| {
+        let is_used = kept("disco.models steps", disco_core::DType::I64, 1).map_err(disco_candle::to_candle)?;
+        Ok::<_, ModelError>((model.kept_pool(serve.blocks, (serve.slots as u32, serve.slots), kept)?, is_used))
+    });
+    let (pool, is_used) = match kept {
+        Some(Ok(kept)) => kept,
+        other => {
+            if let Some(Err(error)) = other {
+                tracing::warn!(%error, "keys and values are lost with this worker");
+            }
+            let is_used = disco_core::Tensor::zeros(disco_core::DType::I64, [1]).map_err(disco_candle::to_candle)?;
+            (model.pool(serve.blocks)?, is_used)
+        }
     };
     let slots = std::iter::repeat_with(|| None).take(serve.slots).collect();
-    let server = Server { model, pool, goes_on, slots, reader: Reader::default() };
-    Ok(Object::Opaque(Opaque::new(RefCell::new(server))))
+    let server = Server { model, pool, is_used, slots, reader: Reader::default() };
+    let state = Opaque::new(RefCell::new(server));
+    *live.0.borrow_mut() = state.downcast().as_ref().map(Rc::downgrade).unwrap_or_default();
+    Ok(Object::Opaque(state))
 }
 
-/// Worker function: whether the worker has the keys and values of the steps before it was lost, or others were.
-fn goes_on(_: &mut WorkerContext, server: Rc<RefCell<Server>>) -> Result<bool, ModelError> {
-    Ok(server.borrow().goes_on)
+/// Worker function: whether the worker has the keys and values, and the kept states, of earlier steps: its own, or those of the worker whose
+/// place it has taken. After a step has failed, those of its tokens only are not whole, on hosts; devices are not asked for theirs.
+fn has_memory(_: &mut WorkerContext, server: Rc<RefCell<Server>>) -> Result<bool, ModelError> {
+    let server = server.borrow();
+    Ok(server.model.device().is_cpu() && server.is_used.to_vec::<i64>().map_err(disco_candle::to_candle)? == [1])
 }
 
 /// Worker function: computes a step.
 fn step(ctx: &mut WorkerContext, server: Rc<RefCell<Server>>, plan: Arc<[u8]>) -> Result<Option<Vec<u8>>, ModelError> {
     let plan = Plan::from_bytes(&plan).map_err(ModelError::Call)?;
     let mut server = server.borrow_mut();
+    server.is_used.write(&[1_i64]).map_err(disco_candle::to_candle)?;
     let reply = server.step(ctx, plan)?;
     if server.model.comm().rank() != 0 {
         return Ok(None);
@@ -113,7 +130,7 @@ fn step(ctx: &mut WorkerContext, server: Rc<RefCell<Server>>, plan: Arc<[u8]>) -
 }
 
 disco_core::register_function!("disco.models.serve", serve, limit: TimeLimit::Own);
-disco_core::register_function!("disco.models.goes_on", goes_on);
+disco_core::register_function!("disco.models.has_memory", has_memory);
 // The session's deadline for calls is that of a step.
 disco_core::register_function!("disco.models.step", step);
 

@@ -14,7 +14,7 @@ use super::pace::Pace;
 use super::request::{Failure, Inbox, Submitted};
 use super::schedule::{Abandoned, Ended, Limits, Outcome, Sampled, Scheduler, SequenceId, Step, Tokens, Work};
 use super::sequence::Sequence;
-use super::workers::{Computing, Placement, Workers, may_be_damaged, source};
+use super::workers::{Computing, Placement, Workers, source};
 use crate::health::{Health, Load, State};
 use crate::metrics::StepMeters;
 
@@ -139,8 +139,10 @@ impl Engine<'_> {
                     None => is_open = false,
                 },
                 () = inbox.wake.notified() => (),
-                () = sleep(LOOK_EVERY) => if let Some(why) = self.workers.failure().filter(|_| self.flights.is_empty()) {
-                    self.repair(Error::State(why)).await?;
+                () = sleep(LOOK_EVERY) => if self.flights.is_empty()
+                    && let Some(error) = self.workers.failure().await
+                {
+                    self.repair(error).await?;
                 },
             }
         }
@@ -364,8 +366,7 @@ impl Engine<'_> {
             )));
         }
         let began = Instant::now();
-        let is_damaged = may_be_damaged(&error);
-        let goes_on = self.workers.repair_until_ready(error).await? && !is_damaged;
+        let goes_on = self.workers.repair_until_ready(error).await?;
         if goes_on {
             self.scheduler.go_back()
         } else {

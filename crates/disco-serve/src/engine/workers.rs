@@ -23,7 +23,7 @@ const LOADING: Duration = Duration::from_secs(3600);
 /// The worker function of `disco-models` that computes a step.
 pub const STEP: &str = "disco.models.step";
 /// The one that tells whether a worker has the keys and values of the steps before.
-const GOES_ON: &str = "disco.models.goes_on";
+const HAS_MEMORY: &str = "disco.models.has_memory";
 /// The one that makes vectors of texts.
 pub const ENCODE: &str = "disco.models.encode";
 /// Attempts to make the workers usable again, and the pause after the first one, which doubles.
@@ -99,7 +99,7 @@ impl Workers {
             Read::Encoder(encode) => session.call("disco.models.load_encoder", (Json(encode.clone()), kept)).await?,
         };
         let goes_on = match &self.placement.read {
-            Read::Texts(_) => session.get_all::<bool>(&session.call(GOES_ON, (&state,)).await?).await?,
+            Read::Texts(_) => session.get_all::<bool>(&session.call(HAS_MEMORY, (&state,)).await?).await?,
             Read::Encoder(_) => Vec::new(),
         };
         session.sync_all().await?;
@@ -160,12 +160,13 @@ impl Workers {
     }
 
     /// [Repairs](Self::repair) the workers until they are ready, or for the last time. Returns whether all of them have the keys and values of
-    /// the steps before.
+    /// the steps before, and no worker can have damaged its own.
     pub(super) async fn repair_until_ready(&mut self, mut error: Error) -> Result<bool, Error> {
-        let mut pause = FIRST_PAUSE;
+        let (mut pause, mut is_damaged) = (FIRST_PAUSE, false);
         for attempt in 1..=REPAIRS {
+            is_damaged |= may_be_damaged(&error);
             match self.repair(&error, attempt).await {
-                Ok(goes_on) => return Ok(goes_on),
+                Ok(goes_on) => return Ok(goes_on && !is_damaged),
                 Err(again) => error = again,
             }
             tracing::warn!(%error, attempt, "the workers can't be made ready yet");
@@ -178,8 +179,9 @@ impl Workers {
     }
 
     /// Why the workers can't compute a step, if the session knows it already.
-    pub(super) fn failure(&self) -> Option<String> {
-        self.session.status().failure
+    pub(super) async fn failure(&self) -> Option<Error> {
+        self.session.status().failure?;
+        self.session.sync_all().await.err()
     }
 
     /// Kills the processes of workers that do not finish their commands. In a collective they wait for another one.
@@ -227,7 +229,7 @@ pub(super) fn source(error: &Error) -> Source {
 }
 
 /// Whether the memory of the worker whose end has failed a step may be damaged: signals that a process gets for its own faults.
-pub(super) fn may_be_damaged(error: &Error) -> bool {
+fn may_be_damaged(error: &Error) -> bool {
     const FAULTS: [Signal; 6] =
         [Signal::SIGABRT, Signal::SIGBUS, Signal::SIGFPE, Signal::SIGILL, Signal::SIGSEGV, Signal::SIGTRAP];
     let Error::Lost(loss) = error else { return false };

@@ -168,7 +168,7 @@ fn requests_outlive_faults_of_workers_of_all_kinds() {
     const FAULTS: [Signal; 3] = [Signal::SIGKILL, Signal::SIGABRT, Signal::SIGSTOP];
     let asked = std::env::var("DISCO_SOAK_FAULTS").ok().and_then(|count| count.parse().ok());
     let is_long = std::env::var_os("DISCO_LONG_TESTS").is_some();
-    let count = if is_long { asked.unwrap_or(200) } else { FAULTS.len() };
+    let count = if is_long { asked.unwrap_or(200) } else { FAULTS.len() + 1 };
     let mut random = random::Random::new(mix::Seed::first());
     // Also states of linear attention, latent attention, and experts.
     for name in ["llama-3", "qwen3-next", "deepseek-v3", "gpt-oss"] {
@@ -179,7 +179,15 @@ fn requests_outlive_faults_of_workers_of_all_kinds() {
                 random.pause(Duration::from_millis(20));
                 // The first two faults replace both workers, after which each has connections of its own.
                 let victim = if number < 2 { 0 } else { random.below(2) };
-                kill(server.workers()[victim], FAULTS[number % FAULTS.len()]).unwrap();
+                let workers = server.workers();
+                match FAULTS.get(number % (FAULTS.len() + 1)) {
+                    Some(fault) => kill(workers[victim], *fault).unwrap(),
+                    None => {
+                        // Both, at once.
+                        kill(workers[0], Signal::SIGKILL).unwrap();
+                        kill(workers[1], Signal::SIGSEGV).unwrap();
+                    }
+                }
                 wait_for(5);
                 if number == 1 {
                     before = Some(server.kept());
