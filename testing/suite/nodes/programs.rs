@@ -52,7 +52,7 @@ pub(crate) fn node(address: impl ToString) -> Command {
 }
 
 /// Makes the workers of a node end with status 7 before they connect, while this file exists. If it has the name of a second
-/// file, they make that file, and hang.
+/// file, they write the id of their process there, and hang.
 pub(crate) fn brittle<'a>(node: &'a mut Command, file: &Path) -> &'a mut Command {
     node.env(PROGRAM, "brittle").env(BREAKS, file)
 }
@@ -153,7 +153,7 @@ pub(crate) fn run() -> Option<ExitCode> {
                 if second.is_empty() {
                     return Some(ExitCode::from(7));
                 }
-                fs::write(second, "").unwrap();
+                fs::write(second, std::process::id().to_string()).unwrap();
                 waiting::hang();
             }
             disco::init();

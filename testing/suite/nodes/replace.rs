@@ -190,9 +190,12 @@ fn a_node_that_dies_while_it_starts_a_process_is_replaced() {
     lost(&session);
     let replaced = thread::scope(|scope| {
         let replaced = scope.spawn(|| block_on(session.replace_lost()));
-        wait_until("the start of the new process", || hangs.exists());
+        let pid = || fs::read_to_string(&hangs).ok()?.parse::<i64>().ok();
+        wait_until("the start of the new process", || pid().is_some());
         fs::remove_file(&broken).unwrap();
         kill(node);
+        // It does not reach `disco::init`, where it would find that its node is gone.
+        kill(pid().unwrap());
         replaced.join().unwrap()
     });
     assert_eq!(replaced.unwrap().workers, [2, 3].map(WorkerId::new));
