@@ -186,7 +186,10 @@ fn misbehaving(message: Message) {
 fn mpi() {
     disco::init();
     let how = env::args().next_back().unwrap();
-    let session = Builder::processes(3).silence(Duration::from_millis(700)).start().unwrap();
+    let builder = Builder::processes(3);
+    // Ranks that wait in MPI take the processors of others, so only the test of a stopped rank expects them to answer soon.
+    let builder = if how == "STOP" { builder.silence(Duration::from_millis(700)) } else { builder };
+    let session = builder.start().unwrap();
     block_on(async {
         if how == "subset" {
             let subset = session.subset([2, 0], 1).await.unwrap();
