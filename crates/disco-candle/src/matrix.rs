@@ -91,7 +91,7 @@ impl Matrix {
         Self(Kind::Own(matrix))
     }
 
-    /// What is stored of it in memory that outlives the worker; `None` if it is in the memory of candle.
+    /// Its description and the bytes of its elements, for memory that outlives the worker; `None` if it is in the memory of candle.
     pub(crate) fn parts(&self) -> Option<(Stored, Vec<&[u8]>)> {
         if let Kind::Own(matrix) = &self.0 { Some(matrix.parts()) } else { None }
     }

@@ -58,7 +58,7 @@ impl Shelf {
         let name = KeptName::shared(name);
         let memory = match keeper.find(&name)? {
             Some(fd) => {
-                // SAFETY: shelves keep what they have frozen, under names of their own.
+                // SAFETY: a shelf keeps memory only after it has frozen it, and no other code keeps memory under such a name.
                 let frozen = unsafe { Frozen::open(fd) }?;
                 let entries = entries(&frozen).ok_or_else(|| {
                     disco_core::Error::protocol(format!("the kept memory {:?} has no matrices", name.name))
@@ -70,16 +70,11 @@ impl Shelf {
         Ok(Self { name, memory: RefCell::new(memory) })
     }
 
-    /// Whether the matrices were there.
-    pub fn is_found(&self) -> bool {
-        matches!(*self.memory.borrow(), Memory::Frozen(..))
-    }
-
     /// The matrices and numbers with a key, which `make` makes if they are not there. Matrices that are quantised blocks of candle stay in
     /// the worker's own memory.
     ///
     /// # Errors
-    /// Errors of `make`; what is there is damaged.
+    /// Errors of `make`; the matrices that are there are damaged.
     pub fn matrices<E: From<Error>>(
         &self,
         key: &str,

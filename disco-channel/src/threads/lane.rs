@@ -58,7 +58,7 @@ impl ThreadLane {
         let kept = shared.clone();
         let lane = Self::new(workers, shared, move |worker, endpoint| {
             let ended = worker::run(worker, config, endpoint);
-            // Nobody takes the place of a thread.
+            // A worker that is a thread can't be replaced.
             kept.discard_all_of(worker);
             ended
         });

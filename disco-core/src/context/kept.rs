@@ -16,7 +16,7 @@ use crate::tensor::{Storage, Tensor};
 pub struct Kept {
     /// A host tensor in this memory.
     pub tensor: Tensor,
-    /// Whether the memory is new, and so has zeros; otherwise, it has what was written to it last.
+    /// Whether the memory is new: then it has zeros, otherwise the bytes that were written last.
     pub is_new: bool,
 }
 
@@ -42,7 +42,7 @@ impl WorkerContext {
     ///
     /// # Errors
     /// The memory has another size in bytes; the system has too little memory; the name has more than 256 bytes, or the worker keeps 256
-    /// memories; nobody keeps memory for workers of TVM and ranks of MPI launchers.
+    /// memories; the worker is one of TVM's.
     pub fn keep(&mut self, name: &str, dtype: DType, shape: impl Into<Shape>) -> Result<Kept> {
         self.keep_in(name, dtype, shape, false)
     }

@@ -137,7 +137,7 @@ impl KeptMemory {
         was_there
     }
 
-    /// Discards all memory of a worker whose place nobody takes.
+    /// Discards all memory of a worker that no other worker replaces.
     pub(super) fn discard_all_of(&self, worker: WorkerId) {
         let discarded: Vec<_> = sync::lock(&self.0).extract_if(|(owner, _), _| *owner == Some(worker)).collect();
         free(discarded.into_iter().map(|(_, memory)| memory).collect());

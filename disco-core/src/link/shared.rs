@@ -104,7 +104,7 @@ impl Shared {
         self.kept.discard(worker, name)
     }
 
-    /// Discards all memory of a worker whose place nobody takes.
+    /// Discards all memory of a worker that no other worker replaces.
     pub fn discard_all_of(&self, worker: WorkerId) {
         self.kept.discard_all_of(worker);
     }

@@ -63,7 +63,7 @@ impl Link {
         Self { arena: Some(arena), ..self }
     }
 
-    /// Sets who keeps memory for the worker.
+    /// Sets the keeper of the worker's memory.
     #[must_use]
     pub fn kept_by(self, keeper: Arc<dyn Keeper>) -> Self {
         Self { keeper: Some(keeper), ..self }
@@ -159,12 +159,14 @@ impl Link {
         &self.activity
     }
 
-    /// Who keeps memory for the worker.
+    /// The keeper of the worker's memory.
     ///
     /// # Errors
-    /// Nobody does: the workers of this lane can't be replaced.
+    /// There is none, for workers of this kind of lane.
     pub fn keeper(&self) -> Result<&Arc<dyn Keeper>> {
-        self.keeper.as_ref().ok_or_else(|| Error::state("nobody keeps memory for workers of this kind of session"))
+        self.keeper
+            .as_ref()
+            .ok_or_else(|| Error::state("workers of this kind of session have no memory that outlives them"))
     }
 
     /// The allocator of host tensors that peers in other processes can map, if there is one.

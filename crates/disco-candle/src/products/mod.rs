@@ -47,7 +47,7 @@ pub(crate) trait OwnMatrix: Debug + Send + Sync {
     /// Size in bytes.
     fn bytes(&self) -> usize;
 
-    /// What is stored of it in memory that outlives the worker, and the bytes of its elements.
+    /// Its description and the bytes of its elements, for memory that outlives the worker.
     fn parts(&self) -> (Stored, Vec<&[u8]>);
 
     /// The type of its rows.

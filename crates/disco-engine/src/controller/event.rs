@@ -173,7 +173,7 @@ pub enum Action {
     CallKeeper { conn: Conn, id: u64, worker: WorkerId, call: KeeperCall },
     /// Closes all descriptors that a worker has shared.
     Forget(WorkerId),
-    /// Discards all memory that is kept for a worker, whose place nobody takes.
+    /// Discards all memory that is kept for a worker. No other worker replaces it.
     Discard(WorkerId),
     /// A line that a worker of a node has printed, on standard error if `is_err`.
     Output { node: u32, worker: WorkerId, is_err: bool, line: Arc<[u8]> },

@@ -161,7 +161,7 @@ impl Scheduler {
         }
         let Some(resident) = &mut sequence.resident else { return };
         sequence.chain.extend(&sequence.tokens);
-        // If the workers lose the hidden state of the last token, it is computed again, so nobody else gets its block yet.
+        // If the workers lose the hidden state of the last token, it is computed again, so no other sequence gets its block yet.
         resident.computed = end - usize::from(row.holds);
         sequence.reached = sequence.reached.max(resident.computed);
         let full = resident.computed / BLOCK_TOKENS;

@@ -38,7 +38,7 @@ pub struct Row {
     /// that hold the tokens before `start` already.
     pub blocks: Vec<u32>,
     /// The slot's table is emptied first, and the slot gets the sequence's sampling parameters: the sequence is new, or the workers have
-    /// lost what they knew of it.
+    /// lost its slot.
     pub is_first: bool,
     /// The number of tokens that are known when the sequence's first one is computed.
     pub known: usize,

@@ -72,12 +72,14 @@ impl Scheduler {
 
     /// The workers have lost everything: all blocks and the prefix cache. All sequences wait, with the texts that they have so far.
     pub fn forget(&mut self) {
-        let residents: Vec<SequenceId> = self.residents().map(|(id, _)| id).collect();
-        for id in residents {
-            self.release(id);
-        }
+        self.release_all();
         self.blocks.forget();
         self.states.iter_mut().for_each(Blocks::forget);
+    }
+
+    fn release_all(&mut self) {
+        let residents: Vec<SequenceId> = self.residents().map(|(id, _)| id).collect();
+        residents.into_iter().for_each(|id| self.release(id));
     }
 
     /// The workers have the keys and values of all steps that were replied to, and nothing else. All sequences go on behind their last
@@ -87,8 +89,7 @@ impl Scheduler {
     /// Sequences whose states each step changes wait, and go on behind the last state that is kept.
     pub fn go_back(&mut self) {
         if self.states.is_some() {
-            let residents: Vec<SequenceId> = self.residents().map(|(id, _)| id).collect();
-            return residents.into_iter().for_each(|id| self.release(id));
+            return self.release_all();
         }
         for resident in self.sequences.values_mut().filter_map(|sequence| sequence.resident.as_mut()) {
             let unused = resident.table.split_off(resident.computed.div_ceil(BLOCK_TOKENS));

@@ -28,7 +28,7 @@ struct World {
     paused: BTreeSet<SequenceId>,
     completed: usize,
     abandoned: Vec<SequenceId>,
-    /// Failures after which the workers had what was replied to.
+    /// Failures after which the workers had the keys and values of all replied steps.
     kept: u64,
 }
 
@@ -167,7 +167,7 @@ impl World {
         }
     }
 
-    /// The workers fail. Two times of three, they have what was replied to.
+    /// The workers fail. Two times of three, they have the keys and values of all replied steps.
     fn fail(&mut self, source: Source, number: u32) {
         let voided = self.scheduler.fail(source);
         let rows: BTreeSet<SequenceId> =
